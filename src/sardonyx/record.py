@@ -1,0 +1,227 @@
+"""One Run as plain frozen data: what was read, what each pass did where, what was proven, what it cost.
+
+Everything that computes ends here and everything that renders starts here. Nothing in this file knows ONNX or torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Accuracy(StrEnum):
+    """What a pass may do to the numbers."""
+
+    EXACT = "exact"  # bit for bit the same result
+    REASSOCIATES = "reassociates"  # same real-number function, other rounding
+    APPROXIMATES = "approximates"  # another function, close by
+
+
+class Kind(StrEnum):
+    """How a rewrite treats the provenance of the nodes it removes."""
+
+    FUSE = "fuse"  # new nodes do the work of the old ones and inherit their origins
+    SHARE = "share"  # an existing node now works for its twin's modules too
+    FOLD = "fold"  # a constant holds the result and inherits the origins
+    BYPASS = "bypass"  # the node computed nothing; nothing inherits
+    DROP = "drop"  # nothing used the result
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """A node by name and operator, as a person would look it up in a viewer."""
+
+    name: str
+    op_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One rewrite."""
+
+    pass_name: str
+    kind: Kind
+    root: str  # name of the first value the rewrite replaced: the rewrite's stable key within its pass
+    before: tuple[NodeRef, ...]
+    after: tuple[NodeRef, ...]
+    origins: tuple[str, ...]  # modules the replaced nodes came from
+    owner: str  # their lowest common module
+    graph: str  # "" for the main graph, else where the body hangs
+    source: str  # file:line of the pass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pass that nearly matched did not apply."""
+
+    pass_name: str
+    reason: str
+    nodes: tuple[str, ...]
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalGroup:
+    """Refusals of one pass with one reason."""
+
+    reason: str
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The size of a graph, bodies of control flow and functions included."""
+
+    nodes: int  # compute nodes
+    constants: int  # Constant nodes, counted apart: how many there are is exporter style
+    initializers: int
+    bytes: int  # of all constant data, wherever it is stored
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What one pass did over the whole run."""
+
+    name: str
+    algebra: str
+    accuracy: Accuracy
+    rewrites: int
+    nodes: int  # change in compute nodes; negative is fewer
+    constants: int
+    initializers: int
+    bytes: int
+    seconds: float
+    modules: dict[str, int]  # rewrites by owner module
+    refusals: tuple[RefusalGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """The worst difference seen at one graph output over all trials."""
+
+    name: str
+    dtype: str
+    max_abs: float
+    max_rel: float
+    max_ulp: float
+    rtol: float
+    atol: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One pair of runs on one set of drawn inputs."""
+
+    seed: int | None  # None: inputs given by the user
+    dims: dict[str, int]  # the size every dynamic dim had
+    style: str  # what kind of values were drawn
+    passed: bool
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether two models are the same function, and how that was found out."""
+
+    passed: bool
+    reference: str  # which engine ran the reference
+    accuracy: Accuracy  # the loosest class of the rewrites in between
+    trials: tuple[Trial, ...]
+    outputs: tuple[OutputDifference, ...]
+    failures: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A rewrite that failed its proof and was undone."""
+
+    pass_name: str
+    root: str
+    owner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A model file, or a model in memory, as it was identified."""
+
+    path: str | None
+    sha256: str | None
+    bytes: int
+    ir_version: int
+    opsets: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpCount:
+    """How many nodes of one operator there were and are."""
+
+    op_type: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCount:
+    """How many compute nodes a module owns, without its children."""
+
+    path: str
+    tag: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the run took place."""
+
+    sardonyx: str
+    python: str
+    platform: str
+    cpus: int
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One optimization from file to file."""
+
+    status: str  # "done" | "verification-failed"
+    environment: Environment
+    options: dict[str, Any]
+    source: Artifact
+    result: Artifact
+    opset_changes: dict[str, tuple[int, int]]
+    before: Counts
+    after: Counts
+    ops: tuple[OpCount, ...]
+    modules: tuple[ModuleCount, ...]
+    passes: tuple[PassRecord, ...]
+    events: tuple[Event, ...]
+    rolled_back: tuple[RolledBack, ...]
+    verdict: Verdict | None  # None: verification was switched off
+    seconds: dict[str, float]  # by phase
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def to_json(self) -> bytes:
+        """The record as JSON, whatever a subclass carries beside it."""
+        return msgspec.json.encode({f.name: getattr(self, f.name) for f in fields(Run)})
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """A record read back; a record of another schema version is refused by msgspec or by its version."""
+        return msgspec.json.decode(data, type=cls)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of a Run."""
+    return msgspec.json.schema(Run)
