@@ -1,0 +1,37 @@
+# Every command a newcomer or a CI machine needs. Each target does its own set-up.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.up-to-date
+WORKERS ?= 2
+
+.PHONY: setup check test demo bench clean
+
+setup: $(STAMP)
+
+# torch alone and first: exactly this version resolves to the build the index prefers, a range may pull the CUDA stack.
+# torchvision is only for building test models; its own requirements would replace that torch, hence --no-deps.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps torchvision==0.28.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,dev]"
+	touch $@
+
+check: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+demo: setup
+	$(BIN)/sardonyx demo demo --force
+
+bench: setup
+	$(BIN)/python benchmarks/compare.py
+
+clean:
+	rm -rf demo build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results
