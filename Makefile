@@ -20,9 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 check: setup
 	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 test: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
