@@ -1,0 +1,195 @@
+"""What a matcher may ask about a graph. Answers only; nothing here changes anything.
+
+Shapes are what follows from the graph's inputs and constants, kept beside the graph: annotations in a file may be
+wrong, and what we infer must not leak into the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.graph import io
+from sardonyx.graph.infer import inferred_types
+from sardonyx.graph.scopes import Scope, scopes
+
+Dim = int | str | None
+Shape = tuple[Dim, ...]
+Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
+
+SMALL = 1 << 16  # bytes of a constant that matchers may look into
+
+# Operators whose result is not a function of their inputs.
+RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
+
+
+class Facts:
+    """Constants, types, shapes and uses of the values of one model."""
+
+    def __init__(self, model: ir.Model, *, target: str = "portable", evaluate: Evaluate | None = None) -> None:
+        """Facts about `model`; `evaluate` runs a model without inputs, for passes that fold."""
+        self.model = model
+        self.target = target
+        self.evaluate = evaluate
+        self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
+        self._types: dict[ir.Value, tuple[ir.DataType | None, Shape | None]] = {}
+        self._arrays: dict[ir.Value, np.ndarray] = {}
+
+    # Where things are
+
+    def scope(self, node: ir.Node) -> Scope:
+        """The graph a node is in."""
+        assert node.graph is not None, f"{node.name} is in no graph"
+        return self.scopes[node.graph]
+
+    def opset(self, node: ir.Node) -> int:
+        """The version of the default operator set where the node is."""
+        return self.scope(node).opset
+
+    # Uses
+
+    def is_output(self, value: ir.Value) -> bool:
+        """Whether the value leaves its graph under its own name."""
+        return value.is_graph_output()
+
+    def sole_user(self, value: ir.Value) -> ir.Node | None:
+        """The one node that reads the value, in the same graph and nowhere else; else None."""
+        if value.is_graph_output() or len(uses := value.uses()) != 1:
+            return None
+        user = next(iter(uses)).node
+        maker = value.producer()
+        return user if maker is None or user.graph is maker.graph else None
+
+    # Constants
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The constant a value always has; an initializer that a caller may override is none."""
+        if value is None:
+            return None
+        if value.is_initializer():
+            return None if value.is_graph_input() else value.const_value
+        node = value.producer()
+        if node is not None and node.op_type == "Constant" and node.domain == "":
+            return constant_tensor(node)
+        return None
+
+    def array(self, value: ir.Value | None, limit: int = SMALL) -> np.ndarray | None:
+        """A small constant as an array."""
+        if value is None:
+            return None
+        known = self._arrays.get(value)
+        if known is not None:
+            return known
+        tensor = self.tensor(value)
+        if tensor is None or tensor.nbytes > limit:
+            return None
+        array = tensor.numpy()
+        if tensor.nbytes <= SMALL:
+            self._arrays[value] = array
+        return array
+
+    def scalar(self, value: ir.Value | None) -> float | int | bool | None:
+        """The one number of a constant with one element, whatever its rank."""
+        array = self.array(value)
+        if array is None or array.size != 1 or array.dtype.kind not in "biuf":
+            return None
+        return cast("float | int | bool", array.reshape(()).item())
+
+    def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """A small integer constant, such as a shape or axes."""
+        array = self.array(value)
+        if array is None or array.dtype.kind not in "iu":
+            return None
+        return tuple(int(item) for item in array.reshape(-1))
+
+    # Types and shapes
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The element type, where it follows from the graph or is declared."""
+        if value is None:
+            return None
+        found = self._types.get(value)
+        if found is not None and found[0] is not None:
+            return found[0]
+        if value.const_value is not None:
+            return value.const_value.dtype
+        return value.dtype
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """Dims as numbers, names, or None where unknown; None where not even the rank is known."""
+        if value is None:
+            return None
+        found = self._types.get(value)
+        if found is not None:
+            return found[1]
+        if (tensor := self.tensor(value)) is not None:
+            return tuple(int(dim) for dim in tensor.shape.numpy())
+        return None
+
+    def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape where every dim is a number."""
+        shape = self.shape(value)
+        if shape is None or not all(isinstance(dim, int) for dim in shape):
+            return None
+        return cast("tuple[int, ...]", shape)
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """The number of dims."""
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def same_shape(self, one: ir.Value | None, other: ir.Value | None) -> bool:
+        """Whether two values certainly have the same shape."""
+        shape = self.shape(one)
+        return shape is not None and None not in shape and shape == self.shape(other)
+
+    def learn(self, value: ir.Value, dtype: ir.DataType | None, shape: Shape | None) -> None:
+        """Take note of a type that a rewrite made known."""
+        self._types[value] = (dtype, shape)
+
+    def carry_over(self, old: ir.Value, new: ir.Value) -> None:
+        """What was known of a value is true of the one that takes its place; what is known of that one stays."""
+        known = self._types.get(old)
+        have = self._types.get(new)
+        if known is not None and (have is None or have[1] is None):
+            self._types[new] = known
+
+    def forget(self, value: ir.Value) -> None:
+        """A value is gone."""
+        self._types.pop(value, None)
+        self._arrays.pop(value, None)
+
+    def infer(self) -> None:
+        """Work out types and shapes anew from the graph as it is."""
+        self._types = inferred_types(self.model, io.skeleton(self.model))
+
+
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node, however it is spelled; None for sparse and reference ones."""
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            return None
+        match name:
+            case "value" if attribute.type == ir.AttributeType.TENSOR:
+                return attribute.as_tensor()
+            case "value_int":
+                return ir.tensor(attribute.as_int(), dtype=ir.DataType.INT64)
+            case "value_float":
+                return ir.tensor(attribute.as_float(), dtype=ir.DataType.FLOAT)
+            case "value_ints":
+                return ir.tensor(np.array(attribute.as_ints(), np.int64), dtype=ir.DataType.INT64)
+            case "value_floats":
+                return ir.tensor(np.array(attribute.as_floats(), np.float32), dtype=ir.DataType.FLOAT)
+            case "value_string":
+                return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+            case "value_strings":
+                texts = [text.encode() for text in attribute.as_strings()]
+                return ir.StringTensor(texts, shape=ir.Shape([len(texts)]))
+            case _:
+                continue
+    return None
+

@@ -1,0 +1,80 @@
+"""Types and shapes by onnx's own inference, from what can be trusted: inputs, constants, operators.
+
+Declared shapes of intermediate and output values are left out, since a file may be wrong about them; those made by
+operators onnx does not know are kept, being all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx.shape_inference import infer_shapes
+
+from sardonyx.graph.scopes import bodies
+
+_STANDARD = ("", "ai.onnx")
+Shape = tuple[int | str | None, ...]
+Types = dict[ir.Value, tuple[ir.DataType | None, Shape | None]]
+
+
+def inferred_types(model: ir.Model, skeleton: onnx.ModelProto) -> Types:
+    """The element type and shape of every value of `model`, of which `skeleton` is the proto without large weights."""
+    _drop_claims(skeleton.graph)
+    try:
+        inferred = infer_shapes(skeleton, check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}  # no knowledge is sound; passes that need shapes will not apply
+    return dict(_pairs(model.graph, inferred.graph))
+
+
+def _drop_claims(graph: onnx.GraphProto, *, body: bool = False) -> None:
+    foreign = {name for node in graph.node if node.domain not in _STANDARD for name in node.output}
+    kept = [info for info in graph.value_info if info.name in foreign]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+    claims = [info for info in graph.output if info.name not in foreign]
+    if body:  # what a loop carries may change its shape from turn to turn
+        claims.extend(graph.input)
+    for info in claims:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _drop_claims(attribute.g, body=True)
+            for inner in attribute.graphs:
+                _drop_claims(inner, body=True)
+
+
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, tuple[ir.DataType | None, Shape | None]]]:
+    known = {info.name: info.type for group in (proto.value_info, proto.input, proto.output) for info in group}
+    for value in graph.inputs:
+        yield from _typed(value, known)
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        for output in node.outputs:
+            yield from _typed(output, known)
+        attributes = {attribute.name: attribute for attribute in node_proto.attribute}
+        for name, body in bodies(node):
+            base, _, index = name.partition("[")
+            attribute = attributes[base]
+            yield from _pairs(body, attribute.graphs[int(index[:-1])] if index else attribute.g)
+
+
+def _typed(value: ir.Value, known: dict[str, onnx.TypeProto]) -> Iterator[tuple[ir.Value, tuple[ir.DataType | None, Shape | None]]]:
+    proto = known.get(value.name or "")
+    if proto is None or not proto.HasField("tensor_type"):
+        return
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        yield value, (dtype, None)
+        return
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value"):
+            dims.append(dim.dim_value if dim.dim_value >= 0 else None)  # some writers put -1 for "any"
+        else:
+            dims.append(dim.dim_param or None)
+    yield value, (dtype, tuple(dims))

@@ -1,0 +1,218 @@
+"""The driver: finds where rules apply, carries out their rewrites one transaction at a time, and writes provenance.
+
+The only code that changes a graph. Rules see nodes by operator type from an index; a rewrite sends its surroundings
+back to the rules that care, until nothing applies any more. The run is deterministic, so a rewrite is undone by
+running again without it (`forbidden`), and the state after any number of rewrites is had again with `limit`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Names
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Rule, Share
+from sardonyx.graph.scopes import label
+from sardonyx.graph.transaction import Change, Impossible, Transactions
+from sardonyx.record import Event, Refusal
+
+REACH = 2  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
+HUB = 16  # users from which on a node's users are left to the last sweep, so that cost stays linear
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rule changed, kept as it goes."""
+
+    rewrites: int = 0
+    nodes: int = 0
+    constants: int = 0
+    initializers: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Log:
+    """What happened."""
+
+    events: list[Event] = field(default_factory=list[Event])
+    refusals: list[Refusal] = field(default_factory=list[Refusal])
+    tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
+
+
+class _LimitReached(Exception):  # noqa: N818  a signal, not an error
+    """The asked-for number of rewrites has been made."""
+
+
+class Rewriter:
+    """Runs rules over one model to their joint fixed point."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        rules: Sequence[Rule],
+        *,
+        limit: int | None = None,
+        forbidden: frozenset[tuple[str, str]] = frozenset(),
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare to run `rules`; `forbidden` holds (rule name, event root) pairs that must not be carried out."""
+        self._facts = facts
+        self._rules = rules
+        self._limit = limit
+        self._forbidden = forbidden
+        self._progress = progress or (lambda _: None)
+        self._log = Log(tallies={rule.name: Tally() for rule in rules})
+        self._refusals: dict[tuple[str, str, ir.Node], Refusal] = {}
+        self._index: dict[str, dict[ir.Node, None]] = defaultdict(dict)
+        taken: set[str] = set()
+        for scope in facts.scopes.values():
+            taken.update(value.name or "" for value in (*scope.graph.inputs, *scope.graph.initializers.values()))
+            for node in scope.graph:
+                self._index[_key(node)][node] = None
+                taken.add(node.name or "")
+                taken.update(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
+        self._transactions = Transactions(facts, Names(taken))
+        self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
+
+    def run(self) -> Log:
+        """To the fixed point: infer shapes, run every rule until none applies, and again while that changed anything."""
+        try:
+            while True:
+                self._facts.infer()
+                if not self._to_fixed_point():
+                    break
+        except _LimitReached:
+            pass
+        self._log.refusals = [refusal for (_, _, node), refusal in self._refusals.items() if node.graph is not None]
+        return self._log
+
+    def _to_fixed_point(self) -> bool:
+        """Whether anything changed. A full sweep, then only what rewrites touched, then a full sweep to be sure."""
+        changed = False
+        while True:
+            for rule in self._rules:
+                if isinstance(rule, NodeRule):
+                    self._pending[rule.name] = {node: None for root in rule.roots for node in self._index[root]}
+            before = len(self._log.events)
+            self._sweep(everything=True)
+            while any(self._pending.values()):
+                self._sweep(everything=False)
+            if len(self._log.events) == before:
+                return changed
+            changed = True
+
+    def _sweep(self, *, everything: bool) -> None:
+        for rule in self._rules:
+            began = time.perf_counter()
+            self._progress(rule.name)
+            if isinstance(rule, NodeRule):
+                self._run_node_rule(rule)
+            elif everything and isinstance(rule, ModelRule):
+                self._run_model_rule(rule)
+            self._log.tallies[rule.name].seconds += time.perf_counter() - began
+
+    def _run_node_rule(self, rule: NodeRule) -> None:
+        pending = self._pending[rule.name]
+        while pending:
+            node = next(iter(pending))
+            del pending[node]
+            if node.graph is None or self._facts.opset(node) < rule.opset or _has_reference(node):
+                continue
+            found = rule.match(node, self._facts)
+            if isinstance(found, Match):
+                match = found
+                self._carry_out(rule, lambda: self._transactions.replace(match, lambda op: rule.rewrite(match, op)), match)
+            elif found is not None:
+                self._refuse(rule, found)
+
+    def _run_model_rule(self, rule: ModelRule) -> None:
+        for proposal in rule.propose(self._facts):
+            match proposal:
+                case Proposal(match=match, rewrite=rewrite):
+                    self._carry_out(rule, lambda m=match, r=rewrite: self._transactions.replace(m, r), match)
+                case Drop(value=value):
+                    self._carry_out(rule, lambda v=value: self._transactions.drop(v), value)
+                case Share(duplicate=duplicate, kept=kept):
+                    self._carry_out(rule, lambda d=duplicate, k=kept: self._transactions.share(d, k), duplicate)
+                case Refused():
+                    self._refuse(rule, proposal)
+
+    def _carry_out(self, rule: Rule, act: Callable[[], Change], what: Match | ir.Value) -> None:
+        root = what.name if isinstance(what, ir.Value) else root_name(what)
+        if (rule.name, root or "") in self._forbidden:
+            return
+        if self._limit is not None and len(self._log.events) >= self._limit:
+            raise _LimitReached
+        try:
+            change = act()
+        except Impossible as error:
+            if isinstance(what, Match):
+                self._refuse(rule, Refused(str(error), what.nodes))
+            return
+        self._log.events.append(change.event(rule.name, root or "", _source(rule)))
+        tally = self._log.tallies[rule.name]
+        tally.rewrites += 1
+        tally.nodes += change.nodes
+        tally.constants += change.constants
+        tally.initializers += change.initializers
+        tally.bytes += change.bytes
+        self._reindex(change)
+
+    def _reindex(self, change: Change) -> None:
+        for node in change.removed:
+            self._index[_key(node)].pop(node, None)
+        for node in change.added:
+            self._index[_key(node)][node] = None
+        for node in _around((*change.added, *change.neighbours)):
+            for rule in self._rules:
+                if isinstance(rule, NodeRule) and _key(node) in rule.roots:
+                    self._pending[rule.name][node] = None
+
+    def _refuse(self, rule: Rule, refused: Refused) -> None:
+        node = refused.nodes[-1]
+        self._refusals[rule.name, refused.reason, node] = Refusal(
+            rule.name, refused.reason, tuple(label(each) for each in refused.nodes), self._transactions.owner(node)
+        )
+
+
+def root_name(match: Match) -> str | None:
+    """The stable key of a rewrite within its rule: the first value it replaces."""
+    return next((value.name for value in match.replaced if value.name), None) or match.root.name
+
+
+def _key(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def _has_reference(node: ir.Node) -> bool:
+    """Whether an attribute is a function's parameter, whose value no rule can know."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
+def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """The nodes given and those within reach of them, in the graph still, each once."""
+    seen = dict.fromkeys(node for node in nodes if node.graph is not None)
+    edge = list(seen)
+    for _ in range(REACH):
+        step: list[ir.Node] = []
+        for node in edge:
+            users = node.successors()
+            for neighbour in (*node.predecessors(), *(users if len(users) <= HUB else ())):
+                if neighbour not in seen and neighbour.graph is not None:
+                    seen[neighbour] = None
+                    step.append(neighbour)
+        edge = step
+    yield from seen
+
+
+def _source(rule: Rule) -> str:
+    work = getattr(type(rule), "rewrite", None) or getattr(type(rule), "propose", None)
+    code = getattr(work, "__code__", None)
+    return f"{type(rule).__module__.replace('.', '/')}.py:{code.co_firstlineno}" if code is not None else type(rule).__name__

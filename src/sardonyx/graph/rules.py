@@ -1,0 +1,107 @@
+"""The words passes and the driver share: a match, a refusal, and the two shapes a rule can have.
+
+A rule proposes; the driver in `rewrite` alone changes the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.record import Accuracy
+
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """Nodes whose work a rewrite takes over, the last one being where the new nodes go.
+
+    Matched nodes that something else still reads stay. `found` hands what the matcher learned to the rewriter.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    found: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outputs: tuple[ir.Value, ...] | None = None  # the values replaced; the root's outputs where None
+    heir: ir.Node | None = None  # an existing node that now does the work: it inherits the origins
+
+    @property
+    def root(self) -> ir.Node:
+        """The node at whose place the new ones go."""
+        return self.nodes[-1]
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The values that get a replacement."""
+        return tuple(self.root.outputs) if self.outputs is None else self.outputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused:
+    """A near miss: why the rewrite does not apply here."""
+
+    reason: str
+    nodes: tuple[ir.Node, ...]
+
+
+Replacement = ir.Value | Sequence[ir.Value | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drop:
+    """An initializer nothing reads."""
+
+    value: ir.Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """An initializer that another one equals."""
+
+    duplicate: ir.Value
+    kept: ir.Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """A match together with what it becomes, for rules that look at a whole model at once."""
+
+    match: Match
+    rewrite: Callable[[Builder], Replacement]
+
+
+class Rule(Protocol):
+    """What every rule says of itself."""
+
+    name: str
+    accuracy: Accuracy
+
+
+@runtime_checkable
+class NodeRule(Rule, Protocol):
+    """A rule that looks at one node and its surroundings."""
+
+    roots: tuple[str, ...]
+    opset: int
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """Whether the rule applies at this node."""
+        ...
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """What takes the place of the match."""
+        ...
+
+
+@runtime_checkable
+class ModelRule(Rule, Protocol):
+    """A rule that looks at the whole model; each proposal is carried out before the next is asked for."""
+
+    def propose(self, graph: Facts) -> Iterator[Proposal | Drop | Share | Refused]:
+        """What to change."""
+        ...
+

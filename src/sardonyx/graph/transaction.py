@@ -1,0 +1,231 @@
+"""One rewrite, all or nothing: new nodes in, uses moved, old nodes out, provenance written, interface kept.
+
+Everything that could make a rewrite impossible is looked at before the first change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx import provenance as p
+from sardonyx.graph import origins
+from sardonyx.graph.build import Builder, Names
+from sardonyx.graph.facts import Facts, constant_tensor
+from sardonyx.graph.rules import Match, Replacement
+from sardonyx.graph.scopes import bodies, label
+from sardonyx.record import Event, Kind, NodeRef
+
+
+class Impossible(Exception):  # noqa: N818  an answer, not an error
+    """The rewrite would change the graph's interface; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What a transaction did."""
+
+    kind: Kind
+    added: tuple[ir.Node, ...]
+    removed: tuple[ir.Node, ...]
+    neighbours: tuple[ir.Node, ...]
+    before: tuple[NodeRef, ...]
+    origins: p.Origins
+    graph: str
+    initializers: int
+    bytes: int
+
+    @property
+    def nodes(self) -> int:
+        """Change in compute nodes."""
+        return sum(not _is_constant(n) for n in self.added) - sum(not _is_constant(n) for n in self.removed)
+
+    @property
+    def constants(self) -> int:
+        """Change in Constant nodes."""
+        return sum(map(_is_constant, self.added)) - sum(map(_is_constant, self.removed))
+
+    def event(self, rule: str, root: str, source: str) -> Event:
+        """The record of it."""
+        after = tuple(NodeRef(label(node), node.op_type) for node in self.added)
+        owner = p.owner_of(self.origins)
+        return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
+
+
+class Transactions:
+    """Carries out rewrites on one model."""
+
+    def __init__(self, facts: Facts, names: Names) -> None:
+        """Work on the model of `facts`."""
+        self._facts = facts
+        self._names = names
+
+    def owner(self, node: ir.Node) -> str:
+        """The module a node belongs to."""
+        return origins.owner(node)
+
+    def replace(self, match: Match, rewrite: Callable[[Builder], Replacement]) -> Change:
+        """Put what `rewrite` builds in the place of the matched nodes."""
+        graph = match.root.graph
+        assert graph is not None
+        op = Builder(match.root, self._facts, self._names)
+        result = rewrite(op)
+        new = (result,) if isinstance(result, ir.Value) else tuple(result)
+        pairs = [(old, value) for old, value in zip(match.replaced, new, strict=True) if value is not None]
+        if any(old is value for old, value in pairs):
+            raise AssertionError(f"a rewrite at {label(match.root)} replaces a value by itself")
+        try:
+            for old, value in pairs:
+                _check_interface(old, value, op, pairs)
+        except Impossible:
+            for node in op.nodes:  # never joined the graph: only its reading of values has to be taken back
+                _detach(node)
+            raise
+        merged = p.merge(origins.origins(node) for node in match.nodes)
+        before = tuple(NodeRef(label(node), node.op_type) for node in match.nodes)
+        bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
+        for value in op.constants:
+            graph.initializers.add(value)
+            origins.give(value, merged)
+        graph.insert_before(match.root, op.nodes)
+        for node in op.nodes:
+            self._inherit(node, match, merged)
+        if match.heir is not None:
+            origins.give(match.heir, merged)
+        neighbours = [user for old, _ in pairs for user in old.consumers()]
+        neighbours += [maker for node in match.nodes for maker in node.predecessors()]
+        for old, value in pairs:
+            self._take_over(old, value)
+        removed = self._remove_dead(match.nodes)
+        self._keep_root_name(match.root, removed, op.nodes)
+        bytes_removed = sum(_constant_bytes(node) for node in removed)
+        return Change(
+            _kind(match, op),
+            tuple(op.nodes),
+            removed,
+            tuple(neighbours),
+            before,
+            merged,
+            self._facts.scopes[graph].path,
+            len(op.constants),
+            bytes_added + sum(_constant_bytes(node) for node in op.nodes) - bytes_removed,
+        )
+
+    def drop(self, value: ir.Value) -> Change:
+        """Take out an initializer that nothing reads."""
+        graph, size = self._pop_initializer(value)
+        return Change(Kind.DROP, (), (), (), (), origins.origins(value), self._facts.scopes[graph].path, -1, -size)
+
+    def share(self, duplicate: ir.Value, kept: ir.Value) -> Change:
+        """Let the readers of an initializer read its equal, and take it out."""
+        users = tuple(duplicate.consumers())
+        duplicate.replace_all_uses_with(kept)
+        graph, size = self._pop_initializer(duplicate)
+        both = origins.origins(duplicate) | origins.origins(kept)
+        origins.give(kept, both)
+        return Change(Kind.SHARE, (), (), users, (), both, self._facts.scopes[graph].path, -1, -size)
+
+    def _pop_initializer(self, value: ir.Value) -> tuple[ir.Graph, int]:
+        graph, tensor = value.graph, value.const_value
+        assert graph is not None and value.name is not None
+        assert not value.is_graph_input() and not value.is_graph_output() and not value.uses()
+        del graph.initializers[value.name]
+        self._facts.forget(value)
+        return graph, tensor.nbytes if tensor is not None else 0
+
+    def _inherit(self, node: ir.Node, match: Match, merged: p.Origins) -> None:
+        """New nodes get the union; where one node became others, all else it said of itself stays true."""
+        if len(match.nodes) == 1:
+            node.metadata_props.update(match.root.metadata_props)
+            node.doc_string = match.root.doc_string
+            origins.copy(match.root, node)
+            return
+        if any(p.NAMESPACE in source.metadata_props for source in match.nodes):
+            node.metadata_props[p.NAMESPACE] = ""  # written true with the tags, from the merged origins
+        origins.give(node, merged)
+
+    def _take_over(self, old: ir.Value, value: ir.Value) -> None:
+        """`value` is read where `old` was, and leaves the graph under its name where `old` did."""
+        self._facts.carry_over(old, value)
+        if value.type is None:
+            value.type = old.type
+        if value.shape is None and old.shape is not None and not value.is_initializer():
+            value.shape = old.shape.copy()
+        if old.is_graph_output():
+            name, value.type, value.doc_string = old.name, old.type, old.doc_string
+            value.shape = old.shape.copy() if old.shape is not None else None
+            value.metadata_props.update(old.metadata_props)
+            old.name = None
+            value.name = name
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+
+    def _remove_dead(self, nodes: Sequence[ir.Node]) -> tuple[ir.Node, ...]:
+        """Take out those matched nodes that nothing reads any more, users before makers."""
+        left, removed = list(dict.fromkeys(reversed(nodes))), list[ir.Node]()
+        while dead := [node for node in left if is_dead(node)]:
+            for node in dead:
+                assert node.graph is not None
+                removed.extend(_release_bodies(node))
+                node.graph.remove(node, safe=True)
+                for output in node.outputs:
+                    self._facts.forget(output)
+                left.remove(node)
+            removed.extend(dead)
+        return tuple(removed)
+
+    def _keep_root_name(self, root: ir.Node, removed: Sequence[ir.Node], added: Sequence[ir.Node]) -> None:
+        """The last new node goes by the root's name, so that people find it where they knew it."""
+        if added and root in removed and root.name:
+            added[-1].name = root.name
+
+
+def is_dead(node: ir.Node) -> bool:
+    """Whether nothing reads any output of a node."""
+    return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
+
+
+def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    """A graph output can be taken over by a value made in the same graph that is no input, constant or output itself."""
+    if not old.is_graph_output():
+        return
+    maker = value.producer()
+    if maker is None or value.is_graph_output() or sum(other is value for _, other in pairs) > 1:
+        raise Impossible("the graph's output would lose its name")
+    if maker not in op.nodes and maker.graph is not op.scope.graph:
+        raise Impossible("a body cannot return a value from outside it")
+
+
+def _release_bodies(node: ir.Node) -> list[ir.Node]:
+    """The nodes in a node's bodies, which go with it: they must not count as readers of outer values any longer."""
+    inner: list[ir.Node] = []
+    for _, body in bodies(node):
+        for each in body:
+            inner += [*_release_bodies(each), each]
+            _detach(each)
+    return inner
+
+
+def _detach(node: ir.Node) -> None:
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+
+
+def _kind(match: Match, op: Builder) -> Kind:
+    if match.heir is not None:
+        return Kind.SHARE
+    if any(not _is_constant(node) for node in op.nodes):
+        return Kind.FUSE
+    if op.constants or op.nodes:
+        return Kind.FOLD
+    return Kind.BYPASS if match.replaced else Kind.DROP
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and node.domain == ""
+
+
+def _constant_bytes(node: ir.Node) -> int:
+    tensor = constant_tensor(node) if _is_constant(node) else None
+    return tensor.nbytes if tensor is not None else 0
