@@ -1,0 +1,99 @@
+"""The `sardonyx` command: its verbs, and how every way of failing becomes one line and an exit code.
+
+Everything heavy is imported inside the verbs: help must answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from sardonyx.cli import demo, inspect, optimize, passes, verify
+from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
+from sardonyx.errors import SardonyxError, UsageError
+
+INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
+HELP = """\b
+Example:
+  sardonyx optimize model.onnx -o small.onnx
+  sardonyx inspect model.onnx
+
+Optimizes ONNX models, proves every result equal to the original, and keeps every node's module visible.
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+"""
+
+app = typer.Typer(
+    name="sardonyx",
+    help=HELP,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: answers at once, greps well, and no name is read as markup
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb, module in (
+    ("optimize", optimize),
+    ("verify", verify),
+    ("inspect", inspect),
+    ("passes", passes),
+    ("demo", demo),
+):
+    app.command(verb, help=module.HELP, short_help=module.SUMMARY)(getattr(module, verb))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        put(f"sardonyx {version('sardonyx')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context, version: Version = False) -> None:  # pyright: ignore[reportUnusedFunction]  (typer)
+    if context.invoked_subcommand is None:
+        raise UsageError("no command given", hint="`sardonyx --help` lists them")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and answer its exit code."""
+    debug = "--debug" in arguments  # read here, because a failure leaves the parsed options behind
+    try:
+        code = app(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
+    except SardonyxError as error:
+        if debug:
+            note(traceback.format_exc().rstrip())
+        complain(error)
+        return error.exit_code
+    except typer.TyperException as error:
+        complain_usage(error.format_message().replace("Value error, ", ""), _command_of(arguments))
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        note("interrupted")
+        return INTERRUPTED
+    except Exception as error:  # the last line of defence, and it hides nothing: --debug shows all of it
+        if debug:
+            note(traceback.format_exc().rstrip())
+        complain_unexpected(error)
+        return 1
+    if code == INTERRUPTED:
+        note("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """The entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The command whose help would have told."""
+    known = {command.name for command in app.registered_commands}
+    return next((f"sardonyx {word}" for word in arguments if word in known), "sardonyx")

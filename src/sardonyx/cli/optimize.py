@@ -1,0 +1,136 @@
+"""`sardonyx optimize`: a smaller graph, proven equal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from sardonyx import gate
+from sardonyx.cli import options
+from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.files import ensure_writable, write_whole
+from sardonyx.cli.options import Proof, Target, reject_both
+from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.report.text import View, closing_sentence, render_run
+
+if TYPE_CHECKING:
+    from sardonyx.record import Run
+
+SUMMARY = "Make a graph smaller and prove that it computes the same."
+HELP = """\b
+Example:
+  sardonyx optimize model.onnx -o small.onnx
+  sardonyx optimize model.onnx --dry-run -v
+  sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
+
+Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
+Every node still knows the module it comes from.
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+"""
+
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable; see `passes`.")
+]
+Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable.")]
+TargetOption = Annotated[
+    Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
+]
+Verify = Annotated[
+    Proof, typer.Option("--verify", help="Prove after each pass, at the end, or not at all.", case_sensitive=False)
+]
+MaxOpset = Annotated[int | None, typer.Option("--max-opset", metavar="N", min=1, help="Never raise the opset past N.")]
+KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
+Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the Run record as JSON.")]
+External = Annotated[
+    bool | None,
+    typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: as they were]"),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would apply, where, and why not; write nothing.")]
+
+
+def optimize(
+    model: options.Model,
+    output: options.Output = None,
+    force: options.Force = False,
+    target: TargetOption = Target.PORTABLE,
+    only: Only = None,
+    skip: Skip = None,
+    verify: Verify = Proof.END,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    max_opset: MaxOpset = None,
+    keep_opset: KeepOpset = False,
+    external: External = None,
+    dry_run: DryRun = False,
+    record: Record = None,
+    fail_if: options.FailIf = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb and show its Run."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
+    reject_both("--dry-run", dry_run, "--record", record is not None)
+    gates = [gate.parse(text) for text in fail_if or ()]
+    unproven = next((asked for asked in gates if asked.needs_verdict and verify is Proof.OFF), None)
+    if unproven:
+        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off")
+    destination = output or model.with_name(f"{model.stem}.optimized.onnx")
+    _check_destinations(destination, record, force=force, dry_run=dry_run)
+
+    from sardonyx.pipeline import optimize as run_optimize
+
+    with progress(not quiet) as report:
+        run = run_optimize(
+            model,
+            None if dry_run else destination,
+            target=target.value,
+            verify=verify.value,
+            only=only or None,
+            skip=skip or None,
+            inputs=inputs,
+            seed=seed,
+            threads=threads,
+            force=force,
+            external=external,
+            max_opset=max_opset,
+            keep_opset=keep_opset,
+            dry_run=dry_run,
+            progress=report,
+        )
+    if record is not None:
+        write_whole(record, msgspec.json.format(run.to_json(), indent=2) + b"\n")
+    _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
+    if run.status != "done":
+        raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
+    gate.check(gates, gate.measures_of_run(run))
+    return 0
+
+
+def _check_destinations(output: Path, record: Path | None, *, force: bool, dry_run: bool) -> None:
+    """Nothing is worse than an hour's work with nowhere to put it."""
+    if dry_run:
+        return
+    ensure_writable(output, force=force)
+    if record is not None:
+        if record.resolve() == output.resolve():
+            raise UsageError("--record and --output name the same file", hint="give them different names")
+        ensure_writable(record, force=force)
+
+
+def _show(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    style = style_for(sys.stdout)
+    if as_json:
+        put_json(run.to_json())
+    elif quiet:
+        put(closing_sentence(run, style) + "\n")
+    else:
+        put(render_run(run, View(style, verbose)))

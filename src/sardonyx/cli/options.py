@@ -1,0 +1,58 @@
+"""The options that several commands share, declared once so that they mean and read the same everywhere."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx.errors import UsageError
+
+
+class Target(StrEnum):
+    """What the result must run on."""
+
+    PORTABLE = "portable"
+    ORT = "ort"
+
+
+class Proof(StrEnum):
+    """When to verify."""
+
+    EACH = "each"
+    END = "end"
+    OFF = "off"
+
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: MODEL.optimized.onnx beside it]"),
+]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything that is known.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Where the drawn inputs start.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="Verify on these inputs too: one array per graph input."),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'nodes>120', 'nodes_removed<10%'. Repeatable."
+    ),
+]
+
+
+def reject_both(first: str, first_given: bool, second: str, second_given: bool) -> None:
+    """Refuse two options that contradict each other."""
+    if first_given and second_given:
+        raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")

@@ -1,0 +1,65 @@
+"""`sardonyx verify`: are two models the same function?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from sardonyx import gate
+from sardonyx.cli import options
+from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.options import reject_both
+from sardonyx.errors import VerificationFailed
+from sardonyx.report.verdict import render_verdict, verdict_sentence
+
+SUMMARY = "Find out whether two models compute the same."
+HELP = """\b
+Example:
+  sardonyx verify model.onnx small.onnx
+  sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
+
+Runs both with the runtime's own optimizations off, on drawn inputs of several sizes and scales, and compares names,
+order, types, shapes, NaN patterns and values. The tolerance follows from the types.
+
+Exit: 0 equal, 1 failed, 2 usage, 3 not equal, 4 a --fail-if was true.
+"""
+
+Reference = Annotated[Path, typer.Argument(metavar="REFERENCE", help="The model that is right.", show_default=False)]
+Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", show_default=False)]
+
+
+def verify(
+    reference: Reference,
+    candidate: Candidate,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    fail_if: options.FailIf = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb and show its Verdict."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    gates = [gate.parse(text, gate.OF_VERDICT) for text in fail_if or ()]
+
+    from sardonyx.pipeline import verify as run_verify
+
+    with progress(not quiet) as report:
+        verdict = run_verify(reference, candidate, inputs=inputs, seed=seed, threads=threads, progress=report)
+    style, pair = style_for(sys.stdout), (str(reference), str(candidate))
+    if as_json:
+        put_json(msgspec.json.encode(verdict))
+    elif quiet:
+        put(verdict_sentence(verdict, *pair, style) + "\n")
+    else:
+        put(render_verdict(verdict, *pair, style, verbose=verbose))
+    if not verdict.passed:
+        raise VerificationFailed("the two models do not compute the same")
+    gate.check(gates, gate.measures_of_verdict(verdict))
+    return 0

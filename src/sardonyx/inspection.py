@@ -1,0 +1,108 @@
+"""What a model is made of, as plain frozen data: the answer of `inspect`. Nothing in this file knows ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from sardonyx.record import Counts
+
+INSPECTION_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A graph input or output."""
+
+    name: str
+    type: str  # "float32", "sequence(int64)", … as ONNX spells its types
+    shape: tuple[int | str | None, ...] | None  # a name is a symbolic dim, None an unknown one; None alone: no rank
+    overridable: bool = False  # an input with an initializer behind it
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDim:
+    """A dim that is only known at run time, and where the interface has it."""
+
+    name: str  # "?" for one without a name
+    where: tuple[str, ...]  # "input_ids[0]", …
+
+
+@dataclass(frozen=True, slots=True)
+class OpUse:
+    """How often an operator occurs, bodies and functions included."""
+
+    domain: str  # "" is standard ONNX
+    op_type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUse:
+    """A function the model defines itself."""
+
+    domain: str
+    name: str
+    nodes: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A subgraph that hangs on a control-flow node."""
+
+    node: str
+    op_type: str
+    attribute: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of the source model: what it owns itself, and with everything below it."""
+
+    path: str
+    tag: str
+    nodes: int
+    total_nodes: int
+    parameters: int
+    total_parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """One model, looked at without running it."""
+
+    path: str | None
+    file_bytes: int  # of the model file and its external data; 0 for a model in memory
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    graph: str  # its name
+    counts: Counts
+    parameters: int  # elements of weights: initializers and constants that are not integers, strings or bools
+    ops: tuple[OpUse, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    dynamic_dims: tuple[DynamicDim, ...]
+    functions: tuple[FunctionUse, ...]
+    bodies: tuple[Body, ...]
+    modules: tuple[Module, ...]
+    metadata: dict[str, str]
+    schema_version: int = INSPECTION_VERSION
+
+    def to_json(self) -> bytes:
+        """The inspection as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """An inspection read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of an Inspection."""
+    return msgspec.json.schema(Inspection)

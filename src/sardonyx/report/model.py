@@ -1,0 +1,133 @@
+"""An Inspection as text: what the model is, its interface, its operators and its module tree."""
+
+from __future__ import annotations
+
+from sardonyx import tree
+from sardonyx.inspection import Inspection, Port
+from sardonyx.report import words
+from sardonyx.report.table import Column, Line, table, text_column
+from sardonyx.report.text import View, module_label
+
+
+def render_inspection(found: Inspection, view: View | None = None) -> str:
+    """The whole answer of `inspect`; its last line is the sentence."""
+    view = view or View()
+    blocks = [
+        _facts(found, view),
+        _interface(found, view),
+        _dynamic(found, view),
+        _inside(found, view),
+        _ops(found, view),
+        _modules(found, view),
+        [view.style.strong(inspection_sentence(found))],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def inspection_sentence(found: Inspection) -> str:
+    """The model in one line."""
+    opset = found.opsets.get("", found.opsets.get("ai.onnx"))
+    parts = [
+        words.plural(found.counts.nodes, "node"),
+        words.plural(found.parameters, "parameter"),
+        words.size(found.file_bytes or found.counts.bytes),
+        "no standard opset" if opset is None else f"opset {opset}",
+    ]
+    if found.dynamic_dims:
+        parts.append("dynamic " + ", ".join(words.name(dim.name) for dim in found.dynamic_dims))
+    return ", ".join(parts)
+
+
+def _facts(found: Inspection, view: View) -> list[str]:
+    counts = found.counts
+    opsets = ", ".join(f"{words.name(domain) or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
+    facts = {
+        "opsets": opsets,
+        "IR version": str(found.ir_version),
+        "producer": words.name(found.producer) or "unknown",
+        "file": words.size(found.file_bytes) if found.file_bytes else "in memory",
+        "weights": f"{words.size(counts.bytes)} in {words.plural(counts.initializers, 'initializer')}",
+        "parameters": words.count(found.parameters),
+        "nodes": f"{words.count(counts.nodes)} and {words.plural(counts.constants, 'Constant')}",
+    }
+    if view.verbose:
+        facts |= {words.name(key): words.name(value, 100) for key, value in found.metadata.items()}
+    title = words.visible(found.path) if found.path else words.name(found.graph) or "model in memory"
+    width = max(map(len, facts))
+    return [view.style.strong(title), *(f"  {key:<{width}}  {value}" for key, value in facts.items())]
+
+
+def _interface(found: Inspection, view: View) -> list[str]:
+    columns = (text_column(""), text_column("name"), text_column("type"), text_column("shape"))
+    lines = [Line(("input", *_port(port))) for port in found.inputs]
+    lines += [Line(("output", *_port(port))) for port in found.outputs]
+    return [view.style.strong("Interface"), *table(columns, lines, view.style)] if lines else []
+
+
+def _port(port: Port) -> tuple[str, str, str]:
+    if port.shape is None:
+        shape = "any rank"
+    else:
+        shape = f"[{', '.join('?' if dim is None else words.name(str(dim)) for dim in port.shape)}]"
+    return words.name(port.name), words.name(port.type), shape + (" has a default" if port.overridable else "")
+
+
+def _dynamic(found: Inspection, view: View) -> list[str]:
+    if not found.dynamic_dims:
+        return []
+    columns = (text_column("dim"), text_column("where"))
+    lines: list[Line] = []
+    for dim in found.dynamic_dims:
+        places = dim.where if view.verbose else dim.where[:6]
+        more = f" and {len(dim.where) - len(places)} more" if len(places) < len(dim.where) else ""
+        lines.append(Line((words.name(dim.name), ", ".join(map(words.name, places)) + more)))
+    return [view.style.strong("Dynamic dims"), *table(columns, lines, view.style)]
+
+
+def _inside(found: Inspection, view: View) -> list[str]:
+    """Functions and control-flow bodies, where there are any."""
+    lines = [
+        f"  function {words.name(f.domain)}.{words.name(f.name)}: {words.plural(f.nodes, 'node')}, called {f.calls}×"
+        for f in found.functions
+    ]
+    lines += [
+        f"  body {words.name(body.attribute)} of {body.op_type} {words.name(body.node)}: "
+        + words.plural(body.nodes, "node")
+        for body in found.bodies
+    ]
+    return [view.style.strong("Functions and bodies"), *lines] if lines else []
+
+
+def _ops(found: Inspection, view: View) -> list[str]:
+    columns = (text_column("operator"), Column("nodes"))
+    labels = ((f"{words.name(op.domain)}::" if op.domain else "") + words.name(op.op_type) for op in found.ops)
+    lines = [Line((label, words.count(op.count))) for label, op in zip(labels, found.ops, strict=True)]
+    return [view.style.strong("Operators"), *table(columns, lines, view.style)] if lines else []
+
+
+def _modules(found: Inspection, view: View) -> list[str]:
+    entries = [tree.Entry(m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules]
+    if not entries:
+        return []
+    columns = (
+        text_column("module"),
+        Column("own nodes"),
+        Column("nodes"),
+        Column("own parameters"),
+        Column("parameters"),
+        text_column("tag"),
+    )
+    lines = [
+        Line(
+            (
+                module_label(row),
+                words.count(row.own[0]),
+                words.count(row.total[0]),
+                words.count(row.own[1]),
+                words.count(row.total[1]),
+                words.name(row.branch.tag),
+            )
+        )
+        for row in tree.rows(tree.build(entries, width=2), view.depth)
+    ]
+    return [view.style.strong("Modules"), *table(columns, lines, view.style)]
