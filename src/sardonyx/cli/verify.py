@@ -48,7 +48,7 @@ def verify(
     reject_both("--quiet", quiet, "--verbose", verbose)
     gates = [gate.parse(text, gate.OF_VERDICT) for text in fail_if or ()]
 
-    from sardonyx.pipeline import verify as run_verify
+    from sardonyx.proof import verify as run_verify
 
     with progress(not quiet) as report:
         verdict = run_verify(reference, candidate, inputs=inputs, seed=seed, threads=threads, progress=report)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sardonyx import tree
 from sardonyx.inspection import Inspection, Port
 from sardonyx.report import words
+from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
-from sardonyx.report.text import View, module_label
+from sardonyx.report.text import View
 
 
 def render_inspection(found: Inspection, view: View | None = None) -> str:
@@ -106,8 +106,7 @@ def _ops(found: Inspection, view: View) -> list[str]:
 
 
 def _modules(found: Inspection, view: View) -> list[str]:
-    entries = [tree.Entry(m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules]
-    if not entries:
+    if not found.modules:
         return []
     columns = (
         text_column("module"),
@@ -115,7 +114,7 @@ def _modules(found: Inspection, view: View) -> list[str]:
         Column("nodes"),
         Column("own parameters"),
         Column("parameters"),
-        text_column("tag"),
+        text_column("kind"),
     )
     lines = [
         Line(
@@ -128,6 +127,6 @@ def _modules(found: Inspection, view: View) -> list[str]:
                 words.name(row.branch.tag),
             )
         )
-        for row in tree.rows(tree.build(entries, width=2), view.depth)
+        for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules), view.depth)
     ]
     return [view.style.strong("Modules"), *table(columns, lines, view.style)]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sardonyx import tree
 from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, Run
 from sardonyx.report import words
+from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
 from sardonyx.report.verdict import failed_sentence, proof, verdict_lines
 from sardonyx.report.words import Style
 
 PLAIN = Style()
+CONSTANT = "Constant"  # how many there are is exporter style, so they are not in the sum
 MODULE_DEPTH = 3  # levels of the tree shown without -v
 
 
@@ -80,15 +81,17 @@ def _heading_block(run: Run, view: View) -> list[str]:
 def _ops(ops: tuple[OpCount, ...], view: View) -> list[str]:
     if not ops:
         return []
-    shown = [op for op in ops if view.verbose or op.before != op.after]
+    compute = [op for op in ops if op.op_type != CONSTANT]
+    shown = [op for op in compute if view.verbose or op.before != op.after]
     shown.sort(key=lambda op: (-abs(op.after - op.before), -op.before, op.op_type))
     lines = [Line(_op_cells(words.name(op.op_type), op.before, op.after)) for op in shown]
-    rest = [op for op in ops if op not in shown]
+    rest = sum(op.before for op in compute) - sum(op.before for op in shown)
     if rest:
-        kept = sum(op.before for op in rest)
-        lines.append(Line(_op_cells(f"({words.plural(len(rest), 'other')})", kept, kept), view.style.faint))
-    total = _op_cells("all", sum(op.before for op in ops), sum(op.after for op in ops))
-    lines.append(Line(total, view.style.strong))
+        label = f"({words.plural(len(compute) - len(shown), 'other')})"
+        lines.append(Line(_op_cells(label, rest, rest), view.style.faint))
+    total = (sum(op.before for op in compute), sum(op.after for op in compute))
+    lines.append(Line(_op_cells("all", *total), view.style.strong))
+    lines += [Line(_op_cells("Constant, apart", op.before, op.after)) for op in ops if op.op_type == CONSTANT]
     columns = (text_column("operator"), Column("before"), Column("after"), Column("change"))
     return [view.style.strong("By operator"), *table(columns, lines, view.style)]
 
@@ -149,27 +152,20 @@ def _refusals(groups: tuple[RefusalGroup, ...], shown: bool) -> Iterator[str]:
         return
     for group in groups:
         example = f" (e.g. {words.name(group.examples[0])})" if group.examples else ""
-        yield f"    not {group.count}×: {words.one_line(group.reason)}{example}"
+        yield f"    refused {group.count}×: {words.one_line(group.reason)}{example}"
 
 
 def _modules(modules: tuple[ModuleCount, ...], view: View) -> list[str]:
-    entries = [tree.Entry(m.path, m.tag, (m.before, m.after)) for m in modules]
-    if not entries:
+    if not modules:
         return []
     lines: list[Line] = []
-    for row in tree.rows(tree.build(entries, width=2), None if view.verbose else view.depth):
+    owned = ((m.path, m.tag, (m.before, m.after)) for m in modules)
+    for row in module_rows(owned, None if view.verbose else view.depth):
         before, after = row.total
         cells = (module_label(row), words.count(before), words.count(after), words.change(after - before))
         lines.append(Line(cells, None if before or after else view.style.faint))
     columns = (text_column("module"), Column("before"), Column("after"), Column("change"))
     return [view.style.strong("By module"), *table(columns, lines, view.style)]
-
-
-def module_label(row: tree.Row) -> str:
-    """A module in the tree: indented, how many equal ones it stands for, and whether something below is not shown."""
-    copies = f" ×{row.branch.copies}" if row.branch.copies > 1 else ""
-    below = " …" if row.hidden else ""
-    return f"{'  ' * row.depth}{words.name(row.branch.label, 48) or '(model)'}{copies}{below}"
 
 
 def _rolled_back(run: Run, view: View) -> list[str]:

@@ -55,7 +55,7 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
         style.strong("Proof"),
         f"  {state}, {words.plural(len(verdict.trials), 'trial')}"
         + (f" with seeds {_list(seeds)}" if seeds else "")
-        + f", {verdict.accuracy.value}, in {words.seconds(verdict.seconds)}",
+        + f", accuracy class {verdict.accuracy.value}, in {words.seconds(verdict.seconds)}",
         f"  reference: {words.one_line(verdict.reference)}",
     ]
     lines += _outputs(verdict, style)

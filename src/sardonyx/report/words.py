@@ -106,7 +106,9 @@ def from_to(before: str, after: str) -> str:
 
 def seconds(duration: float) -> str:
     """A duration with three digits at most."""
-    return f"{duration:.0f} s" if duration >= 100 else f"{duration:.2f} s"
+    if duration < 0.9995:
+        return f"{1000 * duration:.0f} ms"
+    return f"{duration:.0f} s" if duration >= 100 else f"{duration:.1f} s"
 
 
 def difference(value: float) -> str:

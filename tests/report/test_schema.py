@@ -1,0 +1,38 @@
+"""The published JSON Schemas are those of the code, and the records pass through JSON unchanged."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from report.sample_run import sample_run
+from sardonyx.record import Run
+
+SCHEMA = Path(__file__).parents[2] / "schema"
+WRITER = runpy.run_path(str(SCHEMA / "write.py"))
+
+
+@pytest.mark.parametrize("name", list(WRITER["SCHEMAS"]))
+def test_the_published_schema_is_current(name: str) -> None:
+    assert (SCHEMA / name).read_text(encoding="utf-8") == WRITER["published"](name), "run: python schema/write.py"
+
+
+def test_every_field_of_a_run_is_in_the_schema() -> None:
+    schema = json.loads((SCHEMA / "run.schema.json").read_text(encoding="utf-8"))
+    fields = schema["$defs"]["Run"]["properties"]
+    assert set(json.loads(sample_run().to_json())) == set(fields)
+
+
+def test_a_run_comes_back_from_json_equal() -> None:
+    assert Run.from_json(sample_run().to_json()) == sample_run()
+
+
+def test_a_run_with_a_wrong_field_is_refused() -> None:
+    broken = json.loads(sample_run().to_json())
+    broken["before"]["nodes"] = "many"
+    with pytest.raises(msgspec.ValidationError, match=r"before\.nodes"):
+        Run.from_json(json.dumps(broken))
