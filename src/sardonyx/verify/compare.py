@@ -1,0 +1,259 @@
+"""Decides whether two models are the same function, by running both on the same drawn inputs.
+
+The reference is the first model with every runtime optimization off. What it accepts and answers is the truth; the
+other model must have the same interface and give the same answers within the tolerance of `verify/tolerance.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.record import Accuracy, Trial, Verdict
+from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
+from sardonyx.verify.inputs import Draw, Inputs, Plan, Style
+from sardonyx.verify.interface import interface_changes, random_outputs
+from sardonyx.verify.judge import Judge, Noise
+from sardonyx.verify.noise import disturbed
+from sardonyx.verify.subject import Model, Subject
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+DEFAULT_SEEDS = (0, 1, 2, 3)
+Given: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+Progress: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the reference said to one set of inputs."""
+
+    seed: int | None
+    style: str
+    draw: Draw
+    outputs: list[Value]
+    exact_only: bool = False  # infinities and NaN go other ways when roundings do
+
+
+def verify(
+    a: Model,
+    b: Model,
+    *,
+    accuracy: Accuracy = Accuracy.REASSOCIATES,
+    inputs: Given = None,
+    seeds: Sequence[int] = DEFAULT_SEEDS,
+    trials: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Whether `b` is the same function as `a`, how that was tried, and how far apart the answers were.
+
+    Args:
+        a: The reference: a path, a ModelProto or an onnx_ir Model.
+        b: The model to judge.
+        accuracy: The loosest class of the rewrites that led from `a` to `b`.
+        inputs: Inputs to use beside the drawn ones: the path of an .npz file, a dict, or a list of dicts.
+        seeds: Seeds of the drawn inputs, one for each trial in turn.
+        trials: At most this many drawn trials; all of the default list if None.
+        threads: Threads of the runtime.
+        progress: Told in one line what is being done.
+    """
+    oracle = Oracle(a, inputs=inputs, seeds=seeds, trials=trials, threads=threads, progress=progress)
+    return oracle.check(b, accuracy)
+
+
+class Oracle:
+    """A reference whose answers are computed once and held against any number of candidates."""
+
+    def __init__(
+        self,
+        reference: Model,
+        *,
+        inputs: Given = None,
+        seeds: Sequence[int] = DEFAULT_SEEDS,
+        trials: int | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if not seeds:
+            raise UsageError("verification needs at least one seed")
+        self._subject = Subject(reference)
+        self._inputs = Inputs(self._subject.model)
+        self._given = _given_feeds(inputs, self._inputs)
+        self._plans = self._inputs.plans(seeds)[:trials]
+        self._threads = threads
+        self._progress: Progress = progress or (lambda _: None)
+        self._random = random_outputs(self._subject.model)
+        self._answers: list[_Answer] | None = None
+        self._noise: dict[int, Noise | None] = {}
+        self._probe: Engine | None = None
+        self._notes: list[str] = []
+        self._engine: Engine | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """How the inputs of the reference are drawn."""
+        return self._inputs
+
+    def check(self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
+        """Judge a candidate against the reference."""
+        began = time.perf_counter()
+        every = self._reference_answers()
+        subject = Subject(candidate)
+        failures = interface_changes(self._subject.model, subject.model)
+        judge = Judge([v.name or "" for v in self._subject.model.graph.outputs], accuracy, self._random)
+        trials: list[Trial] = []
+        engine, refusal = self._open_like_reference(subject)
+        if engine is None:
+            failures.append(refusal)
+        elif _feedable(self._subject.model, subject.model):
+            for number, answer in enumerate(every):
+                if not answer.exact_only or accuracy is Accuracy.EXACT:
+                    self._progress(f"trial {number + 1} of {len(every)}: {answer.style}")
+                    trials.append(self._try(engine, judge, number, answer))
+        failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
+        return Verdict(
+            passed=not failures,
+            reference=self._name,
+            accuracy=accuracy,
+            trials=tuple(trials),
+            outputs=judge.outputs(),
+            failures=tuple(failures),
+            notes=tuple(self._notes + judge.notes),
+            seconds=time.perf_counter() - began,
+        )
+
+    def _try(self, engine: Engine, judge: Judge, number: int, answer: _Answer) -> Trial:
+        try:
+            results = engine.run(answer.draw.feeds)
+            lines = judge.compare(answer.outputs, results, lambda: self._noise_of(number))
+        except RuntimeFailure as failure:
+            lines = [f"the reference runs but the other model does not: {failure.message}"]
+        return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
+
+    @property
+    def _name(self) -> str:
+        return self._engine.name if self._engine is not None else "none"
+
+    def _reference_answers(self) -> list[_Answer]:
+        """The reference's answers, from ONNX Runtime, or from onnx.reference where the runtime answers nothing."""
+        if self._answers is None:
+            self._progress("running the reference")
+            self._engine = self._subject.open(lambda source: open_engine(source, threads=self._threads))
+            answers, reasons = self._ask(self._engine)
+            if not answers and isinstance(self._engine, Session):
+                self._engine = self._subject.open(ReferenceSession)
+                answers, more = self._ask(self._engine)
+                reasons += more
+            if not answers:
+                raise RuntimeFailure(
+                    f"the model accepts none of the drawn inputs: {reasons[0] if reasons else 'none were drawn'}",
+                    hint="give inputs that it accepts with --inputs x.npz",
+                )
+            self._answers = answers
+            self._notes += self._coverage(answers)
+        return self._answers
+
+    def _ask(self, engine: Engine) -> tuple[list[_Answer], list[str]]:
+        answers: list[_Answer] = []
+        reasons: list[str] = []
+        for feeds in self._given:
+            try:
+                answers.append(_Answer(None, "given", Draw(dict(feeds), {}), engine.run(feeds)))
+            except RuntimeFailure as failure:
+                raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
+        way = 0
+        for plan in self._plans:
+            found = self._first_accepted(engine, plan, way, reasons)
+            if found is not None:
+                way, answer = found
+                answers.append(answer)
+        return answers, reasons
+
+    def _first_accepted(self, engine: Engine, plan: Plan, start: int, reasons: list[str]) -> tuple[int, _Answer] | None:
+        """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
+        last = start + 1 if plan.empty else self._inputs.ways
+        for way in range(start, last):
+            draw = self._inputs.draw(plan, way)
+            try:
+                outputs = engine.run(draw.feeds)
+                return way, _Answer(plan.seed, plan.label, draw, outputs, plan.style is Style.SPECIAL)
+            except RuntimeFailure as failure:
+                reasons.append(failure.message)
+        if plan.empty:
+            self._notes.append("the reference takes no empty batch")
+        return None
+
+    def _coverage(self, answers: list[_Answer]) -> list[str]:
+        """Say which dynamic dims were seen at fewer than two sizes, and which outputs cannot be compared by value."""
+        notes: list[str] = []
+        for name in self._inputs.dynamic:
+            sizes = {a.draw.dims[name] for a in answers if name in a.draw.dims}
+            if len(sizes) < 2:
+                notes.append(f"the dim '{name}' was tried at one size only: the reference took no other")
+        for name in sorted(self._random):
+            notes.append(f"the output '{name}' depends on random numbers: only its type and shape were compared")
+        return notes
+
+    def _open_like_reference(self, subject: Subject) -> tuple[Engine | None, str]:
+        def load(source: Subject.Source) -> Engine:
+            if isinstance(self._engine, ReferenceSession):
+                return ReferenceSession(source)
+            return Session(source, threads=self._threads)
+
+        try:
+            return subject.open(load), ""
+        except RuntimeFailure as failure:
+            return None, f"the reference loads but the other model does not: {failure.message}"
+
+    def _noise_of(self, number: int) -> Noise | None:
+        """The reference's answers to one trial when every rounding is disturbed, or None where that cannot be run."""
+        if number not in self._noise:
+            answers = self._reference_answers()
+            try:
+                if self._probe is None:
+                    self._progress("measuring how much rounding alone moves the reference")
+                    copy = disturbed(self._subject.model)
+                    self._probe = self._open_like_reference(Subject(copy))[0] if copy is not None else None
+                outputs = self._probe.run(answers[number].draw.feeds) if self._probe is not None else None
+            except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
+                outputs = None
+            self._noise[number] = None if outputs is None else Noise(answers[number].outputs, outputs)
+        return self._noise[number]
+
+
+def _feedable(a: ir.Model, b: ir.Model) -> bool:
+    """Whether the inputs of `a` can be fed to `b` and its outputs be matched by place."""
+    return {v.name for v in a.graph.inputs} == {v.name for v in b.graph.inputs} and len(a.graph.outputs) == len(
+        b.graph.outputs
+    )
+
+
+def _given_feeds(given: Given, inputs: Inputs) -> list[Mapping[str, Value]]:
+    """The user's inputs as feeds, each checked to name every input that has no default."""
+    if given is None:
+        return []
+    if isinstance(given, (str, Path)):
+        feeds: list[Mapping[str, Value]] = [_read_npz(Path(given))]
+    else:
+        feeds = [given] if isinstance(given, Mapping) else list(given)
+    for one in feeds:
+        missing = [name for name in inputs.required if name not in one]
+        if missing:
+            raise UsageError(f"the given inputs lack '{missing[0]}'", hint=f"needed: {', '.join(inputs.required)}")
+    return feeds
+
+
+def _read_npz(path: Path) -> dict[str, Value]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot read inputs from {path}: {error}", hint="write them with numpy.savez") from error

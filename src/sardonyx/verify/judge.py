@@ -1,0 +1,156 @@
+"""Holds the answers of two models against each other, output by output, and keeps the worst of every output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.record import Accuracy, OutputDifference
+from sardonyx.runtime import Array, Value
+from sardonyx.verify.tolerance import Difference, Limit, float_difference, is_float, limit, within
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The reference's answers, and its answers with every rounding disturbed."""
+
+    clean: Sequence[Value]
+    disturbed: Sequence[Value]
+
+    def at(self, path: tuple[int, ...]) -> tuple[Array, Array] | None:
+        """Both answers for one tensor, or None where they are not of one shape."""
+        clean, moved = _descend(self.clean, path), _descend(self.disturbed, path)
+        if clean is None or moved is None or clean.shape != moved.shape or clean.dtype != moved.dtype:
+            return None
+        return clean, moved
+
+
+@dataclass(slots=True)
+class _Worst:
+    """The worst differences seen at one output so far."""
+
+    dtype: str = ""
+    difference: Difference = Difference()
+    allowed: Limit = Limit(0.0, 0.0)
+    atol: float = 0.0
+    passed: bool = True
+
+
+class Judge:
+    """Compares outputs of one accuracy class; random outputs by type and shape only."""
+
+    def __init__(self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str]) -> None:
+        self._names = list(names)
+        self._accuracy = accuracy
+        self._random = random
+        self._worst = [_Worst() for _ in names]
+        self.notes: list[str] = []
+
+    def compare(
+        self, reference: Sequence[Value], results: Sequence[Value], noise: Callable[[], Noise | None]
+    ) -> list[str]:
+        """One line for every output that is not what it should be; `noise` is asked only where it can matter."""
+        lines: list[str] = []
+        for index, (a, b) in enumerate(zip(reference, results, strict=True)):
+            line = self._compare_values(a, b, index, (index,), noise)
+            if line is not None:
+                self._worst[index].passed = False
+                lines.append(f"output '{self._names[index]}': {line}")
+        return lines
+
+    def outputs(self) -> tuple[OutputDifference, ...]:
+        """The worst of every output, as the record holds it."""
+        return tuple(
+            OutputDifference(
+                name, w.dtype, w.difference.max_abs, w.difference.max_rel, w.difference.max_ulp,
+                w.allowed.rtol, w.atol, w.passed,
+            )
+            for name, w in zip(self._names, self._worst, strict=True)
+        )  # fmt: skip
+
+    def _compare_values(
+        self, a: Value, b: Value, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
+    ) -> str | None:
+        if isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return f"a sequence of {len(b)} instead of {len(a)}"
+            found = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in enumerate(zip(a, b)))
+            return next((line for line in found if line is not None), None)
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+            return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
+        self._worst[index].dtype = a.dtype.name
+        if a.dtype != b.dtype:
+            return f"type {b.dtype} instead of {a.dtype}"
+        if a.shape != b.shape:
+            return f"shape {list(b.shape)} instead of {list(a.shape)}"
+        if self._names[index] in self._random:
+            return None
+        if is_float(a.dtype) or a.dtype.kind == "c":
+            return self._compare_floats(a, b, index, path, noise)
+        return self._compare_discrete(a, b, index, path, noise)
+
+    def _compare_floats(
+        self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
+    ) -> str | None:
+        difference = float_difference(a, b)
+        real = a.real.dtype
+        allowed = limit(real, self._accuracy)
+        if not within(difference, allowed) and difference.pattern is None and self._accuracy is not Accuracy.EXACT:
+            measured = noise()
+            pair = measured.at(path) if measured is not None else None
+            if pair is not None:
+                allowed = limit(real, self._accuracy, float_difference(*pair))
+        self._keep(index, difference, allowed)
+        if within(difference, allowed):
+            return None
+        if difference.pattern is not None:
+            return difference.pattern
+        return (
+            f"differs by up to {difference.max_abs:.3g} ({difference.scaled:.3g} of its scale, "
+            f"{difference.rms:.3g} in the mean; allowed {allowed.rtol:.3g} and {allowed.rms:.3g})"
+        )
+
+    def _compare_discrete(
+        self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
+    ) -> str | None:
+        """Integers, bools and strings are equal, except where the reference itself cannot decide (an ArgMax tie)."""
+        wrong = np.asarray(a != b)
+        ties = 0
+        if wrong.any() and self._accuracy is not Accuracy.EXACT:
+            measured = noise()
+            pair = measured.at(path) if measured is not None else None
+            if pair is not None:
+                undecided = np.asarray(pair[0] != pair[1])
+                ties = int(np.count_nonzero(wrong & undecided))
+                wrong = wrong & ~undecided
+        count = int(np.count_nonzero(wrong))
+        if ties and not count:
+            self.notes.append(f"the output '{self._names[index]}' differs in {ties} elements that rounding alone moves")
+        if a.dtype.kind in "iub" and a.size:
+            gap = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
+            self._keep(index, Difference(max_abs=gap, max_ulp=gap), Limit(0.0, 0.0))
+        return f"{count} of {a.size} elements differ" if count else None
+
+    def _keep(self, index: int, new: Difference, allowed: Limit) -> None:
+        worst = self._worst[index]
+        old = worst.difference
+        worst.difference = Difference(
+            max(old.max_abs, new.max_abs), max(old.max_rel, new.max_rel), max(old.max_ulp, new.max_ulp)
+        )
+        worst.allowed = Limit(max(worst.allowed.rtol, allowed.rtol), max(worst.allowed.rms, allowed.rms))
+        worst.atol = max(worst.atol, allowed.rtol * new.scale)
+
+
+def _kind(value: Value) -> str:
+    return "nothing" if value is None else "a sequence" if isinstance(value, list) else "a tensor"
+
+
+def _descend(values: Sequence[Value], path: tuple[int, ...]) -> Array | None:
+    value: Value = list(values)
+    for step in path:
+        if not isinstance(value, list) or step >= len(value):
+            return None
+        value = value[step]
+    return value if isinstance(value, np.ndarray) else None
