@@ -1,0 +1,422 @@
+"""From ModelProto messages to the graph in memory, keeping whatever onnx-ir alone would lose (see carry)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from sardonyx.errors import ModelError
+from sardonyx.graph import carry
+from sardonyx.graph.encode import (
+    HOLLOW,
+    Kind,
+    declared_by_default,
+    function_shell,
+    graph_shell,
+    model_shell,
+    node_shell,
+    value_shell,
+)
+from sardonyx.graph.tensors import HeldStrings, HeldTensor, SparseTensor
+
+Scope = dict[str, ir.Value]
+
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as in the first ONNX files, shows its kind
+    ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
+    ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
+    ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
+    ("graphs", Kind.GRAPHS), ("sparse_tensors", Kind.SPARSE_TENSORS), ("type_protos", Kind.TYPE_PROTOS),
+)  # fmt: skip
+
+
+class TensorReader(Protocol):
+    """Makes a tensor of a TensorProto, wherever its data is."""
+
+    used_external: bool
+
+    def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol: ...
+
+
+def decode(proto: onnx.ModelProto, read_tensor: TensorReader) -> ir.Model:
+    """The model in memory.
+
+    Args:
+        proto: The model; it is not changed, and small tensors keep pointing into it.
+        read_tensor: Makes tensors of TensorProtos.
+    """
+    try:
+        return _Decoder(read_tensor).model(proto)
+    except UnicodeDecodeError as error:
+        raise ModelError(f"a name in the model is not UTF-8: {error}", hint="export the model again") from error
+
+
+def _invalid(message: str) -> ModelError:
+    return ModelError(message, hint="the model is not valid ONNX; onnx.checker.check_model may tell more")
+
+
+class _Decoder:
+    def __init__(self, read_tensor: TensorReader) -> None:
+        self._read_tensor = read_tensor
+
+    def model(self, proto: onnx.ModelProto) -> ir.Model:
+        training = tuple(self._training(info) for info in proto.training_info)
+        graph = self._graph(proto.graph, [])
+        graph.opset_imports.update(_opsets(proto.opset_import))
+        functions = [self._function(function) for function in proto.functions]
+        if repeated := _repeated(function.identifier() for function in functions):
+            raise _invalid(f"function {'::'.join(part for part in repeated if part)} is defined twice")
+        model = ir.Model(
+            graph,
+            ir_version=proto.ir_version,
+            producer_name=_given(proto, "producer_name"),
+            producer_version=_given(proto, "producer_version"),
+            domain=_given(proto, "domain"),
+            model_version=_given(proto, "model_version"),
+            doc_string=_given(proto, "doc_string"),
+            functions=functions,
+            metadata_props=_props(proto.metadata_props),
+            device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
+        )
+        read = _without(proto, ("graph", "functions", "training_info"))
+        carry.remember(graph.meta, carry.MODEL, carry.canonical(model_shell(model)), carry.canonical(read))
+        if training:
+            graph.meta[carry.TRAINING] = training
+        if self._read_tensor.used_external:
+            graph.meta[carry.EXTERNAL] = True
+        return model
+
+    def _graph(self, proto: onnx.GraphProto, scopes: list[Scope]) -> ir.Graph:
+        inputs = [_declared(ir.Value(name=info.name), info) for info in proto.input]
+        values: Scope = {}
+        for value in inputs:
+            _define(values, value, "an input")
+        initializers = self._initializers(proto, values)
+        for node in proto.node:
+            for name in node.output:
+                if name:
+                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+        given = {info.name for info in proto.input}
+        for info in proto.value_info:
+            if info.name in values and info.name not in given:
+                _declared(values[info.name], info)
+        nodes = [self._node(node, [*scopes, values]) for node in proto.node]
+        outputs: list[ir.Value] = []
+        for info in proto.output:
+            if info.name not in values:
+                raise _invalid(f"nothing produces the graph output {info.name!r}")
+            outputs.append(_declared(values[info.name], info))
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=nodes,
+            initializers=initializers,
+            doc_string=_given(proto, "doc_string"),
+            name=_given(proto, "name"),
+            metadata_props=_props(proto.metadata_props),
+        )
+        read = onnx.GraphProto(name=graph.name, doc_string=graph.doc_string, metadata_props=proto.metadata_props)
+        carry.remember(graph.meta, carry.GRAPH, carry.canonical(graph_shell(graph)), carry.canonical(read))
+        for role, declarations in ((carry.INPUT, proto.input), (carry.OUTPUT, proto.output)):
+            for info in declarations:
+                _remember_declaration(values[info.name], role, info)
+        _keep_value_info(graph, values, proto.value_info)
+        _keep_annotations(graph, values, proto.quantization_annotation)
+        return graph
+
+    def _initializers(self, proto: onnx.GraphProto, values: Scope) -> list[ir.Value]:
+        tensors = [self._read_tensor(tensor) for tensor in proto.initializer]
+        tensors += [self._sparse(sparse) for sparse in proto.sparse_initializer]
+        if repeated := _repeated(tensor.name for tensor in tensors):
+            raise _invalid(f"initializer {repeated!r} is given twice")
+        initializers: list[ir.Value] = []
+        for tensor in tensors:
+            if not tensor.name:
+                raise _invalid("an initializer has no name")
+            value = values.get(tensor.name)
+            if value is None:
+                value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+                values[tensor.name] = value
+            value.const_value = tensor
+            initializers.append(value)
+        return initializers
+
+    def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+        inputs = [ir.Value(name=name) for name in proto.input]
+        values: Scope = {}
+        for value in inputs:
+            _define(values, value, "an input")
+        for node in proto.node:
+            for name in node.output:
+                if name:
+                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+        for info in proto.value_info:
+            if info.name in values:
+                _declared(values[info.name], info)
+        nodes = [self._node(node, [values]) for node in proto.node]
+        if missing := [name for name in proto.output if name not in values]:
+            raise _invalid(f"nothing produces the output {missing[0]!r} of function {proto.name!r}")
+        graph = ir.Graph(
+            inputs,
+            [values[name] for name in proto.output],
+            nodes=nodes,
+            doc_string=_given(proto, "doc_string"),
+            opset_imports=_opsets(proto.opset_import),
+            metadata_props=_props(proto.metadata_props),
+        )
+        attributes = [self._attribute(attribute, []) for attribute in proto.attribute_proto]
+        attributes += [ir.Attr(name, Kind.UNDEFINED, None) for name in proto.attribute]
+        if repeated := _repeated(attribute.name for attribute in attributes):
+            raise _invalid(f"function {proto.name!r} declares attribute {repeated!r} twice")
+        function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
+        read = _without(proto, ("node", "value_info"))
+        _hollow(read.attribute_proto, attributes)
+        carry.remember(graph.meta, carry.FUNCTION, carry.canonical(function_shell(function)), carry.canonical(read))
+        _keep_value_info(graph, values, proto.value_info)
+        return function
+
+    def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
+        attributes = [self._attribute(attribute, scopes) for attribute in proto.attribute]
+        if len(attributes) > 1 and (repeated := _repeated(attribute.name for attribute in attributes)):
+            raise _invalid(f"node {proto.name!r} ({proto.op_type}) has attribute {repeated!r} twice")
+        node = ir.Node(
+            proto.domain,
+            proto.op_type,
+            [_look_up(name, scopes, proto) if name else None for name in proto.input],
+            attributes,
+            overload=proto.overload,
+            outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
+            name=proto.name,
+            doc_string=_given(proto, "doc_string"),
+            metadata_props=_props(proto.metadata_props),
+        )
+        if proto.device_configurations:
+            known = {name: value for scope in scopes for name, value in scope.items()}
+            node.device_configurations = tuple(
+                serde.deserialize_node_device_configuration(each, known) for each in proto.device_configurations
+            )
+        read = proto
+        if any(_is_hollow(attribute) for attribute in attributes):
+            read = onnx.NodeProto()
+            read.CopyFrom(proto)
+            _hollow(read.attribute, attributes)
+        encoded, original = carry.canonical(node_shell(node)), carry.canonical(read)
+        if encoded != original:
+            carry.remember(node.meta, carry.NODE, encoded, original)
+        return node
+
+    def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
+        kind = Kind(proto.type) if proto.type else _kind_by_content(proto)
+        doc_string = _given(proto, "doc_string")
+        if proto.ref_attr_name:
+            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
+        return ir.Attr(proto.name, kind, self._attribute_value(proto, kind, scopes), doc_string=doc_string)
+
+    def _attribute_value(self, proto: onnx.AttributeProto, kind: Kind, scopes: list[Scope]) -> Any:
+        match kind:
+            case Kind.INT:
+                return proto.i
+            case Kind.INTS:
+                return proto.ints
+            case Kind.FLOAT:
+                return proto.f
+            case Kind.FLOATS:
+                return proto.floats
+            case Kind.STRING:
+                return _text(proto.s)
+            case Kind.STRINGS:
+                return [_text(text) for text in proto.strings]
+            case Kind.TENSOR:
+                return self._read_tensor(proto.t)
+            case Kind.TENSORS:
+                return [self._read_tensor(tensor) for tensor in proto.tensors]
+            case Kind.GRAPH:
+                return self._graph(proto.g, scopes)
+            case Kind.GRAPHS:
+                return [self._graph(graph, scopes) for graph in proto.graphs]
+            case Kind.SPARSE_TENSOR:
+                return self._sparse(proto.sparse_tensor)
+            case Kind.SPARSE_TENSORS:
+                return [self._sparse(sparse) for sparse in proto.sparse_tensors]
+            case Kind.TYPE_PROTO:
+                return ir.TypeAndShape(*_type_and_shape(proto.tp))
+            case Kind.TYPE_PROTOS:
+                return [ir.TypeAndShape(*_type_and_shape(each)) for each in proto.type_protos]
+            case _:
+                return None
+
+    def _sparse(self, proto: onnx.SparseTensorProto) -> SparseTensor:
+        return SparseTensor(self._read_tensor(proto.values), self._read_tensor(proto.indices), proto.dims)
+
+    def _training(self, proto: onnx.TrainingInfoProto) -> carry.TrainingInfo:
+        copy = onnx.TrainingInfoProto()
+        copy.CopyFrom(proto)
+        tensors: list[ir.TensorProtocol | None] = []
+        for graph in (copy.initialization, copy.algorithm):
+            for place in carry.tensors_in(graph):
+                tensor = self._read_tensor(place)
+                lazy = not isinstance(tensor, (HeldTensor, HeldStrings))
+                tensors.append(tensor if lazy else None)
+        return carry.TrainingInfo(copy, tuple(tensors))
+
+
+def _given(proto: Any, field: str) -> Any:
+    return getattr(proto, field) if proto.HasField(field) else None
+
+
+def _props(entries: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+    return {entry.key: entry.value for entry in entries} if entries else None
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise _invalid(f"two versions of opset {entry.domain or 'ai.onnx'!r} are imported")
+    return opsets
+
+
+def _without(proto: Any, fields: tuple[str, ...]) -> Any:
+    """A copy without some fields, made without copying those."""
+    copy = type(proto)()
+    for descriptor, value in proto.ListFields():
+        if descriptor.name in fields:
+            continue
+        if descriptor.is_repeated:
+            getattr(copy, descriptor.name).extend(value)
+        elif descriptor.message_type is not None:
+            getattr(copy, descriptor.name).CopyFrom(value)
+        else:
+            setattr(copy, descriptor.name, value)
+    return copy
+
+
+def _repeated(names: Iterable[Any]) -> Any:
+    seen: set[Any] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _define(values: Scope, value: ir.Value, what: str) -> None:
+    if not value.name:
+        raise _invalid(f"{what} has no name")
+    if value.name in values:
+        raise _invalid(f"{value.name!r} is defined twice in one graph, the second time as {what}")
+    values[value.name] = value
+
+
+def _look_up(name: str, scopes: list[Scope], node: onnx.NodeProto) -> ir.Value:
+    for scope in reversed(scopes):
+        if name in scope:
+            return scope[name]
+    raise _invalid(f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing defines")
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data  # ONNX asks for UTF-8; custom operators store other things
+
+
+def _kind_by_content(proto: onnx.AttributeProto) -> Kind:
+    present = {descriptor.name for descriptor, _ in proto.ListFields()}
+    return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)
+
+
+def _is_hollow(attribute: ir.Attr) -> bool:
+    if attribute.type not in HOLLOW or attribute.is_ref():
+        return False
+    return not isinstance(attribute.value, (HeldTensor, HeldStrings))
+
+
+def _hollow(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
+    """Empty, in a copy of what was read, all that a shell leaves out."""
+    for proto, attribute in zip(protos, attributes, strict=False):
+        if not _is_hollow(attribute):
+            continue
+        for field in ("g", "graphs", "tensors", "sparse_tensor", "sparse_tensors", "t"):
+            proto.ClearField(field)  # pyright: ignore[reportArgumentType] (the stubs want a literal)
+        if attribute.type == Kind.TENSOR:
+            proto.t.SetInParent()
+
+
+def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """What onnx-ir can say about a type; the rest of it is carried."""
+    leaf = proto
+    while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        leaf = getattr(leaf, kind).elem_type
+    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
+        return None, None
+    return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
+
+
+def _declared(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
+    """Add what a declaration says; a value may be declared as input, in value_info and as output."""
+    declared, shape = _type_and_shape(info.type)
+    if value.const_value is None:  # a tensor knows better
+        value.type = declared or value.type
+        value.shape = value.shape if shape is None else shape
+    if info.metadata_props:
+        value.metadata_props.update({entry.key: entry.value for entry in info.metadata_props})
+    if info.HasField("doc_string"):
+        value.doc_string = info.doc_string
+    return value
+
+
+def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto) -> None:
+    shell = value_shell(value)
+    if carry.canonical(shell) != carry.canonical(info):
+        carry.remember(value.meta, role, carry.nameless(shell), carry.nameless(info))
+
+
+def _keep_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto]) -> None:
+    """Remember the value_info that saving would not write just so, and their order where it is unusual."""
+    if not infos:
+        return
+    loose: list[bytes] = []
+    listed: set[str] = set()
+    for info in infos:
+        value = values.get(info.name)
+        if value is None or info.name in listed:
+            loose.append(carry.canonical(info))
+            continue
+        listed.add(info.name)
+        _remember_declaration(value, carry.VALUE_INFO, info)
+        if not declared_by_default(value):
+            value.meta[carry.LISTED] = True
+    if loose:
+        graph.meta[carry.LOOSE_INFO] = tuple(loose)
+    usual = [name for name in values if name in listed]
+    names = tuple(info.name for info in infos)
+    if list(names) != usual:
+        graph.meta[carry.INFO_ORDER] = names
+
+
+def _keep_annotations(graph: ir.Graph, values: Scope, quants: Sequence[onnx.TensorAnnotation]) -> None:
+    if not quants:
+        return
+    loose: list[bytes] = []
+    seen: set[str] = set()
+    for quant in quants:
+        value = values.get(quant.tensor_name)
+        names = _props(quant.quant_parameter_tensor_names) or {}
+        plain = onnx.TensorAnnotation(tensor_name=quant.tensor_name)
+        plain.quant_parameter_tensor_names.extend(
+            onnx.StringStringEntryProto(key=key, value=name) for key, name in names.items()
+        )
+        if value is None or quant.tensor_name in seen or plain != quant:
+            loose.append(quant.SerializeToString(deterministic=True))
+            continue
+        seen.add(quant.tensor_name)
+        value.meta[carry.QUANT] = names
+    if loose:
+        graph.meta[carry.LOOSE_QUANT] = tuple(loose)
+    graph.meta[carry.QUANT_ORDER] = tuple(quant.tensor_name for quant in quants)

@@ -1,0 +1,84 @@
+"""Put files into place whole or not at all.
+
+Everything is written beside its destination under a hidden temporary name and renamed when complete. A failure removes
+what was begun, says so in one line, and leaves every file that existed as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from sardonyx.errors import OutputError
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+
+
+def check_free(path: str, *, force: bool) -> None:
+    """Refuse a destination that exists, or that can hold no file."""
+    if os.path.isdir(path):
+        raise OutputError(f"{path} is a folder", hint="name a file in it")
+    if os.path.lexists(path) and not force:
+        raise OutputError(f"{path} exists", hint="choose another name, or overwrite it with --force")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise OutputError(f"{path} cannot be written: there is no folder {folder}", hint="create the folder first")
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turn what the system refuses into one line and a hint."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        hint = None
+        if error.errno in _FULL:
+            hint = "free some space, or write to another disk"
+        elif error.errno in _FORBIDDEN:
+            hint = "choose a folder you may write to"
+        raise OutputError(f"{path} cannot be written: {why}", hint=hint) from error
+
+
+class Draft:
+    """A file that is being written beside its destination."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.realpath(path)  # a link keeps pointing where it does
+        folder, name = os.path.split(self.path)
+        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.part")
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        self._fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return self
+
+    def fileno(self) -> int:
+        """The descriptor to write to."""
+        return self._fd
+
+    def commit(self, *, replace: bool) -> None:
+        """Make the file appear at its destination."""
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(self._fd, os.stat(self.path).st_mode & 0o7777)
+        if replace:
+            os.replace(self._temporary, self.path)
+            return
+        try:
+            os.link(self._temporary, self.path)  # unlike a rename, this never overwrites what appeared meanwhile
+        except FileExistsError:
+            raise OutputError(f"{self.path} exists", hint="choose another name, or overwrite it with --force") from None
+        except OSError:
+            os.rename(self._temporary, self.path)  # no hard links here
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._temporary)

@@ -1,0 +1,385 @@
+"""Tensors that are not in memory: bytes in a file, a transposed view of another tensor, a value computed when asked for.
+
+All of them read anew on every access and cache nothing, and all of them can write themselves to a file without their
+bytes passing through memory as a whole. So a model costs memory for its graph, not for its weights.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx_ir.serde import TensorProtoTensor
+
+from sardonyx.errors import ModelError
+from sardonyx.graph.wire import RAW_DATA
+
+Array = npt.NDArray[Any]
+_BLOCK = 1 << 24  # bytes of a tensor handled at a time while it is written
+_NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
+
+
+class SourceFile:
+    """An open file that tensors live in. It stays readable when its path is replaced by another file."""
+
+    __slots__ = ("_fd", "_stamp", "path", "size")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"{path} is not a regular file", hint="give the path of an .onnx file")
+        self.size = status.st_size
+        self._stamp = (status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """Open a file by its path, without waiting for the other end of a pipe."""
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), path)
+
+    def fileno(self) -> int:
+        """The descriptor, for as long as this object lives."""
+        return self._fd
+
+    def read_into(self, buffer: Array, offset: int) -> None:
+        """Fill a contiguous byte array from the file."""
+        view = memoryview(buffer)
+        while view:
+            count = os.preadv(self._fd, [view], offset)
+            if count == 0:
+                raise self._changed()
+            view, offset = view[count:], offset + count
+
+    def check(self) -> None:
+        """Refuse to go on when the file was rewritten since it was opened."""
+        status = os.fstat(self._fd)
+        if (status.st_size, status.st_mtime_ns) != self._stamp:
+            raise self._changed()
+
+    def copy(self, offset: int, length: int, fd: int, position: int) -> None:
+        """Copy a range to another file, inside the kernel where that is possible."""
+        self.check()
+        while length and (count := self._copy_in_kernel(offset, length, fd, position)):
+            offset, length, position = offset + count, length - count, position + count
+        buffer = np.empty(min(length, _BLOCK), np.uint8)
+        while length:
+            part = buffer[: min(length, _BLOCK)]
+            self.read_into(part, offset)
+            write_all(fd, memoryview(part), position)
+            offset, length, position = offset + part.size, length - part.size, position + part.size
+
+    def _copy_in_kernel(self, offset: int, length: int, fd: int, position: int) -> int:
+        if not hasattr(os, "copy_file_range"):
+            return 0
+        try:
+            return os.copy_file_range(self._fd, fd, length, offset, position)
+        except OSError as error:
+            if error.errno in _NO_KERNEL_COPY:
+                return 0
+            raise
+
+    def _changed(self) -> ModelError:
+        return ModelError(f"{self.path} changed while it was in use", hint="run again once nothing writes to the file")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # the file is shared by every copy of a graph
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+
+class StreamedTensor(ir.LazyTensor):
+    """What all tensors here have in common: values made on every access, bytes that can go straight to a file."""
+
+    __slots__ = ()
+
+    def __init__(self, dtype: ir.DataType, shape: Sequence[int], like: ir.TensorProtocol | None = None) -> None:
+        super().__init__(_nothing_behind, dtype, ir.Shape(shape, frozen=True))
+        if like is not None:
+            self.name = like.name
+            self.doc_string = like.doc_string
+            if like.metadata_props:
+                self.metadata_props.update(like.metadata_props)
+
+    @property
+    def raw(self) -> Any:
+        """The tensor itself: there is no buffer behind it."""
+        return self
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The values, read or computed anew."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
+
+    def tobytes(self) -> bytes:
+        """The values as ONNX stores them: little-endian, sub-byte types packed."""
+        return bytes(packed(self.numpy(), self.dtype))
+
+    def tofile(self, file: Any) -> None:
+        """Write the values to a file object, in one piece."""
+        file.write(self.tobytes())
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the values to an open file at a position."""
+        write_all(fd, packed(self.numpy(), self.dtype), position)
+
+
+class FileTensor(StreamedTensor):
+    """A range of bytes in a file.
+
+    `shell` is the TensorProto it came from without the data, so that saving gives everything back; `field` is the
+    TensorProto field that held the bytes.
+    """
+
+    __slots__ = ("field", "file", "length", "offset", "shell")
+
+    def __init__(
+        self,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        *,
+        like: ir.TensorProtocol | None = None,
+        shell: onnx.TensorProto | None = None,
+        field: int = RAW_DATA,
+    ) -> None:
+        super().__init__(dtype, shape, like)
+        self.file = file
+        self.offset = offset
+        self.length = length
+        self.shell = shell
+        self.field = field
+
+    def numpy(self) -> Array:
+        """The values, read from the file now."""
+        return unpacked(self._read(), self.dtype, self.shape.numpy())
+
+    def tobytes(self) -> bytes:
+        """The bytes as they are in the file."""
+        return self._read().tobytes()
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Copy the bytes without bringing them into memory."""
+        self.file.copy(self.offset, self.length, fd, position)
+
+    def reshaped(self, shape: Sequence[int]) -> FileTensor:
+        """The same bytes under another shape."""
+        return FileTensor(self.file, self.offset, self.length, self.dtype, shape, like=self)
+
+    def _read(self) -> Array:
+        self.file.check()
+        data = np.empty(self.length, np.uint8)
+        self.file.read_into(data, self.offset)
+        return data
+
+
+class TransposedTensor(StreamedTensor):
+    """Another tensor with its axes permuted, written block by block."""
+
+    __slots__ = ("perm", "source")
+
+    def __init__(self, source: ir.TensorProtocol, perm: Sequence[int]) -> None:
+        shape = source.shape.numpy()
+        super().__init__(source.dtype, [shape[axis] for axis in perm], source)
+        self.source = source
+        self.perm = tuple(perm)
+
+    def numpy(self) -> Array:
+        """The permuted values as a contiguous copy."""
+        return np.ascontiguousarray(self.source.numpy().transpose(self.perm))
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the values; a large file tensor is read a few rows at a time."""
+        source = self.source
+        if not isinstance(source, FileTensor) or self.nbytes <= _BLOCK or self.dtype.bitwidth % 8:
+            super().write_to(fd, position)
+            return
+        source.file.check()
+        shape = source.shape.numpy()
+        row_bytes = source.length // shape[0]
+        rows = max(1, _BLOCK // row_bytes)
+        for start in range(0, shape[0], rows):
+            count = min(rows, shape[0] - start)
+            data = np.empty(count * row_bytes, np.uint8)
+            source.file.read_into(data, source.offset + start * row_bytes)
+            block = unpacked(data, self.dtype, (count, *shape[1:])).transpose(self.perm)
+            self._write_block(fd, position, block, start)
+
+    def _write_block(self, fd: int, position: int, block: Array, start: int) -> None:
+        """Put a block of the source's first axis where its elements belong: runs that lie `stride` apart."""
+        axis = self.perm.index(0)
+        inner = block.itemsize * math.prod(block.shape[axis + 1 :])
+        stride = inner * self.shape.numpy()[axis]
+        runs = _as_bytes(block)
+        length = inner * block.shape[axis]
+        at = position + start * inner
+        for begin in range(0, len(runs), length):
+            write_all(fd, runs[begin : begin + length], at)
+            at += stride
+
+
+class ComputedTensor(StreamedTensor):
+    """Values that a function makes whenever they are needed, and that nobody keeps."""
+
+    __slots__ = ("_compute",)
+
+    def __init__(
+        self,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        compute: Callable[[], Array],
+        *,
+        like: ir.TensorProtocol | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(dtype, shape, like)
+        self._compute = compute
+        if name is not None:
+            self.name = name
+
+    def numpy(self) -> Array:
+        """The values, computed now."""
+        array = self._compute()
+        if array.dtype != self.dtype.numpy() or array.shape != self.shape.numpy():
+            promised = f"{self.dtype}{list(self.shape.numpy())}"
+            raise AssertionError(f"{self.name!r} was promised as {promised}, computed {array.dtype}{list(array.shape)}")
+        return array
+
+
+class SparseTensor(StreamedTensor):
+    """A tensor given by its non-zero values; reading it gives the dense array, saving it keeps it sparse."""
+
+    __slots__ = ("indices", "values")
+
+    def __init__(self, values: ir.TensorProtocol, indices: ir.TensorProtocol, shape: Sequence[int]) -> None:
+        super().__init__(values.dtype, shape)
+        self.name = values.name
+        self.values = values
+        self.indices = indices
+
+    def numpy(self) -> Array:
+        """The dense values."""
+        dense = np.zeros(self.shape.numpy(), self.dtype.numpy())
+        indices = self.indices.numpy()
+        where = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
+        dense[where] = self.values.numpy()
+        return dense
+
+
+class HeldTensor(TensorProtoTensor):
+    """A small tensor kept as the TensorProto it came in, which is never written to."""
+
+    __slots__ = ("_own_name",)
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(proto)
+        self._own_name: str | None = proto.name
+
+    @property
+    def name(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] (TensorProtoTensor writes it through)
+        """The name, which may differ from the one in the proto."""
+        return self._own_name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._own_name = value
+
+
+class HeldStrings(ir.StringTensor):
+    """A string tensor that remembers the TensorProto it came in."""
+
+    __slots__ = ("proto",)
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(
+            list(proto.string_data),
+            shape=ir.Shape(proto.dims),
+            name=proto.name,
+            doc_string=proto.doc_string,
+            metadata_props={entry.key: entry.value for entry in proto.metadata_props},
+        )
+        self.proto = proto
+
+
+def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
+    """A lazy transpose; a transpose of a transpose becomes one."""
+    if isinstance(tensor, TransposedTensor):
+        return TransposedTensor(tensor.source, [tensor.perm[axis] for axis in perm])
+    return TransposedTensor(tensor, perm)
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
+    """A lazy reshape to a fully known shape."""
+    if isinstance(tensor, FileTensor):
+        return tensor.reshaped(shape)
+    return ComputedTensor(tensor.dtype, shape, lambda: tensor.numpy().reshape(shape), like=tensor)
+
+
+def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
+    """Write any tensor's bytes to an open file at a position."""
+    if isinstance(tensor, StreamedTensor):
+        tensor.write_to(fd, position)
+    elif isinstance(tensor, ir.ExternalTensor):
+        file = SourceFile.open(tensor.path)
+        file.copy(tensor.offset or 0, tensor.nbytes, fd, position)
+    else:
+        write_all(fd, memoryview(tensor.tobytes()), position)
+
+
+def stored_bytes(dtype: ir.DataType, shape: Sequence[int]) -> int:
+    """How many bytes ONNX needs for that many elements of that type."""
+    return (math.prod(shape) * dtype.bitwidth + 7) // 8
+
+
+def packed(array: Array, dtype: ir.DataType) -> memoryview:
+    """An array as ONNX stores it."""
+    if dtype.bitwidth % 8:
+        return memoryview(ir.Tensor(array, dtype=dtype).tobytes())
+    return _as_bytes(array)
+
+
+def unpacked(data: Array, dtype: ir.DataType, shape: Sequence[int]) -> Array:
+    """Stored bytes as an array."""
+    if dtype.bitwidth % 8:
+        return ir.PackedTensor(data, dtype, shape=shape).numpy()
+    return data.view(dtype.numpy()).reshape(shape)
+
+
+def write_all(fd: int, data: memoryview, position: int) -> None:
+    """Write everything; the kernel may take it in parts."""
+    while data:
+        count = os.pwrite(fd, data, position)
+        data, position = data[count:], position + count
+
+
+def _as_bytes(array: Array) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def _nothing_behind() -> ir.TensorProtocol:
+    raise AssertionError("a streamed tensor makes its own values")
