@@ -1,0 +1,125 @@
+"""What every pass test needs: a model from text, a run of chosen passes, and a comparison that does not look away.
+
+Models run in ONNX Runtime with its own optimizations off. Exact passes are compared bit by bit, signs of zeros included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.helper
+import onnx.parser
+import onnx_ir as ir
+
+from sardonyx.graph import origins
+from sardonyx.graph.facts import Evaluate, Facts
+from sardonyx.graph.rewrite import Log, Rewriter
+from sardonyx.graph.rules import Rule
+from sardonyx.runtime import ReferenceSession, Session
+
+Feeds = Mapping[str, np.ndarray]
+DIMS = ({"*": 2}, {"*": 5}, {"*": 1})  # sizes drawn for symbolic dims; "*" stands for all that are not named
+HEAD = '<ir_version: 10, opset_import: ["" : %d]>\n'
+
+
+def graph_text(body: str, opset: int = 18) -> str:
+    """A model's text from its graph's text: `agraph (float[N, 4] x) => (float[N, 4] y) { … }`."""
+    return HEAD % opset + body
+
+
+def parse(model: str | onnx.ModelProto) -> onnx.ModelProto:
+    """A checked ModelProto, from ONNX text or a proto that stays as it is."""
+    proto = onnx.parser.parse_model(model) if isinstance(model, str) else model
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def run_passes(
+    model: str | onnx.ModelProto, passes: Sequence[Rule], *, target: str = "portable", evaluate: Evaluate | None = None
+) -> tuple[ir.Model, Log]:
+    """Run `passes` to their joint fixed point; the result must satisfy the checker and keep the interface."""
+    before = parse(model)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(before)
+    result = ir.from_proto(copy)
+    result.graph.sort()
+    origins.attach(result)
+    log = Rewriter(Facts(result, target=target, evaluate=evaluate), passes).run()
+    after = ir.to_proto(result)
+    onnx.checker.check_model(after, full_check=True)
+    assert _interface(after) == _interface(before)
+    return result, log
+
+
+def op_types(model: ir.Model) -> list[str]:
+    """The operators of the main graph in order, without Constant nodes."""
+    return [node.op_type for node in model.graph if node.op_type != "Constant"]
+
+
+def reasons(log: Log) -> list[str]:
+    """Why passes refused."""
+    return [refusal.reason for refusal in log.refusals]
+
+
+def assert_same(
+    before: str | onnx.ModelProto, after: ir.Model, *, exact: bool = True, rtol: float = 1e-5, feeds: Feeds | None = None
+) -> None:
+    """Both compute the same on given inputs, or on drawn ones of several sizes for every symbolic dim."""
+    first, second = parse(before), ir.to_proto(after)
+    for seed, dims in enumerate(DIMS):
+        drawn = feeds if feeds is not None else draw(first, seed, dims)
+        for output, wanted, got in zip(first.graph.output, outputs(first, drawn), outputs(second, drawn), strict=True):
+            compare(output.name, wanted, got, exact=exact, rtol=rtol)
+        if feeds is not None:
+            return
+
+
+def compare(name: str, wanted: np.ndarray, got: np.ndarray, *, exact: bool, rtol: float = 1e-5) -> None:
+    """Same type, shape and values: to the bit where `exact`."""
+    assert (wanted.dtype, wanted.shape) == (got.dtype, got.shape), f"{name}: {got.dtype}{got.shape}"
+    if exact:
+        assert wanted.tobytes() == got.tobytes(), f"{name}: {wanted} became {got}"
+    else:
+        scale = float(np.max(np.abs(wanted.astype(np.float64)), initial=1.0))
+        np.testing.assert_allclose(got, wanted, rtol=rtol, atol=rtol * scale, err_msg=name)
+
+
+def outputs(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
+    """What a model computes; the reference evaluator serves types and operators the runtime has no kernel for."""
+    from sardonyx.errors import RuntimeFailure
+
+    try:
+        return [np.asarray(value) for value in Session(model, threads=1).run(feeds)]
+    except RuntimeFailure:
+        return [np.asarray(value) for value in ReferenceSession(model).run(feeds)]
+
+
+def draw(model: onnx.ModelProto, seed: int, dims: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Signed values for every input that has no default, zeros of both signs among the floats."""
+    rng = np.random.default_rng(seed)
+    defaults = {initializer.name for initializer in model.graph.initializer}
+    return {
+        value.name: _values(rng, value.type.tensor_type, dims) for value in model.graph.input if value.name not in defaults
+    }
+
+
+def _values(rng: np.random.Generator, tensor: onnx.TypeProto.Tensor, dims: Mapping[str, int]) -> np.ndarray:
+    shape = [d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, dims.get("*", 3)) for d in tensor.shape.dim]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        low = -7 if dtype.kind == "i" else 0
+        return rng.integers(low, 8, shape).astype(dtype)
+    values = rng.standard_normal(shape)
+    values = np.where(rng.random(shape) < 0.1, np.copysign(0.0, values), values)
+    return np.asarray(values).astype(dtype)
+
+
+def _interface(model: onnx.ModelProto) -> list[Any]:
+    """Names, order, types and declared dims of inputs and outputs."""
+    return [value.SerializeToString() for value in (*model.graph.input, *model.graph.output)]
