@@ -6,7 +6,7 @@ wrong, and what we infer must not leak into the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -45,6 +45,14 @@ class Facts:
         """The graph a node is in."""
         assert node.graph is not None, f"{node.name} is in no graph"
         return self.scopes[node.graph]
+
+    def live_scopes(self) -> Iterator[Scope]:
+        """The graphs that are part of the model still, outer ones first: a body goes with the node that holds it."""
+        live: set[ir.Graph] = set()
+        for scope in self.scopes.values():
+            if scope.holder is None or scope.holder.graph in live:
+                live.add(scope.graph)
+                yield scope
 
     def opset(self, node: ir.Node) -> int:
         """The version of the default operator set where the node is."""

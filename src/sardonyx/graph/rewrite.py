@@ -182,9 +182,9 @@ class Rewriter:
         )
 
 
-def root_name(match: Match) -> str | None:
+def root_name(match: Match) -> str:
     """The stable key of a rewrite within its rule: the first value it replaces."""
-    return next((value.name for value in match.replaced if value.name), None) or match.root.name
+    return next((value.name for value in match.replaced if value.name), None) or label(match.root)
 
 
 def _key(node: ir.Node) -> str:
