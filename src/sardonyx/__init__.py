@@ -1,0 +1,30 @@
+"""Sardonyx: from PyTorch to ONNX with the layers still visible, and optimized with proof.
+
+The public verbs load what they need when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sardonyx.graph.inspector import inspect as inspect
+    from sardonyx.pipeline import optimize as optimize
+    from sardonyx.verify import verify as verify
+
+_VERBS = {"inspect": "sardonyx.graph.inspector", "optimize": "sardonyx.pipeline", "verify": "sardonyx.verify"}
+
+__all__ = ["inspect", "optimize", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a verb on first use (PEP 562)."""
+    if name not in _VERBS:
+        raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
+    return getattr(importlib.import_module(_VERBS[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public verbs."""
+    return [*__all__]

@@ -1,0 +1,138 @@
+"""Turns what the driver logged and what the graphs hold into the tables of a Run record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+import onnx_ir as ir
+
+from sardonyx.graph import origins
+from sardonyx.graph.facts import constant_tensor
+from sardonyx.graph.rewrite import Log
+from sardonyx.graph.scopes import scopes
+from sardonyx.passes import Pass
+from sardonyx.provenance import Hierarchy
+from sardonyx.record import (
+    Accuracy,
+    Counts,
+    Environment,
+    Event,
+    ModuleCount,
+    OpCount,
+    PassRecord,
+    Refusal,
+    RefusalGroup,
+)
+
+EXAMPLES = 3  # nodes named for each reason of refusal
+_PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
+_ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """A graph, counted."""
+
+    counts: Counts
+    ops: Counter[str]
+    modules: Counter[str]  # compute nodes by owner
+
+
+def census(model: ir.Model) -> Census:
+    """Count a model whose nodes know their origins."""
+    ops: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    initializers = size = 0
+    for scope in scopes(model):
+        for value in scope.graph.initializers.values():
+            initializers += 1
+            size += value.const_value.nbytes if value.const_value is not None else 0
+        for node in scope.graph:
+            ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
+            if node.op_type == "Constant" and not node.domain:
+                tensor = constant_tensor(node)
+                size += tensor.nbytes if tensor is not None else 0
+            else:
+                modules[origins.owner(node)] += 1
+    constants = ops["Constant"]
+    return Census(Counts(ops.total() - constants, constants, initializers, size), +ops, modules)
+
+
+def op_counts(before: Census, after: Census) -> tuple[OpCount, ...]:
+    """By operator, the most frequent first."""
+    names = sorted(before.ops | after.ops, key=lambda op: (-before.ops[op], op))
+    return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
+
+
+def module_counts(before: Census, after: Census, hierarchy: Hierarchy) -> tuple[ModuleCount, ...]:
+    """By owner module, in the order of their paths."""
+    paths = sorted(before.modules.keys() | after.modules.keys())
+    return tuple(ModuleCount(path, hierarchy.tag(path), before.modules[path], after.modules[path]) for path in paths)
+
+
+def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
+    """By pass, in the order they run."""
+    modules: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in log.events:
+        modules[event.pass_name][event.owner] += 1
+    refusals: dict[str, list[Refusal]] = defaultdict(list)
+    for refusal in log.refusals:
+        refusals[refusal.pass_name].append(refusal)
+    records: list[PassRecord] = []
+    for each in passes:
+        tally = log.tallies[each.name]
+        records.append(
+            PassRecord(
+                each.name,
+                each.algebra,
+                each.accuracy,
+                tally.rewrites,
+                tally.nodes,
+                tally.constants,
+                tally.initializers,
+                tally.bytes,
+                round(tally.seconds, 6),
+                dict(sorted(modules[each.name].items())),
+                _grouped(refusals[each.name]),
+            )
+        )
+    return tuple(records)
+
+
+def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
+    """The accuracy class of a whole run: that of its loosest rewrite."""
+    classes = {each.name: each.accuracy for each in passes}
+    return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
+
+
+def environment() -> Environment:
+    """This machine and the versions that matter."""
+    installed: dict[str, str] = {}
+    for package in _PACKAGES:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return Environment(
+        sardonyx=metadata.version("sardonyx"),
+        python=sys.version.split()[0],
+        platform=platform.platform(),
+        cpus=os.cpu_count() or 1,
+        packages=installed,
+    )
+
+
+def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
+    by_reason: dict[str, list[Refusal]] = defaultdict(list)
+    for refusal in refusals:
+        by_reason[refusal.reason].append(refusal)
+    return tuple(
+        RefusalGroup(reason, len(group), tuple(refusal.nodes[-1] for refusal in group[:EXAMPLES]))
+        for reason, group in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    )

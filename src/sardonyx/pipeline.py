@@ -1,0 +1,294 @@
+"""Passes in order, proven, rolled back where a proof fails, recorded.
+
+Every candidate is made from the source anew: the driver is deterministic, so the state after k rewrites is had by
+asking for k, and a rewrite is undone by asking for the same without it. That is slower than keeping an undo log for
+the one run in a thousand that needs it, and cannot go wrong in the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx import ledger, runtime
+from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.graph import io, origins
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.place import check_free
+from sardonyx.graph.rewrite import Log, Rewriter, Tally
+from sardonyx.passes import ALL, Pass
+from sardonyx.provenance import Hierarchy
+from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
+from sardonyx.verify.compare import DEFAULT_SEEDS, Oracle
+
+Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+Inputs = str | os.PathLike[str] | Mapping[str, np.ndarray] | None
+Progress = Callable[[str, float | None], None]
+Forbidden = frozenset[tuple[str, str]]
+WHOLE_PASS = "*"
+PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
+
+
+@dataclass(frozen=True)
+class Optimized(Run):
+    """A Run together with the model it made."""
+
+    model: ir.Model | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A model some rewrites further than the source, and how it got there."""
+
+    model: ir.Model
+    log: Log
+    hierarchy: Hierarchy
+    before: ledger.Census
+
+
+def optimize(
+    source: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: Literal["portable", "ort"] = "portable",
+    verify: Literal["each", "end", "off"] = "end",
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    inputs: Inputs = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    external: bool | None = None,
+    hashes: bool | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Make a graph smaller and prove that it computes the same.
+
+    Args:
+        source: a path, a ModelProto or an onnx-ir Model; never changed.
+        output: where to write the result; nothing is written where None.
+        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        verify: prove after each pass, at the end, or not at all.
+        only: names of the passes to run; all of the target's where None.
+        skip: names of passes to leave out.
+        inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
+        seed: of the drawn inputs.
+        threads: of the runtime.
+        force: overwrite an existing output.
+        external: weights in a file of their own or inside; as in the source where None.
+        hashes: put SHA-256 sums of both files into the record; by default where the result is proven.
+        dry_run: say what would apply; prove and write nothing.
+        progress: told the phase, and how far it is where that is known.
+
+    Returns:
+        The record of the run, with the optimized model as `.model`.
+
+    Raises:
+        VerificationFailed: where the models differ and no rewrite is to blame.
+    """
+    began = time.perf_counter()
+    hashed = (verify != "off" if hashes is None else hashes) and not dry_run
+    if output is not None and not dry_run:
+        check_free(os.fspath(output), force=force)
+    job = _Job(source, select(target, only, skip), target, progress or (lambda _phase, _fraction: None))
+    prover = _Prover(job, inputs=inputs, seed=seed, threads=threads)
+    with ThreadPoolExecutor(1) as pool:
+        source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
+        candidate, verdict, rolled_back = prover.settle("off" if dry_run else verify)
+        digest = source_hash.result() if source_hash is not None else None
+    if output is not None and not dry_run:
+        job.tell("writing", None)
+        io.save(candidate.model, output, force=force, external=external)
+    after = ledger.census(candidate.model)
+    changed = candidate.model.opset_imports.items() - job.opsets.items()
+    return Optimized(
+        status="done",
+        environment=ledger.environment(),
+        options={"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "dry_run": dry_run},
+        source=job.artifact(digest),
+        result=_artifact(candidate.model, None if dry_run else output, hashed=hashed),
+        opset_changes={domain: (job.opsets.get(domain, 0), version) for domain, version in sorted(changed)},
+        before=candidate.before.counts,
+        after=after.counts,
+        ops=ledger.op_counts(candidate.before, after),
+        modules=ledger.module_counts(candidate.before, after, candidate.hierarchy),
+        passes=ledger.pass_records(job.passes, candidate.log),
+        events=tuple(candidate.log.events),
+        rolled_back=rolled_back,
+        verdict=verdict,
+        seconds={**prover.seconds, "total": time.perf_counter() - began},
+        model=candidate.model,
+    )
+
+
+def select(target: str, only: Iterable[str] | None, skip: Iterable[str] | None) -> tuple[Pass, ...]:
+    """The passes of a target, narrowed by name.
+
+    Raises:
+        UsageError: for a name that no pass has.
+    """
+    known = [each.name for each in ALL]
+    for name in (*(only or ()), *(skip or ())):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
+            raise UsageError(f"there is no pass {name!r}", hint=hint)
+    wanted = set(known if only is None else only) - set(skip or ())
+    return tuple(each for each in ALL if each.name in wanted and target in each.targets)
+
+
+class _Job:
+    """The source and the passes to run on it."""
+
+    def __init__(self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress) -> None:
+        self.source = source
+        self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
+        self.passes = passes
+        self.tell = tell
+        self._target = target
+        self._first: ir.Model | None = self._fresh()
+        self.opsets = dict(self._first.opset_imports)
+        self._ir_version = self._first.ir_version
+
+    def _fresh(self) -> ir.Model:
+        match self.source:
+            case onnx.ModelProto():
+                return io.from_proto(self.source)
+            case ir.Model():
+                return self.source.clone()
+            case path:
+                return io.load(path)
+
+    def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> _Candidate:
+        """The source after its first `limit` rewrites, none of them forbidden."""
+        model, self._first = self._first or self._fresh(), None
+        model.ir_version = max(model.ir_version, 4)  # from 4 on a constant need not be a graph input
+        for graph in model.graphs():
+            graph.sort()
+        hierarchy = origins.attach(model)
+        before = ledger.census(model)
+        passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
+        facts = Facts(model, target=self._target, evaluate=_evaluate)
+        tell = self.tell
+        log = Rewriter(facts, passes, limit=limit, forbidden=forbidden, progress=lambda name: tell(name, None)).run()
+        for each in self.passes:
+            log.tallies.setdefault(each.name, Tally())
+        origins.write(model, hierarchy)
+        return _Candidate(model, log, hierarchy, before)
+
+    def artifact(self, digest: str | None) -> Artifact:
+        """The source as it was found."""
+        size = os.path.getsize(self.path) if self.path is not None else 0
+        return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+def _evaluate(model: onnx.ModelProto) -> list[np.ndarray]:
+    return runtime.evaluate(model, [output.name for output in model.graph.output])
+
+
+class _Prover:
+    """Proves candidates against the source, and finds what to undo where one fails."""
+
+    def __init__(self, job: _Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
+        self._job = job
+        self._oracle = functools.partial(
+            Oracle,
+            job.source if job.path is None else job.path,
+            inputs=inputs,
+            seeds=[seed + step for step in range(len(DEFAULT_SEEDS))],
+            threads=threads,
+            progress=lambda text: job.tell(text, None),
+        )
+        self._asked: Oracle | None = None
+        self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
+
+    def settle(self, mode: str) -> tuple[_Candidate, Verdict | None, tuple[RolledBack, ...]]:
+        """The furthest candidate that holds, its verdict, and what had to be undone on the way.
+
+        Raises:
+            VerificationFailed: where even no rewrite at all gives a different function.
+        """
+        forbidden: set[tuple[str, str]] = set()
+        undone: list[RolledBack] = []
+        while True:
+            candidate = self._candidate(None, frozenset(forbidden))
+            if mode == "off":
+                return candidate, None, ()
+            good, bad, verdict = self._check(candidate, mode, frozenset(forbidden))
+            if bad is None:
+                return candidate, verdict, tuple(undone)
+            if bad == 0:
+                raise VerificationFailed(
+                    f"the model does not compute the same as itself: {verdict.failures[0]}",
+                    hint="its results may depend on something outside it; --verify off writes it unproven",
+                )
+            guilty, verdict = self._guilty(candidate, good, bad, verdict, frozenset(forbidden))
+            self._job.tell(f"rolled back {guilty.pass_name} at {guilty.root}", None)
+            undone.append(RolledBack(guilty.pass_name, guilty.root, guilty.owner, verdict.failures[0]))
+            forbidden.add((guilty.pass_name, guilty.root))
+            if sum(each.pass_name == guilty.pass_name for each in undone) >= PATIENCE:
+                undone = [each for each in undone if each.pass_name != guilty.pass_name]
+                undone.append(RolledBack(guilty.pass_name, WHOLE_PASS, "", verdict.failures[0]))
+                forbidden.add((guilty.pass_name, WHOLE_PASS))
+
+    def _candidate(self, limit: int | None, forbidden: Forbidden) -> _Candidate:
+        began = time.perf_counter()
+        candidate = self._job.candidate(limit, forbidden)
+        self.seconds["passes"] += time.perf_counter() - began
+        return candidate
+
+    def _check(self, candidate: _Candidate, mode: str, forbidden: Forbidden) -> tuple[int, int | None, Verdict]:
+        """Prove the candidate; the number of rewrites that hold, and a number known not to."""
+        events, good = candidate.log.events, 0
+        if mode == "each":
+            for stop in range(1, len(events)):
+                if events[stop - 1].pass_name == events[stop].pass_name:
+                    continue
+                verdict = self._verdict(self._candidate(stop, forbidden))
+                if not verdict.passed:
+                    return good, stop, verdict
+                good = stop
+        verdict = self._verdict(candidate)
+        return good, None if verdict.passed else len(events), verdict
+
+    def _guilty(
+        self, candidate: _Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
+    ) -> tuple[Event, Verdict]:
+        """The one rewrite between a state that holds and one that does not, by halving."""
+        while bad - good > 1:
+            self._job.tell(f"looking for the wrong rewrite among {bad - good}", None)
+            middle = (good + bad) // 2
+            probe = self._verdict(self._candidate(middle, forbidden))
+            if probe.passed:
+                good = middle
+            else:
+                bad, verdict = middle, probe
+        return candidate.log.events[bad - 1], verdict
+
+    def _verdict(self, candidate: _Candidate) -> Verdict:
+        began = time.perf_counter()
+        self._asked = self._asked or self._oracle()
+        verdict = self._asked.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))
+        self.seconds["proof"] += time.perf_counter() - began
+        return verdict
+
+
+def _artifact(model: ir.Model, output: str | os.PathLike[str] | None, *, hashed: bool) -> Artifact:
+    """The result as it was written, or as it is in memory."""
+    versions = dict(model.opset_imports)
+    if output is None:
+        return Artifact(None, None, 0, model.ir_version, versions)
+    digest = io.sha256_of(output) if hashed else None
+    return Artifact(os.fspath(output), digest, os.path.getsize(output), model.ir_version, versions)
