@@ -1,0 +1,115 @@
+"""Every test case the onnx package carries, in one form: a model and data it must reproduce.
+
+Two sources: the 1,884 node cases made in memory, and the models stored in the wheel with their data beside them.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.runner import Runner
+
+DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+_PROTOS = {"tensor_type": onnx.TensorProto, "sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and inputs by name with the outputs it must give for them."""
+
+    name: str
+    model: onnx.ModelProto
+    data: tuple[tuple[dict[str, Any], list[Any]], ...]
+    rtol: float
+    atol: float
+
+
+@functools.cache
+def node_cases() -> tuple[Case, ...]:
+    """All node cases; making them takes seconds, so once a process."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        made = collect_testcases(None)
+    return tuple(
+        Case(
+            case.name,
+            case.model,
+            tuple(
+                (_named(case.model, [_plain(value) for value in inputs]), [_plain(value) for value in outputs])
+                for inputs, outputs in case.data_sets
+            ),
+            case.rtol,
+            case.atol,
+        )
+        for case in made
+    )
+
+
+@functools.cache
+def shipped_cases() -> tuple[Case, ...]:
+    """All models in the wheel; the light ones have no stored inputs and get onnx's own dummy values."""
+    return (*_stored(), *_light())
+
+
+def _stored() -> Iterator[Case]:
+    for path in sorted(DATA.glob("*/*/model.onnx")):
+        model = onnx.load(path)
+        free = _free_inputs(model)
+        data = tuple(
+            (_named(model, _read_all(folder, "input", free)), _read_all(folder, "output", list(model.graph.output)))
+            for folder in sorted(path.parent.glob("test_data_set_*"))
+        )
+        yield Case(f"{path.parent.parent.name}/{path.parent.name}", model, data, 1e-3, 1e-7)
+
+
+def _light() -> Iterator[Case]:
+    for path in sorted((DATA / "light").glob("*.onnx")):
+        model = onnx.load(path)
+        inputs = {value.name: Runner.generate_dummy_data(value) for value in _free_inputs(model)}
+        expected = [_read(path.with_name(f"{path.stem}_output_0.pb"), model.graph.output[0])]
+        yield Case(f"light/{path.stem}", model, ((inputs, expected),), 1e-3, 1e-6)
+
+
+def _free_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    preset = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in preset]
+
+
+def _named(model: onnx.ModelProto, values: list[Any]) -> dict[str, Any]:
+    """Values in order to the inputs they are for; a case may leave trailing optional ones out."""
+    free = [value.name for value in _free_inputs(model)]
+    names = free if len(free) == len(values) else [value.name for value in model.graph.input]
+    return dict(zip(names, values, strict=False))
+
+
+def _read_all(folder: Path, role: str, declared: list[onnx.ValueInfoProto]) -> list[Any]:
+    count = len(list(folder.glob(f"{role}_*.pb")))
+    return [_read(folder / f"{role}_{index}.pb", declared[index]) for index in range(count)]
+
+
+def _read(path: Path, declared: onnx.ValueInfoProto) -> Any:
+    proto = _PROTOS[declared.type.WhichOneof("value")]()
+    proto.ParseFromString(path.read_bytes())
+    return _plain(proto)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, onnx.SequenceProto):
+        return numpy_helper.to_list(value)
+    if isinstance(value, onnx.OptionalProto):
+        return numpy_helper.to_optional(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None else np.asarray(value)
