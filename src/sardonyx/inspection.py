@@ -82,7 +82,7 @@ class Inspection:
     producer: str
     graph: str  # its name
     counts: Counts
-    parameters: int  # elements of weights: initializers and constants that are not integers, strings or bools
+    parameters: int  # elements of weights: constants of two or more that are not int32, int64, bool or string
     ops: tuple[OpUse, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -39,7 +39,7 @@ MEASURES = gate.measures_of_run(sample_run())  # 324 -> 187 nodes, 96 -> 0 const
         ("max_abs>1.5E-7", True),
         ("max_ulp>=4", True),
         ("trials<12", False),
-        ("rolled_back>0", True),
+        ("rolled_back>=3", False),
         ("rewrites<137", False),
         ("seconds>1500ms", True),
     ],
@@ -50,8 +50,10 @@ def test_expressions_mean_what_they_say(text: str, true: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nodes", ">3", "nodes>", "nodes>x", "nodes=3", "nodes>3 and bytes>4", "nodes>3parsecs", "max_abs>3%"]
-    + ["__import__('os')>1", "nodes>1;2", "nodes>nan", "nodes>١", "nodes>1\n>2", "nodes<=>3"],
+    [
+        *("", "nodes", ">3", "nodes>", "nodes>x", "nodes=3", "nodes>3 and bytes>4", "nodes>3parsecs", "max_abs>3%"),
+        *("__import__('os')>1", "nodes>1;2", "nodes>nan", "nodes>١", "nodes>1\n>2", "nodes<=>3"),
+    ],
 )
 def test_anything_else_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -84,7 +86,7 @@ def test_nan_trips_every_gate(sign: str) -> None:
 
 def test_every_tripped_gate_is_named_with_its_number() -> None:
     gates = [gate.parse(text) for text in ("nodes>120", "bytes>1GB", "rolled_back>0")]
-    with pytest.raises(GateNotMet, match=r"nodes>120 \(nodes is 187\); rolled_back>0 \(rolled_back is 1\)") as caught:
+    with pytest.raises(GateNotMet, match=r"nodes>120 \(nodes is 187\); rolled_back>0 \(rolled_back is 2\)") as caught:
         gate.check(gates, MEASURES)
     assert caught.value.exit_code == 4
 

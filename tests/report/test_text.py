@@ -10,8 +10,9 @@ import pytest
 
 from report.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.record import Accuracy, ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
-from sardonyx.report.text import View, closing_sentence, render_run
+from sardonyx.report.text import closing_sentence, render_run
 from sardonyx.report.verdict import render_verdict
+from sardonyx.report.view import View
 from sardonyx.report.words import Style
 
 GOLDEN = Path(__file__).parent / "golden"

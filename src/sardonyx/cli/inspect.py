@@ -11,7 +11,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
 from sardonyx.cli.options import reject_both
 from sardonyx.report.model import inspection_sentence, render_inspection
-from sardonyx.report.text import MODULE_DEPTH, View
+from sardonyx.report.view import View
 
 SUMMARY = "Show what a model is made of."
 HELP = """\b
@@ -26,12 +26,17 @@ as one (×12), with the numbers of all. Weights are not read, nothing is run.
 Exit: 0 done, 1 failed, 2 usage.
 """
 
-Depth = Annotated[int, typer.Option("--depth", metavar="N", min=0, help="Levels of the module tree; -v shows all.")]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth", metavar="N", min=0, help="Levels of the module tree; -v shows all. [default: as many as read well]"
+    ),
+]
 
 
 def inspect(
     model: options.Model,
-    depth: Depth = MODULE_DEPTH,
+    depth: Depth = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -49,5 +54,5 @@ def inspect(
     elif quiet:
         put(style.strong(inspection_sentence(found)) + "\n")
     else:
-        put(render_inspection(found, View(style, verbose, None if verbose else depth)))
+        put(render_inspection(found, View(style, verbose, depth)))
     return 0

@@ -12,10 +12,10 @@ import typer
 from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, put, put_json, style_for
-from sardonyx.cli.files import ensure_writable, write_whole
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.report.text import View, closing_sentence, render_run
+from sardonyx.report.text import closing_sentence, render_run
+from sardonyx.report.view import View
 
 if TYPE_CHECKING:
     from sardonyx.record import Run
@@ -80,14 +80,19 @@ def optimize(
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
     gates = [gate.parse(text) for text in fail_if or ()]
-    unproven = next((asked for asked in gates if asked.needs_verdict and verify is Proof.OFF), None)
-    if unproven:
-        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off")
+    unproven = next((asked for asked in gates if asked.needs_verdict), None)
+    if unproven and (dry_run or verify is Proof.OFF):
+        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off and --dry-run")
     destination = output or model.with_name(f"{model.stem}.optimized.onnx")
-    _check_destinations(destination, record, force=force, dry_run=dry_run)
+    if record is not None and record.resolve() == destination.resolve():
+        raise UsageError("--record and --output name the same file", hint="give them different names")
 
+    from sardonyx.graph.place import check_free
     from sardonyx.pipeline import optimize as run_optimize
 
+    if not dry_run:  # nothing is worse than an hour's work with nowhere to put it
+        for path in filter(None, (destination, record)):
+            check_free(str(path), force=force)
     with progress(not quiet) as report:
         run = run_optimize(
             model,
@@ -107,7 +112,7 @@ def optimize(
             progress=report,
         )
     if record is not None:
-        write_whole(record, msgspec.json.format(run.to_json(), indent=2) + b"\n")
+        _write_record(run, record, force=force)
     _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
     if run.status != "done":
         raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
@@ -115,15 +120,13 @@ def optimize(
     return 0
 
 
-def _check_destinations(output: Path, record: Path | None, *, force: bool, dry_run: bool) -> None:
-    """Nothing is worse than an hour's work with nowhere to put it."""
-    if dry_run:
-        return
-    ensure_writable(output, force=force)
-    if record is not None:
-        if record.resolve() == output.resolve():
-            raise UsageError("--record and --output name the same file", hint="give them different names")
-        ensure_writable(record, force=force)
+def _write_record(run: Run, path: Path, *, force: bool) -> None:
+    from sardonyx.graph.place import Draft, explained
+
+    with explained(str(path)), Draft(str(path)) as draft:
+        with open(draft.fileno(), "wb", closefd=False) as stream:
+            stream.write(msgspec.json.format(run.to_json(), indent=2) + b"\n")
+        draft.commit(replace=force)
 
 
 def _show(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:

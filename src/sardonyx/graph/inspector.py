@@ -20,7 +20,8 @@ from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, Modul
 from sardonyx.provenance import Hierarchy, lowest_common
 from sardonyx.record import Counts
 
-# Integers, bools and strings in a graph are indices, shapes and masks; what training fitted is everything else.
+# Integers, bools and strings in a graph are indices, shapes and masks, single numbers are exponents and epsilons; what
+# training fitted is everything else.
 _NOT_WEIGHTS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING})
 
 
@@ -100,7 +101,7 @@ def _is_constant(node: ir.Node) -> bool:
 
 
 def _weights(tensor: ir.TensorProtocol | None) -> int:
-    return 0 if tensor is None or tensor.dtype in _NOT_WEIGHTS else tensor.size
+    return 0 if tensor is None or tensor.size < 2 or tensor.dtype in _NOT_WEIGHTS else tensor.size
 
 
 def _bytes_on_disk(path: Path, census: _Census) -> int:

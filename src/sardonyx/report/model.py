@@ -6,7 +6,7 @@ from sardonyx.inspection import Inspection, Port
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
-from sardonyx.report.text import View
+from sardonyx.report.view import View
 
 
 def render_inspection(found: Inspection, view: View | None = None) -> str:
@@ -33,8 +33,9 @@ def inspection_sentence(found: Inspection) -> str:
         words.size(found.file_bytes or found.counts.bytes),
         "no standard opset" if opset is None else f"opset {opset}",
     ]
-    if found.dynamic_dims:
-        parts.append("dynamic " + ", ".join(words.name(dim.name) for dim in found.dynamic_dims))
+    free = dict.fromkeys(dim or "?" for port in found.inputs for dim in port.shape or () if not isinstance(dim, int))
+    if free:  # what a caller may choose; names that only outputs have are the exporter's
+        parts.append("dynamic " + ", ".join(map(words.name, free)))
     return ", ".join(parts)
 
 
@@ -127,6 +128,6 @@ def _modules(found: Inspection, view: View) -> list[str]:
                 words.name(row.branch.tag),
             )
         )
-        for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules), view.depth)
+        for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules), view)
     ]
     return [view.style.strong("Modules"), *table(columns, lines, view.style)]

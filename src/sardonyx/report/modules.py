@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable
 
 from sardonyx import tree
 from sardonyx.report import words
+from sardonyx.report.view import View
 
-_INDEX = re.compile(r"\.\d+$")
+FITTING = 40  # rows that still read at a glance
 
 
-def module_rows(modules: Iterable[tuple[str, str, tree.Numbers]], depth: int | None) -> Iterator[tree.Row]:
+def module_rows(modules: Iterable[tuple[str, str, tree.Numbers]], view: View) -> list[tree.Row]:
     """The tree over (path, tag, own numbers); a branch carries the kind of its module, "" where nothing is known."""
     known = list(modules)
     tags = {path: tag for path, tag, _numbers in known}
     entries = [tree.Entry(path, _kind(path, tags), numbers) for path, _tag, numbers in known]
     width = len(known[0][2]) if known else 0
-    return tree.rows(tree.build(entries, width), depth)
+    root = tree.build(entries, width)
+    return list(tree.rows(root, view.depth)) if view.verbose or view.depth is not None else _fitting(root)
 
 
 def module_label(row: tree.Row) -> str:
@@ -27,12 +29,23 @@ def module_label(row: tree.Row) -> str:
     return f"{'  ' * min(row.depth, 20)}{words.name(row.branch.label, 48) or '(model)'}{copies}{below}"
 
 
+def _fitting(root: tree.Branch) -> list[tree.Row]:
+    """As many levels as a reader takes in, at least one."""
+    shown = list(tree.rows(root, 1))
+    for depth in itertools.count(2):
+        deeper = list(itertools.islice(tree.rows(root, depth), FITTING + 1))
+        if len(deeper) > FITTING or len(deeper) == len(shown):
+            return shown
+        shown = deeper
+    raise AssertionError("a tree has a depth")
+
+
 def _kind(path: str, tags: dict[str, str]) -> str:
     """The last step of a tag without its index; nothing for a tag that is the path again, or that of a module above."""
     tag = tags[path]
     if tag.strip("/") == path.replace(".", "/") or tag == _tag_above(path, tags):
         return ""
-    return _INDEX.sub("", tag.rpartition("/")[2])
+    return tag.rpartition("/")[2].partition(".")[0]
 
 
 def _tag_above(path: str, tags: dict[str, str]) -> str | None:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, Run
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
 from sardonyx.report.verdict import failed_sentence, proof, verdict_lines
+from sardonyx.report.view import View
 from sardonyx.report.words import Style
 
-PLAIN = Style()
+WHOLE_PASS = "*"  # the root of a rollback that took a pass out altogether
 CONSTANT = "Constant"  # how many there are is exporter style, so they are not in the sum
-MODULE_DEPTH = 3  # levels of the tree shown without -v
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How much to show and how."""
-
-    style: Style = PLAIN
-    verbose: bool = False
-    depth: int | None = MODULE_DEPTH
 
 
 def render_run(run: Run, view: View | None = None) -> str:
@@ -160,7 +150,7 @@ def _modules(modules: tuple[ModuleCount, ...], view: View) -> list[str]:
         return []
     lines: list[Line] = []
     owned = ((m.path, m.tag, (m.before, m.after)) for m in modules)
-    for row in module_rows(owned, None if view.verbose else view.depth):
+    for row in module_rows(owned, view):
         before, after = row.total
         cells = (module_label(row), words.count(before), words.count(after), words.change(after - before))
         lines.append(Line(cells, None if before or after else view.style.faint))
@@ -172,9 +162,8 @@ def _rolled_back(run: Run, view: View) -> list[str]:
     if not run.rolled_back:
         return []
     lines = [view.style.strong("Rolled back, because the proof failed with them")]
-    lines += [
-        f"  {words.name(undone.pass_name)} at {words.name(undone.root)}"
-        f" in {words.name(undone.owner) or '(model)'}: {words.one_line(undone.reason)}"
-        for undone in run.rolled_back
-    ]
+    for undone in run.rolled_back:
+        where = f"at {words.name(undone.root)} in {words.name(undone.owner) or '(model)'}"
+        where = "everywhere" if undone.root == WHOLE_PASS else where
+        lines.append(f"  {words.name(undone.pass_name)} {where}: {words.one_line(undone.reason)}")
     return lines
