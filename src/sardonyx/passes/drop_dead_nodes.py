@@ -1,0 +1,65 @@
+"""f(x), read by nobody => nothing.
+
+What a control-flow body reads counts as read, at any depth. Refuses nodes of operator sets it does not know, and nodes
+without outputs: those are there for something other than a result. Helps because exporters leave whole chains behind,
+and every other pass leaves makers of values it no longer needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Proposal, Refused
+from sardonyx.graph.scopes import bodies
+from sardonyx.graph.transaction import is_dead
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.record import Accuracy
+
+# Operator sets whose operators do nothing but compute their outputs.
+PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"})
+
+
+class DropDeadNodes(ModelPass):
+    """Nodes none of whose outputs is read."""
+
+    name = "drop-dead-nodes"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y, int64[N, 1] index) {
+                k = Constant <value = int64[1] {1}> ()
+                top, index = TopK <axis = 1> (x, k)
+                y = Relu(x)
+            }
+        """,
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
+        """Users before makers, so that one walk finds whole dead chains."""
+        functions = {(function.domain, function.name) for function in graph.model.functions.values()}
+        for scope in graph.scopes.values():
+            if scope.holder is None:
+                yield from _dead(scope.graph, functions)
+
+
+def _dead(body: ir.Graph, functions: set[tuple[str, str]]) -> Iterator[Proposal | Refused]:
+    for node in reversed(body):
+        if not is_dead(node):
+            for _, inner in bodies(node):
+                yield from _dead(inner, functions)
+        elif not node.outputs or (node.domain not in PURE_DOMAINS and (node.domain, node.op_type) not in functions):
+            yield Refused("an operator of an unknown set may do more than compute its outputs", (node,))
+        else:
+            yield Proposal(Match((node,), outputs=()), lambda _: ())
