@@ -1,0 +1,68 @@
+"""Cost of a command as the system accounts for it: wall time and peak memory of a fresh process.
+
+Import nothing heavy here: a child's peak counts from the memory its parent had when it was started.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, or the medians of several."""
+
+    seconds: float
+    peak_mb: float
+
+
+class CommandFailed(Exception):
+    """A measured command did not end well; its last lines say why."""
+
+
+def run(command: Sequence[str]) -> Cost:
+    """Run a command once, cold, its output swallowed unless it fails."""
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        child = subprocess.Popen(command, stdout=said, stderr=said)
+        _, status, usage = os.wait4(child.pid, 0)  # unlike Popen.wait, tells what the child used
+        seconds = time.perf_counter() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said.seek(0)
+            raise CommandFailed(f"{' '.join(command)}: exit {child.returncode}: {said.read().decode()[-600:]}")
+    return Cost(seconds, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2))
+
+
+def interleaved(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, list[Cost]]:
+    """Every command `repeats` times, taking turns, so that a busy moment of the machine hits all of them alike."""
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            costs[name].append(run(command))
+    return costs
+
+
+def median(costs: Sequence[Cost]) -> Cost:
+    """Medians of both measures, each by itself."""
+    return Cost(statistics.median(c.seconds for c in costs), statistics.median(c.peak_mb for c in costs))
+
+
+def paired_ratio(ours: Sequence[Cost], theirs: Sequence[Cost]) -> float:
+    """The median of the time ratios of neighbouring runs."""
+    return statistics.median(a.seconds / b.seconds for a, b in zip(ours, theirs, strict=True))
+
+
+def warm(path: Path) -> None:
+    """Bring a file into the page cache, so that the first run does not pay for the disk."""
+    with path.open("rb") as file:
+        while file.read(1 << 22):
+            pass

@@ -1,0 +1,81 @@
+"""The benchmarks measure what they say: a child's own peak and time, and ratios the right way round."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+import compare
+import measure
+import peers
+
+
+def test_the_peak_is_the_childs_own() -> None:
+    """Measured from a small process, as the campaigns do: a large parent would show in its children."""
+    hungry = "x = bytearray(b'1') * (200 << 20)"
+    campaign = f"import measure, sys; print(measure.run([sys.executable, '-c', {hungry!r}]).peak_mb)"
+    folder = Path(measure.__file__).parent
+    said = subprocess.run([sys.executable, "-c", campaign], check=True, capture_output=True, cwd=folder).stdout
+    assert 200 < float(said) < 225
+
+
+def test_the_time_is_the_whole_childs_life() -> None:
+    assert 0.3 < measure.run([sys.executable, "-c", "import time; time.sleep(0.3)"]).seconds < 5
+
+
+def test_a_failing_command_is_no_measurement() -> None:
+    with pytest.raises(measure.CommandFailed, match=r"exit 3.*because"):
+        measure.run([sys.executable, "-c", "print('because'); raise SystemExit(3)"])
+
+
+def test_commands_take_turns(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
+    commands = {name: [sys.executable, "-c", append, str(log), name] for name in ("a", "b")}
+    costs = measure.interleaved(commands, repeats=2)
+    assert log.read_text() == "abab"
+    assert [len(runs) for runs in costs.values()] == [2, 2]
+
+
+def test_the_ratio_is_ours_over_theirs_run_by_run() -> None:
+    ours = [measure.Cost(seconds, 0) for seconds in (1.0, 8.0, 3.0)]
+    theirs = [measure.Cost(seconds, 0) for seconds in (2.0, 4.0, 2.0)]
+    assert measure.paired_ratio(ours, theirs) == 1.5
+
+
+def test_a_claim_is_missed_above_its_bound_only() -> None:
+    assert compare.Claim("x", 1.0, 1.0, "×").met
+    assert not compare.Claim("x", 1.01, 1.0, "×").met
+    assert compare.Claim("x", 1.01, 1.0, "×").line().startswith("MISS")
+
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] x, bool c) => (float[2, 3] y) {
+    one = Constant <value = float {1.0}> ()
+    y = If(c) <
+        then_branch = t () => (float[2, 3] p) { p = Add(x, one) },
+        else_branch = e () => (float[2, 3] q) { q = Neg(x) }
+    >
+}
+"""
+
+
+def test_nodes_are_counted_in_bodies_and_constants_apart(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    counted = subprocess.run([sys.executable, peers.__file__, "count", path], check=True, capture_output=True).stdout
+    assert json.loads(counted) == {"nodes": 3, "constants": 1, "batch_norms": 0}
+
+
+def test_the_runtime_writes_its_own_optimized_file(tmp_path: Path) -> None:
+    source, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), source)
+    measure.run([sys.executable, peers.__file__, "onnxruntime", str(source), str(output)])
+    assert onnx.load(output).graph.node
