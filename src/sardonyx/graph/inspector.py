@@ -16,6 +16,7 @@ from sardonyx.graph.facts import constant_tensor
 from sardonyx.graph.io import from_proto, load
 from sardonyx.graph.origins import attach, owner
 from sardonyx.graph.scopes import bodies, label, scopes
+from sardonyx.graph.tensors import FileTensor
 from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, Module, OpUse, Port
 from sardonyx.provenance import Hierarchy, lowest_common
 from sardonyx.record import Counts
@@ -106,9 +107,9 @@ def _weights(tensor: ir.TensorProtocol | None) -> int:
 
 def _bytes_on_disk(path: Path, census: _Census) -> int:
     """The model file and every file its tensors point into."""
-    files = {path.resolve()}
-    files |= {Path(tensor.path).resolve() for tensor in census.tensors if isinstance(tensor, ir.ExternalTensor)}
-    return sum(file.stat().st_size for file in files)
+    files = {os.path.realpath(path)}
+    files |= {os.path.realpath(tensor.file.path) for tensor in census.tensors if isinstance(tensor, FileTensor)}
+    return sum(map(os.path.getsize, files))
 
 
 def _ops(census: _Census) -> tuple[OpUse, ...]:
