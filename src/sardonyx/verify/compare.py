@@ -198,9 +198,8 @@ class Oracle:
             sizes = {a.draw.dims[name] for a in answers if name in a.draw.dims}
             if len(sizes) < 2:
                 notes.append(f"the dim '{name}' was tried at one size only: the reference took no other")
-        for name in sorted(self._random):
-            notes.append(f"the output '{name}' depends on random numbers: only its type and shape were compared")
-        return notes
+        unequal = "depends on random numbers: only its type and shape were compared"
+        return notes + [f"the output '{name}' {unequal}" for name in sorted(self._random)]
 
     def _open_like_reference(self, subject: Subject) -> tuple[Engine | None, str]:
         def load(source: Subject.Source) -> Engine:

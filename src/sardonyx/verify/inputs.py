@@ -158,16 +158,16 @@ def _draw(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: _Brush) -
         return np.asarray(words, object)
     target = np.dtype(dtype.numpy())
     if brush.use.role is Role.MASK and shape:
-        return _mask(shape, brush).astype(target)
+        return np.asarray(_mask(shape, brush), target)
     if dtype == ir.DataType.BOOL:
         return np.asarray(brush.rng.random(shape) < 0.5)
     if brush.use.slot:
-        return _shape_operand(shape, brush, floating=dtype.is_floating_point()).astype(target)
+        return np.asarray(_operand(shape, brush, floating=dtype.is_floating_point()), target)
     if dtype.is_floating_point():
-        return _real(shape, brush).astype(target)
+        return np.asarray(_real(shape, brush)).astype(target)
     if target.kind == "c":
         return (_real(shape, brush) + 1j * _real(shape, brush)).astype(target)
-    return _integer(dtype, shape, brush).astype(target)
+    return np.asarray(_integer(dtype, shape, brush)).astype(target)
 
 
 def _real(shape: tuple[int, ...], brush: _Brush) -> Array:
@@ -243,12 +243,14 @@ def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
     return np.asarray(position < lengths[..., None])
 
 
-def _shape_operand(shape: tuple[int, ...], brush: _Brush, floating: bool) -> Array:
+def _operand(shape: tuple[int, ...], brush: _Brush, floating: bool) -> Array:
     """Sizes, axes and counts that the operator is sure to take."""
     op, _, operand = brush.use.slot.partition(":")
     count = int(np.prod(shape, dtype=np.int64))
     steps = np.arange(count).reshape(shape)
     ones = np.ones(shape, np.int64)
+    if op in ("Bernoulli", "Dropout"):  # a probability
+        return np.asarray(brush.rng.random(shape))
     if op == "Reshape":
         return np.where(steps == count - 1, -1, 1)
     if op in ("Unsqueeze", "Squeeze") or op.startswith("Reduce") or (op, operand) in (("Slice", "3"), ("Pad", "3")):
@@ -257,10 +259,17 @@ def _shape_operand(shape: tuple[int, ...], brush: _Brush, floating: bool) -> Arr
         return ones * int(brush.rng.integers(2, 1000))
     if (op, operand) in (("Slice", "1"), ("Pad", "1"), ("Trilu", "1")):
         return np.asarray(brush.rng.integers(0, 2, shape))
-    if (op, operand) in (("Range", "0"), ("CumSum", "1"), ("SequenceAt", "1"), ("SequenceErase", "1"), ("DFT", "2")):
+    if (op, operand) in (
+        ("Range", "0"),
+        ("CumSum", "1"),
+        ("SequenceAt", "1"),
+        ("SequenceErase", "1"),
+        ("DFT", "2"),
+        ("RoiAlign", "2"),
+    ):
         return ones * 0
     if (op, operand) in (("Range", "1"), ("OneHot", "1")):
         return ones * 5
-    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift") and not brush.tame:
+    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not brush.tame:
         return np.asarray(brush.rng.integers(1, 4, shape)) if not floating else ones * 2
     return ones

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class _Worst:
     """The worst differences seen at one output so far."""
 
     dtype: str = ""
-    difference: Difference = Difference()
-    allowed: Limit = Limit(0.0, 0.0)
+    difference: Difference = field(default_factory=Difference)
+    allowed: Limit = field(default_factory=lambda: Limit(0.0, 0.0))
     atol: float = 0.0
     passed: bool = True
 
@@ -76,7 +76,8 @@ class Judge:
         if isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return f"a sequence of {len(b)} instead of {len(a)}"
-            found = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in enumerate(zip(a, b)))
+            pairs = enumerate(zip(a, b, strict=True))
+            found = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in pairs)
             return next((line for line in found if line is not None), None)
         if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
             return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
@@ -95,13 +96,12 @@ class Judge:
         self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
     ) -> str | None:
         difference = float_difference(a, b)
-        real = a.real.dtype
-        allowed = limit(real, self._accuracy)
+        allowed = limit(a.dtype, self._accuracy)
         if not within(difference, allowed) and difference.pattern is None and self._accuracy is not Accuracy.EXACT:
             measured = noise()
             pair = measured.at(path) if measured is not None else None
             if pair is not None:
-                allowed = limit(real, self._accuracy, float_difference(*pair))
+                allowed = limit(a.dtype, self._accuracy, float_difference(*pair))
         self._keep(index, difference, allowed)
         if within(difference, allowed):
             return None

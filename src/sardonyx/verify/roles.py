@@ -47,6 +47,7 @@ class _Found:
     masks: bool = False
     added: bool = False
     divides: bool = False
+    sizes: bool = False  # reaches a shape, through arithmetic or directly
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ _SHAPE_SLOTS = frozenset(
         ("BlackmanWindow", 0), ("HannWindow", 0), ("HammingWindow", 0), ("AffineGrid", 1), ("STFT", 3), ("STFT", 1),
         ("Col2Im", 1), ("Col2Im", 2), ("Resize", 2), ("RNN", 4), ("LSTM", 4), ("GRU", 4), ("MaxUnpool", 1),
         ("MaxUnpool", 2), ("MelWeightMatrix", 0), ("MelWeightMatrix", 1), ("MelWeightMatrix", 2),
-        ("NonMaxSuppression", 2), ("ReverseSequence", 1),
+        ("NonMaxSuppression", 2), ("ReverseSequence", 1), ("Bernoulli", 0), ("Dropout", 1),
     )
 )  # fmt: skip
 _MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("MultiHeadAttention", 5), ("Where", 0)))
@@ -127,6 +128,8 @@ def _decide(value: ir.Value, found: _Found) -> Use:
         return Use(Role.SHAPE, slot=found.slots[0])
     if found.masks or "mask" in name:
         return Use(Role.MASK)
+    if found.sizes:
+        return Use(Role.SHAPE, slot="computed")
     if "position" in name:
         return Use(Role.POSITION)
     return Use(Role.DATA, specials=specials, divides=found.divides)
@@ -145,6 +148,7 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, found: _F
     if (op, operand) in _SHAPE_SLOTS or (op.startswith("Reduce") and operand == 1):
         if step.same:
             found.slots.append(f"{op}:{operand}")
+        found.sizes = True
         return
     if op in ("Div", "Mod") and operand == 1:
         found.divides = True
