@@ -1,0 +1,62 @@
+"""Verbs that answer at once, so that the command line is tested alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from report.sample_run import sample_run, sample_verdict
+from sardonyx.cli.main import run
+from sardonyx.record import Run, Verdict
+
+
+@dataclass
+class Stage:
+    """The verbs' stand-ins: what they answer, and what they were asked."""
+
+    run: Run = field(default_factory=sample_run)
+    verdict: Verdict = field(default_factory=sample_verdict)
+    error: BaseException | None = None
+    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+
+    def optimize(self, *args: Any, **kwargs: Any) -> Run:
+        return self._answer(self.run, args, kwargs)
+
+    def verify(self, *args: Any, **kwargs: Any) -> Verdict:
+        return self._answer(self.verdict, args, kwargs)
+
+    def _answer(self, answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.asked.append((args, kwargs))
+        if self.error is not None:
+            raise self.error
+        return answer
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage()
+    monkeypatch.setitem(sys.modules, "sardonyx.pipeline", SimpleNamespace(optimize=stage.optimize))
+    monkeypatch.setitem(sys.modules, "sardonyx.proof", SimpleNamespace(verify=stage.verify))
+    return stage
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    def call(*arguments: object) -> Result:
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,229 @@
+"""Every flag reaches the verb, every outcome its exit code, and standard output carries the result alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.sample_run import failed_verdict, sample_run, sample_verdict
+from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.record import Run
+
+Command = Callable[..., Any]
+DEFAULTS = {
+    "target": "portable",
+    "verify": "end",
+    "only": None,
+    "skip": None,
+    "inputs": None,
+    "seed": 0,
+    "threads": None,
+    "force": False,
+    "external": None,
+    "max_opset": None,
+    "keep_opset": False,
+    "dry_run": False,
+    "progress": None,
+}
+
+
+def test_optimize_asks_for_the_defaults_and_derives_the_output_name(stage: Any, command: Command) -> None:
+    assert command("optimize", "dir.v1/model.onnx", "--dry-run").code == 0
+    assert stage.asked == [((Path("dir.v1/model.onnx"), None), DEFAULTS | {"dry_run": True})]
+
+
+def test_without_an_output_the_result_lies_beside_the_source(stage: Any, command: Command, tmp_path: Path) -> None:
+    command("optimize", tmp_path / "model.onnx")
+    assert stage.asked[0][0] == (tmp_path / "model.onnx", tmp_path / "model.optimized.onnx")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--target", "ort"], {"target": "ort"}),
+        (["--verify", "each"], {"verify": "each"}),
+        (["--verify", "off"], {"verify": "off"}),
+        (["--only", "a", "--only", "b"], {"only": ["a", "b"]}),
+        (["--skip", "a"], {"skip": ["a"]}),
+        (["--inputs", "x.npz"], {"inputs": Path("x.npz")}),
+        (["--seed", "7"], {"seed": 7}),
+        (["--threads", "2"], {"threads": 2}),
+        (["--force"], {"force": True}),
+        (["-f"], {"force": True}),
+        (["--external-data"], {"external": True}),
+        (["--inline"], {"external": False}),
+        (["--max-opset", "17"], {"max_opset": 17}),
+        (["--keep-opset"], {"keep_opset": True}),
+    ],
+)
+def test_optimize_hands_every_flag_on(
+    stage: Any, command: Command, tmp_path: Path, flags: list[str], expected: dict[str, object]
+) -> None:
+    output = tmp_path / "small.onnx"
+    assert command("optimize", "model.onnx", "-o", output, *flags).code == 0
+    assert stage.asked == [((Path("model.onnx"), output), DEFAULTS | expected)]
+
+
+def test_verify_hands_every_flag_on(stage: Any, command: Command) -> None:
+    assert command("verify", "a", "b", "--inputs", "x.npz", "--seed", 3, "--threads", 1).code == 0
+    asked = {"inputs": Path("x.npz"), "seed": 3, "threads": 1, "progress": None}
+    assert stage.asked == [((Path("a"), Path("b")), asked)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimize"],
+        ["optimize", "a", "b"],
+        ["optimise", "a"],
+        ["optimize", "a", "--target", "gpu"],
+        ["optimize", "a", "--verify", "sometimes"],
+        ["optimize", "a", "--seed", "x"],
+        ["optimize", "a", "--seed", "-1"],
+        ["optimize", "a", "--threads", "0"],
+        ["optimize", "a", "-q", "-v"],
+        ["optimize", "a", "--keep-opset", "--max-opset", "17"],
+        ["optimize", "a", "--dry-run", "--record", "r.json"],
+        ["optimize", "a", "-o", "same", "--record", "./same"],
+        ["optimize", "a", "--fail-if", "nodes"],
+        ["optimize", "a", "--fail-if", "node>3"],
+        ["optimize", "a", "--verify", "off", "--fail-if", "max_abs>1"],
+        ["optimize", "a", "--dry-run", "--fail-if", "max_abs>1"],
+        ["verify", "a"],
+        ["verify", "a", "b", "--fail-if", "nodes>3"],
+        ["inspect", "a", "--depth", "-1"],
+        ["inspect", "a", "--dept", "3"],
+        [],
+    ],
+)
+def test_what_makes_no_sense_exits_2_before_any_work(stage: Any, command: Command, arguments: list[str]) -> None:
+    result = command(*arguments)
+    assert (result.code, result.out, stage.asked) == (2, "", [])
+    error, hint = result.err.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("there is no pass 'x'", hint="did you mean y?"), 2),
+        (ModelError("not a model", hint="export it again"), 1),
+        (OutputError("disk full", hint="free some space"), 1),
+        (RuntimeFailure("no kernel", hint="another build"), 1),
+        (VerificationFailed("they differ", hint="look at -v"), 3),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("--json",), ("-q",)])
+def test_user_errors_are_one_line_and_a_hint(
+    stage: Any, command: Command, error: Any, code: int, flags: tuple[str, ...]
+) -> None:
+    stage.error = error
+    result = command("optimize", "nowhere.onnx", *flags)
+    assert (result.code, result.out) == (code, "")
+    assert result.err == f"error: {error.message}\nhint: {error.hint}\n"
+
+
+def test_debug_shows_the_traceback_too(stage: Any, command: Command) -> None:
+    stage.error = ModelError("not a model")
+    result = command("optimize", "nowhere.onnx", "--debug")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert result.err.endswith("error: not a model\n")
+
+
+def test_our_own_faults_are_one_line_with_the_way_to_more(stage: Any, command: Command) -> None:
+    stage.error = ZeroDivisionError("oh\nno \x1b[31m")
+    result = command("optimize", "nowhere.onnx")
+    assert (result.code, result.out) == (1, "")
+    error, hint = result.err.splitlines()
+    assert error == r"error: unexpected failure: ZeroDivisionError: oh no \x1b[31m"
+    assert "--debug" in hint
+    assert "Traceback" in command("optimize", "nowhere.onnx", "--debug").err
+
+
+def test_interruption_exits_130_quietly(stage: Any, command: Command) -> None:
+    stage.error = KeyboardInterrupt()
+    result = command("optimize", "nowhere.onnx")
+    assert (result.code, result.out, result.err) == (130, "", "interrupted\n")
+
+
+def test_a_run_that_failed_its_proof_exits_3_and_is_still_shown(stage: Any, command: Command) -> None:
+    stage.run = replace(sample_run(), status="verification-failed", verdict=failed_verdict())
+    result = command("optimize", "model.onnx", "--fail-if", "nodes>1")
+    assert result.code == 3
+    assert "pooler_output differs by 0.5" in result.out
+    assert json.loads(command("optimize", "model.onnx", "--json").out)["status"] == "verification-failed"
+
+
+def test_models_that_differ_exit_3(stage: Any, command: Command) -> None:
+    stage.verdict = failed_verdict()
+    result = command("verify", "a.onnx", "b.onnx", "--fail-if", "max_abs>0.1")
+    assert result.code == 3
+    assert "DIFFERS" in result.out
+    assert result.out.splitlines()[-1].startswith("verification failed: pooler_output differs by 0.5")
+    assert json.loads(command("verify", "a.onnx", "b.onnx", "--json").out)["passed"] is False
+
+
+def test_gates_exit_4_after_the_result_was_shown(stage: Any, command: Command) -> None:
+    result = command("optimize", "model.onnx", "--fail-if", "nodes>500", "--fail-if", "nodes>120")
+    assert result.code == 4
+    assert result.err == "error: gate not met: nodes>120 (nodes is 187)\n"
+    assert result.out.rstrip().endswith("→ small.onnx")
+    assert command("optimize", "model.onnx", "--fail-if", "nodes>500").code == 0
+    assert command("verify", "a.onnx", "b.onnx", "--fail-if", "max_abs>1e-9").code == 4
+    assert command("verify", "a.onnx", "b.onnx", "--fail-if", "max_abs>1e-3").code == 0
+
+
+def test_json_is_the_record_alone(stage: Any, command: Command) -> None:
+    result = command("optimize", "model.onnx", "--json")
+    assert Run.from_json(result.out) == sample_run()
+    assert result.err == ""
+    assert json.loads(command("verify", "a", "b", "--json").out)["trials"]
+
+
+def test_quiet_is_one_line_and_verbose_is_more(stage: Any, command: Command) -> None:
+    quiet, plain, verbose = (command("optimize", "model.onnx", *flag).out for flag in (["-q"], [], ["-v"]))
+    assert quiet.count("\n") == 1
+    assert plain.endswith(quiet)
+    assert "refused 3×" not in plain
+    assert "refused 3×" in verbose
+    assert command("verify", "a.onnx", "b.onnx", "-q").out == (
+        "proven equal on 12 trials (worst 2.1e-07): b.onnx against a.onnx\n"
+    )
+
+
+def test_the_record_is_written_whole_and_never_over_another(stage: Any, command: Command, tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    output = tmp_path / "small.onnx"
+    assert command("optimize", "model.onnx", "-o", output, "--record", record).code == 0
+    assert Run.from_json(record.read_bytes()) == sample_run()
+    assert list(tmp_path.iterdir()) == [record]
+    record.write_text("mine")
+    result = command("optimize", "model.onnx", "-o", output, "--record", record)
+    assert (result.code, record.read_text(), len(stage.asked)) == (1, "mine", 1)
+    assert "--force" in result.err
+    assert command("optimize", "model.onnx", "-o", output, "--record", record, "-f").code == 0
+    assert Run.from_json(record.read_bytes()) == sample_run()
+
+
+@pytest.mark.parametrize("flag", ["-o", "--record"])
+def test_a_destination_that_cannot_be_is_found_out_before_the_work(
+    stage: Any, command: Command, tmp_path: Path, flag: str
+) -> None:
+    for impossible in (tmp_path, tmp_path / "no" / "such" / "folder"):
+        result = command("optimize", "model.onnx", flag, impossible)
+        assert (result.code, result.out, stage.asked) == (1, "", [])
+        assert result.err.count("\n") == 2
+
+
+def test_a_path_with_odd_bytes_is_shown_and_does_not_crash(stage: Any, command: Command) -> None:
+    stage.verdict = sample_verdict()
+    result = command("verify", "a\udcff.onnx", "b\x1b[31m.onnx")
+    assert result.code == 0
+    assert r"b\x1b[31m.onnx against a\udcff.onnx" in result.out

@@ -1,0 +1,144 @@
+"""The command as a process: what it imports, where it writes, and how it takes being cut off."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FORBIDDEN = ("torch", "onnx", "onnx_ir", "onnxruntime", "numpy", "sympy")
+TESTS = Path(__file__).parents[1]
+# A verb that needs no model, and answers with the hand-built Run.
+STAGED = """
+import sys, time
+from types import SimpleNamespace
+from report.sample_run import sample_run
+def optimize(source, output, *, progress, **_):
+    if progress: progress("fold-constants [red]", 0.5)
+    if "wait" in str(source):
+        print("ready", file=sys.stderr, flush=True)
+        time.sleep(60)
+    return sample_run()
+sys.modules["sardonyx.pipeline"] = SimpleNamespace(optimize=optimize)
+from sardonyx.cli.main import main
+main()
+"""
+
+
+def _environment(**extra: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept | {"PYTHONPATH": path, "TERM": "xterm"} | extra
+
+
+def _staged(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", STAGED, *arguments]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["optimize", "--help"], ["verify", "-h"], ["inspect", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from sardonyx.cli.main import run; code = run(sys.argv[1:]); "
+        f"loaded = [name for name in {FORBIDDEN} if name in sys.modules]; "
+        "sys.exit(f'imported {loaded}' if loaded else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.index("Example:") < done.stdout.index("Options:")
+
+
+def test_every_option_with_a_default_shows_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sardonyx", "optimize", "--help"], capture_output=True, text=True, check=True
+    )
+    text = " ".join(done.stdout.split())
+    for default in ("[default: portable]", "[default: end]", "[default: 0", "[default: all cores]"):
+        assert default in text
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    process = subprocess.Popen(
+        _staged("optimize", "m.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
+    )
+    assert process.stdout is not None
+    process.stdout.close()  # before anything is written, as `| head -0` does
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait() == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_under_standard_output_is_one() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            _staged("optimize", "m.onnx"), stdout=full, stderr=subprocess.PIPE, env=_environment(), check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: cannot write to standard output: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_interrupted_while_working() -> None:
+    process = subprocess.Popen(
+        _staged("optimize", "wait.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
+
+
+def test_a_terminal_that_knows_ascii_only_gets_ascii() -> None:
+    done = subprocess.run(
+        _staged("optimize", "m.onnx", "-q"),
+        capture_output=True,
+        env=_environment(PYTHONIOENCODING="ascii"),
+        check=True,
+    )
+    assert b"324 -> 187 nodes (-42 %), 17.4 -> 17.4 MB" in done.stdout
+
+
+def _on_terminal(*arguments: str, **environment: str) -> tuple[str, str]:
+    """What appears on standard output and standard error when both are terminals."""
+    shown: list[str] = []
+    pairs = [pty.openpty(), pty.openpty()]
+    process = subprocess.Popen(
+        _staged(*arguments), stdout=pairs[0][1], stderr=pairs[1][1], env=_environment(**environment)
+    )
+    assert process.wait(timeout=60) == 0
+    for master, slave in pairs:
+        os.set_blocking(master, False)
+        pieces: list[bytes] = []
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            try:
+                pieces.append(os.read(master, 1 << 16))
+            except BlockingIOError:
+                break
+        os.close(slave)
+        os.close(master)
+        shown.append(b"".join(pieces).decode())
+    return shown[0], shown[1]
+
+
+def test_colour_and_progress_on_a_terminal_only() -> None:
+    out, err = _on_terminal("optimize", "m.onnx", "-q")
+    assert out.startswith("\x1b[1m324 → 187 nodes")
+    assert err == ""  # quiet: no progress
+    _out, err = _on_terminal("optimize", "m.onnx")
+    assert "fold-constants [red]" in err  # progress, its text taken literally
+    done = subprocess.run(_staged("optimize", "m.onnx"), capture_output=True, env=_environment(), check=True)
+    assert b"\x1b" not in done.stdout
+    assert done.stderr == b""
+
+
+def test_no_color_is_respected() -> None:
+    out, err = _on_terminal("optimize", "m.onnx", "-q", NO_COLOR="1")
+    assert "\x1b" not in out + err
