@@ -53,7 +53,10 @@ def torch_props(scopes: list[str], classes: list[str]) -> dict[str, str]:
 
 
 RESNET = [
-    torch_props(["", f"{layer}", f"{layer}.{i}", f"{layer}.{i}.conv", "c"], ["v.ResNet", "torch.nn.S", "v.Block", "torch.nn.C", "aten"])
+    torch_props(
+        ["", f"{layer}", f"{layer}.{i}", f"{layer}.{i}.conv", "c"],
+        ["v.ResNet", "torch.nn.S", "v.Block", "torch.nn.C", "aten"],
+    )
     for layer in ("layer1", "layer2")
     for i in range(2)
 ]
@@ -67,7 +70,8 @@ def hierarchy(props: list[dict[str, str]]) -> tuple[list[p.Reading], p.Hierarchy
 def test_colliding_siblings_get_the_shortest_key_that_tells_them_apart() -> None:
     _, tags = hierarchy(RESNET)
     assert tags.tag("layer1.0.conv") == "/ResNet/Block.layer1.0"
-    bert = [torch_props(["", "enc", f"enc.layer.{i}", "x"], ["m.Bert", "m.Encoder", "m.Layer", "aten"]) for i in range(12)]
+    classes = ["m.Bert", "m.Encoder", "m.Layer", "aten"]
+    bert = [torch_props(["", "enc", f"enc.layer.{i}", "x"], classes) for i in range(12)]
     _, tags = hierarchy(bert)
     assert tags.tag("enc.layer.1") == "/Bert/Encoder/Layer.1"
     assert len({tags.tag(f"enc.layer.{i}") for i in range(12)}) == 12

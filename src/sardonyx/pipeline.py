@@ -32,8 +32,8 @@ from sardonyx.provenance import Hierarchy
 from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
 from sardonyx.verify.compare import DEFAULT_SEEDS, Oracle
 
-Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
-Inputs = str | os.PathLike[str] | Mapping[str, np.ndarray] | None
+Source = str | Path | onnx.ModelProto | ir.Model
+Inputs = str | Path | Mapping[str, np.ndarray] | None
 Progress = Callable[[str, float | None], None]
 Forbidden = frozenset[tuple[str, str]]
 WHOLE_PASS = "*"
@@ -59,7 +59,7 @@ class _Candidate:
 
 def optimize(
     source: Source,
-    output: str | os.PathLike[str] | None = None,
+    output: str | Path | None = None,
     *,
     target: Literal["portable", "ort"] = "portable",
     verify: Literal["each", "end", "off"] = "end",
@@ -205,7 +205,7 @@ class _Prover:
         self._job = job
         self._oracle = functools.partial(
             Oracle,
-            job.source if job.path is None else job.path,
+            job.source,
             inputs=inputs,
             seeds=[seed + step for step in range(len(DEFAULT_SEEDS))],
             threads=threads,
@@ -285,7 +285,7 @@ class _Prover:
         return verdict
 
 
-def _artifact(model: ir.Model, output: str | os.PathLike[str] | None, *, hashed: bool) -> Artifact:
+def _artifact(model: ir.Model, output: str | Path | None, *, hashed: bool) -> Artifact:
     """The result as it was written, or as it is in memory."""
     versions = dict(model.opset_imports)
     if output is None:

@@ -12,7 +12,7 @@ import ast
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ROOT = ""
@@ -31,7 +31,7 @@ UNKNOWN: Origins = frozenset()
 
 def merge(origins: Iterable[Origins]) -> Origins:
     """The merge law: the union."""
-    return frozenset().union(*origins)
+    return UNKNOWN.union(*origins)
 
 
 def owner_of(origins: Origins) -> str:
@@ -76,7 +76,8 @@ def read_metadata(props: Mapping[str, str]) -> Reading | None:
         if MODULE_PATHS not in props:
             return Reading(frozenset({path}), classes, tags)
         paths = _strings(props[MODULE_PATHS])
-        return Reading(frozenset(paths), classes, tags | dict(zip(paths, _strings(props.get(HIERARCHY_TAGS, "[]")))))
+        listed = dict(zip(paths, _strings(props.get(HIERARCHY_TAGS, "[]")), strict=False))
+        return Reading(frozenset(paths), classes, tags | listed)
     if scopes:
         modules = _literal(scopes)[:-1]  # the last entry is the fx node, not a module
         return Reading(frozenset(modules[-1:]), classes)
@@ -123,7 +124,7 @@ def _literal(text: str) -> tuple[str, ...]:
 
 def _torch_classes(scopes: str, classes: str) -> dict[str, str]:
     names, kinds = _literal(scopes), _literal(classes)
-    return dict(zip(names[:-1], kinds[:-1])) if len(names) == len(kinds) else {}
+    return dict(zip(names[:-1], kinds[:-1], strict=True)) if len(names) == len(kinds) else {}
 
 
 class Hierarchy:
@@ -198,16 +199,15 @@ class Hierarchy:
         names = [*chain, leaf.replace("/", "_")]
         kinds = [*(self._classes[path] for path in chain), op_type]
         return {
-            NAMESPACE: "/".join(f"{name}: {kind}" for name, kind in zip(names, kinds)),
+            NAMESPACE: "/".join(f"{name}: {kind}" for name, kind in zip(names, kinds, strict=True)),
             NAME_SCOPES: repr(names),
             CLASS_HIERARCHY: repr(kinds),
         }
 
 
-def _nearest(path: str, known: Iterable[str] | Mapping[str, str]) -> str | None:
+def _nearest(path: str, known: Container[str]) -> str | None:
     """The deepest known module at or above a path."""
-    pool = known if isinstance(known, (set, dict)) else set(known)
-    while path not in pool:
+    while path not in known:
         if path == ROOT:
             return None
         path = path.rpartition(".")[0]

@@ -85,7 +85,8 @@ class Builder:
             (value,) = self.node("Constant", (), {"value": tensor})
         else:
             tensor.name = name
-            value = ir.Value(name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+            shape = ir.Shape(tensor.shape.numpy())
+            value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
             self.constants.append(value)
         self._facts.learn(value, tensor.dtype, tuple(int(dim) for dim in tensor.shape.numpy()))
         return value

@@ -24,7 +24,9 @@ Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
 SMALL = 1 << 16  # bytes of a constant that matchers may look into
 
 # Operators whose result is not a function of their inputs.
-RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"})
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
 
 
 class Facts:

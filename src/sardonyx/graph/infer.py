@@ -16,10 +16,10 @@ from sardonyx.graph.scopes import bodies
 
 _STANDARD = ("", "ai.onnx")
 Shape = tuple[int | str | None, ...]
-Types = dict[ir.Value, tuple[ir.DataType | None, Shape | None]]
+Typed = tuple[ir.DataType | None, Shape | None]
 
 
-def inferred_types(model: ir.Model, skeleton: onnx.ModelProto) -> Types:
+def inferred_types(model: ir.Model, skeleton: onnx.ModelProto) -> dict[ir.Value, Typed]:
     """The element type and shape of every value of `model`, of which `skeleton` is the proto without large weights."""
     _drop_claims(skeleton.graph)
     try:
@@ -48,7 +48,7 @@ def _drop_claims(graph: onnx.GraphProto, *, body: bool = False) -> None:
                 _drop_claims(inner, body=True)
 
 
-def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, tuple[ir.DataType | None, Shape | None]]]:
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, Typed]]:
     known = {info.name: info.type for group in (proto.value_info, proto.input, proto.output) for info in group}
     for value in graph.inputs:
         yield from _typed(value, known)
@@ -62,7 +62,7 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
             yield from _pairs(body, attribute.graphs[int(index[:-1])] if index else attribute.g)
 
 
-def _typed(value: ir.Value, known: dict[str, onnx.TypeProto]) -> Iterator[tuple[ir.Value, tuple[ir.DataType | None, Shape | None]]]:
+def _typed(value: ir.Value, known: dict[str, onnx.TypeProto]) -> Iterator[tuple[ir.Value, Typed]]:
     proto = known.get(value.name or "")
     if proto is None or not proto.HasField("tensor_type"):
         return

@@ -18,7 +18,7 @@ _MERGED = "sardonyx.merged"
 
 def origins(thing: ir.Node | ir.Value) -> p.Origins:
     """The modules a node or constant comes from; empty where unknown."""
-    return cast("p.Origins", thing.meta.get(_ORIGINS, p.UNKNOWN))
+    return cast("p.Origins", thing.meta[_ORIGINS]) if _ORIGINS in thing.meta else p.UNKNOWN
 
 
 def owner(thing: ir.Node | ir.Value) -> str:
@@ -35,7 +35,7 @@ def give(thing: ir.Node | ir.Value, inherited: p.Origins) -> None:
 def copy(source: ir.Node, target: ir.Node) -> None:
     """A node that took another's place is where it was."""
     target.meta[_ORIGINS] = origins(source)
-    if source.meta.get(_MERGED):
+    if _MERGED in source.meta:
         target.meta[_MERGED] = True
 
 
@@ -68,11 +68,11 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
     for scope in scopes(model):
         for node in scope.graph:
             own = origins(node)
-            if node.meta.get(_MERGED) and p.NAMESPACE in node.metadata_props:
+            if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
                 node.metadata_props.update(hierarchy.torch_metadata(own, label(node), node.op_type))
             _replace_tags(node.metadata_props, hierarchy.metadata(own))
         for value in scope.graph.initializers.values():
-            if value.meta.get(_MERGED):
+            if _MERGED in value.meta:
                 _replace_tags(value.metadata_props, hierarchy.metadata(origins(value)))
 
 

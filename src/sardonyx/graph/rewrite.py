@@ -7,6 +7,7 @@ running again without it (`forbidden`), and the state after any number of rewrit
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,7 +47,7 @@ class Log:
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
 
 
-class _LimitReached(Exception):  # noqa: N818  a signal, not an error
+class _LimitReached(Exception):
     """The asked-for number of rewrites has been made."""
 
 
@@ -67,7 +68,7 @@ class Rewriter:
         self._rules = rules
         self._limit = limit
         self._forbidden = forbidden
-        self._progress = progress or (lambda _: None)
+        self._progress: Callable[[str], None] = progress or _silent
         self._log = Log(tallies={rule.name: Tally() for rule in rules})
         self._refusals: dict[tuple[str, str, ir.Node], Refusal] = {}
         self._index: dict[str, dict[ir.Node, None]] = defaultdict(dict)
@@ -82,7 +83,7 @@ class Rewriter:
         self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
 
     def run(self) -> Log:
-        """To the fixed point: infer shapes, run every rule until none applies, and again while that changed anything."""
+        """Infer shapes, run every rule until none applies, and again while that changed anything."""
         try:
             while True:
                 self._facts.infer()
@@ -127,8 +128,8 @@ class Rewriter:
                 continue
             found = rule.match(node, self._facts)
             if isinstance(found, Match):
-                match = found
-                self._carry_out(rule, lambda: self._transactions.replace(match, lambda op: rule.rewrite(match, op)), match)
+                rewrite = functools.partial(rule.rewrite, found)
+                self._carry_out(rule, functools.partial(self._transactions.replace, found, rewrite), found)
             elif found is not None:
                 self._refuse(rule, found)
 
@@ -136,11 +137,12 @@ class Rewriter:
         for proposal in rule.propose(self._facts):
             match proposal:
                 case Proposal(match=match, rewrite=rewrite):
-                    self._carry_out(rule, lambda m=match, r=rewrite: self._transactions.replace(m, r), match)
+                    self._carry_out(rule, functools.partial(self._transactions.replace, match, rewrite), match)
                 case Drop(value=value):
-                    self._carry_out(rule, lambda v=value: self._transactions.drop(v), value)
+                    self._carry_out(rule, functools.partial(self._transactions.drop, value), value)
                 case Share(duplicate=duplicate, kept=kept):
-                    self._carry_out(rule, lambda d=duplicate, k=kept: self._transactions.share(d, k), duplicate)
+                    share = functools.partial(self._transactions.share, duplicate, kept)
+                    self._carry_out(rule, share, duplicate)
                 case Refused():
                     self._refuse(rule, proposal)
 
@@ -182,6 +184,10 @@ class Rewriter:
         )
 
 
+def _silent(_: str) -> None:
+    """Nobody listens."""
+
+
 def root_name(match: Match) -> str:
     """The stable key of a rewrite within its rule: the first value it replaces."""
     return next((value.name for value in match.replaced if value.name), None) or label(match.root)
@@ -214,5 +220,5 @@ def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 def _source(rule: Rule) -> str:
     work = getattr(type(rule), "rewrite", None) or getattr(type(rule), "propose", None)
-    code = getattr(work, "__code__", None)
-    return f"{type(rule).__module__.replace('.', '/')}.py:{code.co_firstlineno}" if code is not None else type(rule).__name__
+    file, code = type(rule).__module__.replace(".", "/"), getattr(work, "__code__", None)
+    return f"{file}.py:{code.co_firstlineno}" if code is not None else file

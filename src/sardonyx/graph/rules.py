@@ -5,16 +5,16 @@ A rule proposes; the driver in `rewrite` alone changes the graph.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.record import Accuracy
-
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,34 +74,31 @@ class Proposal:
     rewrite: Callable[[Builder], Replacement]
 
 
-class Rule(Protocol):
+class Rule(ABC):
     """What every rule says of itself."""
 
-    name: str
-    accuracy: Accuracy
+    name: ClassVar[str]
+    accuracy: ClassVar[Accuracy]
 
 
-@runtime_checkable
-class NodeRule(Rule, Protocol):
+class NodeRule(Rule):
     """A rule that looks at one node and its surroundings."""
 
-    roots: tuple[str, ...]
-    opset: int
+    roots: ClassVar[tuple[str, ...]]
+    opset: ClassVar[int] = 1
 
+    @abstractmethod
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Whether the rule applies at this node."""
-        ...
+        """Whether the rule applies at this node; `Refused` for a near miss worth telling."""
 
+    @abstractmethod
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """What takes the place of the match."""
-        ...
+        """What takes the place of the matched nodes' outputs."""
 
 
-@runtime_checkable
-class ModelRule(Rule, Protocol):
-    """A rule that looks at the whole model; each proposal is carried out before the next is asked for."""
+class ModelRule(Rule):
+    """A rule that has to see the whole model."""
 
+    @abstractmethod
     def propose(self, graph: Facts) -> Iterator[Proposal | Drop | Share | Refused]:
-        """What to change."""
-        ...
-
+        """What to change; each proposal is carried out before the next is asked for."""

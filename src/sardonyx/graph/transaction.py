@@ -19,7 +19,7 @@ from sardonyx.graph.scopes import bodies, label
 from sardonyx.record import Event, Kind, NodeRef
 
 
-class Impossible(Exception):  # noqa: N818  an answer, not an error
+class Impossible(Exception):
     """The rewrite would change the graph's interface; nothing was done."""
 
 
@@ -129,8 +129,9 @@ class Transactions:
 
     def _pop_initializer(self, value: ir.Value) -> tuple[ir.Graph, int]:
         graph, tensor = value.graph, value.const_value
-        assert graph is not None and value.name is not None
-        assert not value.is_graph_input() and not value.is_graph_output() and not value.uses()
+        assert graph is not None
+        assert value.name is not None
+        assert not _is_needed(value), f"{value.name} is in use"
         del graph.initializers[value.name]
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0
@@ -187,7 +188,7 @@ def is_dead(node: ir.Node) -> bool:
 
 
 def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
-    """A graph output can be taken over by a value made in the same graph that is no input, constant or output itself."""
+    """A graph output can be taken over by a value made in the same graph that is no output itself."""
     if not old.is_graph_output():
         return
     maker = value.producer()
@@ -229,3 +230,7 @@ def _is_constant(node: ir.Node) -> bool:
 def _constant_bytes(node: ir.Node) -> int:
     tensor = constant_tensor(node) if _is_constant(node) else None
     return tensor.nbytes if tensor is not None else 0
+
+
+def _is_needed(value: ir.Value) -> bool:
+    return value.is_graph_input() or value.is_graph_output() or bool(value.uses())

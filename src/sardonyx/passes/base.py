@@ -6,17 +6,10 @@ A pass never changes the graph, verifies, measures or logs; it says what it foun
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Drop, Match, Proposal, Refused, Replacement, Share
-from sardonyx.record import Accuracy
+from sardonyx.graph.rules import ModelRule, NodeRule, Rule
 
 EVERYWHERE = ("portable", "ort")
 
@@ -35,11 +28,9 @@ class Example:
     refusal: str = ""
 
 
-class Pass(ABC):
-    """What all passes say of themselves."""
+class Pass(Rule):
+    """A rule with what people want to know of it."""
 
-    name: ClassVar[str]
-    accuracy: ClassVar[Accuracy]
     targets: ClassVar[tuple[str, ...]] = EVERYWHERE
     example: ClassVar[Example]
 
@@ -50,24 +41,9 @@ class Pass(ABC):
         return text.strip().splitlines()[0].rstrip(".")
 
 
-class NodePass(Pass):
+class NodePass(Pass, NodeRule):
     """A pass that looks at one node and its surroundings."""
 
-    roots: ClassVar[tuple[str, ...]]
-    opset: ClassVar[int] = 1
 
-    @abstractmethod
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Whether the pass applies at this node; `Refused` for a near miss worth telling."""
-
-    @abstractmethod
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """What takes the place of the matched nodes' outputs."""
-
-
-class ModelPass(Pass):
+class ModelPass(Pass, ModelRule):
     """A pass that has to see the whole model."""
-
-    @abstractmethod
-    def propose(self, graph: Facts) -> Iterator[Proposal | Drop | Share | Refused]:
-        """What to change; each proposal is carried out before the next is asked for."""

@@ -1,0 +1,185 @@
+"""The pipeline end to end: proof, rollback of exactly what is wrong, and never a wrong file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx.pipeline as pipeline
+from sardonyx import provenance as p
+from sardonyx.errors import OutputError, UsageError
+from sardonyx.graph import io
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Replacement
+from sardonyx.passes import ALL, Example, NodePass
+from sardonyx.pipeline import WHOLE_PASS, optimize
+from sardonyx.record import Accuracy, Run
+
+NOTHING = Example(before="", after="", near_miss="")
+TOWER = """
+    <ir_version: 10, opset_import: ["" : 18]>
+    agraph (float[N, 4] x) => (float[N, 4] y) {
+        a = Relu(x)
+        b = Identity(a)
+        c = Neg(b)
+        d = Identity(c)
+        e = Exp(d)
+        f = Identity(e)
+        y = Sqrt(f)
+    }
+"""
+
+
+class Wrong(NodePass):
+    """-x => x, which is wrong wherever it is seen."""
+
+    name = "wrong"
+    accuracy = Accuracy.EXACT
+    roots = ("Neg",)
+    example = NOTHING
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        return Match((node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        source = match.root.inputs[0]
+        assert source is not None
+        return source
+
+
+class RightButOnce(NodePass):
+    """Relu(x) => Max(x, 0), but Min where the node is the one called `broken`."""
+
+    name = "right-but-once"
+    accuracy = Accuracy.EXACT
+    roots = ("Relu",)
+    example = NOTHING
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        return Match((node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        zero = op.constant(np.zeros((), np.float32))
+        return (op.Min if match.root.outputs[0].name == "broken" else op.Max)(match.root.inputs[0], zero)
+
+
+def chain(length: int, broken: int) -> onnx.ModelProto:
+    """Relus with a Sin between each, so that each one matters."""
+    names = [f"r{i}" if i != broken else "broken" for i in range(length)]
+    nodes, last = [], "x"
+    for i, name in enumerate(names):
+        nodes += [f"s{i} = Sin({last})", f"{name} = Relu(s{i})"]
+        last = name
+    text = '<ir_version: 10, opset_import: ["" : 18]> agraph (float[N] x) => (float[N] y) {%s y = Sin(%s)}'
+    return onnx.parser.parse_model(text % ("\n".join(nodes), last))
+
+
+
+
+@pytest.mark.parametrize("mode", ["end", "each"])
+def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setattr(pipeline, "ALL", (RightButOnce(),))
+    run = optimize(chain(20, broken=13), verify=mode)  # pyright: ignore[reportArgumentType]
+    assert run.verdict is not None
+    assert run.verdict.passed
+    (undone,) = run.rolled_back
+    assert (undone.pass_name, undone.root) == ("right-but-once", "broken")
+    assert undone.reason
+    ops = {each.op_type: each.after for each in run.ops}
+    assert (ops.get("Max"), ops.get("Relu"), ops.get("Min")) == (19, 1, None)
+
+
+def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(9))
+    text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {nodes} y = Elu(s8) }}'
+    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    run = optimize(onnx.parser.parse_model(text))
+    assert [(each.pass_name, each.root) for each in run.rolled_back] == [("wrong", WHOLE_PASS)]
+    assert run.after == run.before
+
+
+def test_the_rest_goes_on_beside_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    run = optimize(onnx.parser.parse_model(TOWER))
+    assert [each.pass_name for each in run.rolled_back] == ["wrong"]
+    assert {each.op_type: each.after for each in run.ops}.get("Identity", 0) == 0
+    assert {each.op_type: each.after for each in run.ops}["Neg"] == 1
+
+
+def test_without_proof_the_wrong_pass_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: it is the proof that catches it, nothing else."""
+    monkeypatch.setattr(pipeline, "ALL", (Wrong(),))
+    run = optimize(onnx.parser.parse_model(TOWER), verify="off")
+    assert run.verdict is None
+    assert run.after.nodes == run.before.nodes - 1
+
+
+def test_the_source_is_never_changed(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(TOWER)
+    before = proto.SerializeToString()
+    optimize(proto)
+    assert proto.SerializeToString() == before
+    model = ir.from_proto(proto)
+    optimize(model)
+    assert ir.to_proto(model).SerializeToString() == ir.to_proto(ir.from_proto(proto)).SerializeToString()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(before)
+    optimize(path, tmp_path / "small.onnx")
+    assert path.read_bytes() == before
+
+
+def test_all_three_kinds_of_source_give_the_same_result(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(TOWER)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    results = [optimize(source).model for source in (path, proto, ir.from_proto(proto))]
+    assert all(model is not None for model in results)
+    assert len({io.to_proto(model).SerializeToString() for model in results if model is not None}) == 1
+
+
+def test_the_record_reads_back(tmp_path: Path) -> None:
+    path, small = tmp_path / "m.onnx", tmp_path / "s.onnx"
+    path.write_bytes(onnx.parser.parse_model(TOWER).SerializeToString())
+    run = optimize(path, small)
+    again = Run.from_json(run.to_json())
+    assert again.to_json() == run.to_json()
+    assert (again.source.sha256, again.result.sha256) == (io.sha256_of(path), io.sha256_of(small))
+    assert again.before.nodes - again.after.nodes == 3
+
+
+def test_every_node_of_the_result_has_an_owner(tmp_path: Path) -> None:
+    small = tmp_path / "s.onnx"
+    optimize(onnx.parser.parse_model(TOWER), small)
+    for node in onnx.load(small).graph.node:
+        props = {prop.key: prop.value for prop in node.metadata_props}
+        assert p.MODULE_PATH in props
+        assert p.SOURCE_MODULE in props
+
+
+def test_an_existing_output_is_left_alone_and_found_out_at_once(tmp_path: Path) -> None:
+    small = tmp_path / "s.onnx"
+    small.write_bytes(b"precious")
+    with pytest.raises(OutputError):
+        optimize(onnx.parser.parse_model(TOWER), small)
+    assert small.read_bytes() == b"precious"
+    optimize(onnx.parser.parse_model(TOWER), small, force=True)
+    assert onnx.load(small).graph.output[0].name == "y"
+
+
+def test_an_unknown_pass_gets_a_hint() -> None:
+    with pytest.raises(UsageError) as caught:
+        optimize(onnx.parser.parse_model(TOWER), only=["eliminate-identify"])
+    assert caught.value.hint is not None
+    assert "eliminate-identity" in caught.value.hint
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    run = optimize(onnx.parser.parse_model(TOWER), tmp_path / "s.onnx", dry_run=True)
+    assert not list(tmp_path.iterdir())
+    assert run.verdict is None
+    assert len(run.events) == 3
