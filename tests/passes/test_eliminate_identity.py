@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 import pytest
-from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 
+from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx.passes.eliminate_identity import EliminateIdentity
 
 PASSES = (EliminateIdentity(),)

@@ -1,6 +1,6 @@
 """What every pass test needs: a model from text, a run of chosen passes, and a comparison that does not look away.
 
-Models run in ONNX Runtime with its own optimizations off. Exact passes are compared bit by bit, signs of zeros included.
+Models run in ONNX Runtime with its own optimizations off. Exact passes are compared to the bit, signs of zeros too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ def reasons(log: Log) -> list[str]:
 
 
 def assert_same(
-    before: str | onnx.ModelProto, after: ir.Model, *, exact: bool = True, rtol: float = 1e-5, feeds: Feeds | None = None
+    before: str | onnx.ModelProto,
+    after: ir.Model,
+    *,
+    exact: bool = True,
+    rtol: float = 1e-5,
+    feeds: Feeds | None = None,
 ) -> None:
     """Both compute the same on given inputs, or on drawn ones of several sizes for every symbolic dim."""
     first, second = parse(before), ir.to_proto(after)
@@ -103,12 +108,16 @@ def draw(model: onnx.ModelProto, seed: int, dims: Mapping[str, int]) -> dict[str
     rng = np.random.default_rng(seed)
     defaults = {initializer.name for initializer in model.graph.initializer}
     return {
-        value.name: _values(rng, value.type.tensor_type, dims) for value in model.graph.input if value.name not in defaults
+        value.name: _values(rng, value.type.tensor_type, dims)
+        for value in model.graph.input
+        if value.name not in defaults
     }
 
 
 def _values(rng: np.random.Generator, tensor: onnx.TypeProto.Tensor, dims: Mapping[str, int]) -> np.ndarray:
-    shape = [d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, dims.get("*", 3)) for d in tensor.shape.dim]
+    shape = [
+        d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, dims.get("*", 3)) for d in tensor.shape.dim
+    ]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if dtype == np.bool_:
         return rng.random(shape) < 0.5

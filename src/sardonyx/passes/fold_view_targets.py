@@ -1,0 +1,80 @@
+"""Reshape(x, computed) => Reshape(x, constant).
+
+Also Expand and ConstantOfShape. The target follows from the inferred result: numbers, 0 for a dim that stays in its
+place, -1 for one other. Refuses where more than that is unknown. Helps because the arithmetic on sizes that exporters
+put before every view then has no reader left, and later passes see what the view does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.matching import operand
+from sardonyx.passes.views import reshape_target
+from sardonyx.record import Accuracy
+
+_SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
+
+
+class FoldViewTargets(NodePass):
+    """Shapes computed at run time although the result's shape is known."""
+
+    name = "fold-view-targets"
+    accuracy = Accuracy.EXACT
+    roots = tuple(_SHAPE_INPUT)
+    opset = 5  # before, Reshape had its target as an attribute
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
+            <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}> {
+                a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)  y = Reshape(a, t)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
+            <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}, int64[4] target = {0, 4, 2, 3}> {
+                a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)
+                y = Reshape(a, target)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, M] x) => (float[M, N] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+                a = Relu(x)  s = Shape(x)  n = Gather(s, zero)  m = Gather(s, one)
+                t = Concat <axis = 0> (m, n)  y = Reshape(a, t)
+            }
+        """,
+        refusal="more than one dim",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A view whose target is computed and whose result has a known shape."""
+        index = _SHAPE_INPUT[node.op_type]
+        target = operand(node, index)
+        if target is None or graph.tensor(target) is not None:
+            return None
+        if node.op_type != "Reshape":
+            known = graph.static_shape(node.outputs[0])
+            return None if known is None else Match((node,), {"target": known})
+        source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
+        if source is None or result is None:
+            return None
+        known = reshape_target(source, result)
+        if known is None:
+            return Refused("more than one dim of its result is dynamic", (node,))
+        return Match((node,), {"target": known})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The same view with its target written down."""
+        node = match.root
+        target = op.constant(np.array(match.found["target"], np.int64), "target")
+        inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])
+        changed = {"allowzero": None} if node.op_type == "Reshape" else {}
+        return op.like(node, (*inputs, target), **changed)

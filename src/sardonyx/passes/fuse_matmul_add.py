@@ -1,0 +1,107 @@
+"""MatMul(x, W) + b => Gemm(x, W, b), for matrices.
+
+Also a Gemm without its third operand. Refuses where x or W may have more than two axes, where b could enlarge the
+result, and where the product is read elsewhere. Helps because the sum is then done while the product is written.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Dim, Facts, Shape
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.matching import maker, operand
+from sardonyx.record import Accuracy
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+_BFLOAT16_SINCE = 13
+
+
+class FuseMatMulAdd(NodePass):
+    """A product of matrices plus a bias."""
+
+    name = "fuse-matmul-add"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Add",)
+    opset = 7  # before, Add and Gemm broadcast only on request
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
+                a = MatMul(x, w)  y = Add(b, a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
+                y = Gemm(x, w, b)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, M, 2] x) => (float[N, M, 3] y)
+            <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
+                a = MatMul(x, w)  y = Add(b, a)
+            }
+        """,
+        refusal="two axes",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A sum with a product of two matrices."""
+        refused: Refused | None = None
+        for side in (0, 1):
+            found = _fused(node, side, graph)
+            if isinstance(found, Match):
+                return found
+            refused = refused or found
+        return refused
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One Gemm."""
+        product, bias = match.nodes[0], match.found["bias"]
+        first, second = product.inputs[:2]
+        if product.op_type == "Gemm":
+            return op.like(product, (first, second, bias), beta=None)
+        return op.Gemm(first, second, bias)
+
+
+def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
+    """The match with the product on that side of the sum."""
+    product, bias = maker(node, side, ("MatMul", "Gemm")), node.inputs[1 - side]
+    if product is None or bias is None or operand(product, 2) is not None:
+        return None
+    value = product.outputs[0]
+    nodes = (product, node)
+    first, second = graph.shape(product.inputs[0]), graph.shape(product.inputs[1])
+    if first is None or second is None or graph.shape(bias) is None:
+        return None
+    if len(first) != 2 or len(second) != 2:
+        return Refused("an operand has not exactly two axes", nodes) if graph.tensor(bias) is not None else None
+    if not _has_kernel(graph.dtype(value) or graph.dtype(bias), graph.opset(node)) or 0 in (*first, *second):
+        return None
+    rows, columns = _result(product, first, second)
+    if not _broadcasts(graph.shape(bias) or (), rows, columns):
+        return Refused("the bias could enlarge the product", nodes)
+    if graph.sole_user(value) is not node:
+        return Refused("the product is read elsewhere", nodes)
+    return Match(nodes, {"bias": bias})
+
+
+def _has_kernel(dtype: ir.DataType | None, opset: int) -> bool:
+    return dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and opset >= _BFLOAT16_SINCE)
+
+
+def _result(product: ir.Node, first: Shape, second: Shape) -> tuple[Dim, Dim]:
+    """Rows and columns of the product of two matrices."""
+    return first[product.attributes.get_int("transA", 0)], second[1 - product.attributes.get_int("transB", 0)]
+
+
+def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:
+    """Whether the bias certainly spreads over the product and not the other way round."""
+    if len(bias) > 2:
+        return False
+    own = (rows, columns)[2 - len(bias) :]
+    return all(dim == 1 or (dim is not None and dim == size) for dim, size in zip(bias, own, strict=True))

@@ -1,0 +1,81 @@
+"""Transpose(Transpose(x, p), q) => Transpose(x, p[q]).
+
+Two that undo each other go altogether. Refuses where the value in between is read elsewhere, since then nothing would
+be saved. Helps because every Transpose copies its whole input.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.matching import maker, operand
+from sardonyx.record import Accuracy
+
+
+class MergeTransposes(NodePass):
+    """Two permutations in a row are one."""
+
+    name = "merge-transposes"
+    accuracy = Accuracy.EXACT
+    roots = ("Transpose",)
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3, 4] x) => (float[4, 3, N] y) {
+                a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3, 4] x) => (float[4, 3, N] y) { y = Transpose <perm = [2, 1, 0]> (x) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3, 4] x) => (float[4, 3, N] y, float[N, 4, 3] z) {
+                a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)  z = Neg(a)
+            }
+        """,
+        refusal="read elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Transpose of a Transpose."""
+        inner = maker(node, 0, ("Transpose",))
+        source = None if inner is None else operand(inner, 0)
+        if inner is None or source is None:
+            return None
+        nodes = (inner, node)
+        first, second = permutation(inner, graph), permutation(node, graph)
+        if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
+            return Match(nodes, {"source": source})  # reversed twice, whatever the rank
+        rank = len(first or second or ())
+        first, second = first or _reversed(rank), second or _reversed(rank)
+        perm = tuple(first[axis] for axis in second)
+        if perm == tuple(range(rank)):
+            return Match(nodes, {"source": source})
+        if graph.sole_user(inner.outputs[0]) is not node:
+            return Refused("the value in between is read elsewhere", nodes)
+        return Match(nodes, {"source": source, "perm": perm})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The source, permuted once or not at all."""
+        source: ir.Value = match.found["source"]
+        perm = match.found.get("perm")
+        return source if perm is None else op.Transpose(source, perm=perm)
+
+
+def permutation(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
+    """A Transpose's permutation; reversed where it gives none, and None where then the rank is not known."""
+    perm = node.attributes.get_ints("perm")
+    if perm is not None:
+        return tuple(perm)
+    rank = graph.rank(node.inputs[0])
+    return None if rank is None else _reversed(rank)
+
+
+def _reversed(rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))[::-1]
