@@ -48,7 +48,8 @@ class Result:
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
     monkeypatch.setitem(sys.modules, "sardonyx.pipeline", SimpleNamespace(optimize=stage.optimize))
-    monkeypatch.setitem(sys.modules, "sardonyx.proof", SimpleNamespace(verify=stage.verify))
+    compare = SimpleNamespace(verify=stage.verify, DEFAULT_SEEDS=(0, 1))
+    monkeypatch.setitem(sys.modules, "sardonyx.verify.compare", compare)
     return stage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TextIO
 
 from sardonyx.errors import OutputError, SardonyxError
@@ -64,7 +64,7 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(shown: bool) -> Iterator[Progress | None]:
+def progress(shown: bool) -> Generator[Progress | None]:
     """A progress line on standard error while it is a terminal; nothing otherwise."""
     if not shown or not sys.stderr.isatty():
         yield None

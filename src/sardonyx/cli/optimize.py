@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -93,6 +93,8 @@ def optimize(
     if not dry_run:  # nothing is worse than an hour's work with nowhere to put it
         for path in filter(None, (destination, record)):
             check_free(str(path), force=force)
+    limits: dict[str, Any] = {"max_opset": max_opset} if max_opset is not None else {}
+    limits |= {"keep_opset": True} if keep_opset else {}
     with progress(not quiet) as report:
         run = run_optimize(
             model,
@@ -106,16 +108,17 @@ def optimize(
             threads=threads,
             force=force,
             external=external,
-            max_opset=max_opset,
-            keep_opset=keep_opset,
             dry_run=dry_run,
             progress=report,
+            **limits,
         )
     if record is not None:
         _write_record(run, record, force=force)
     _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
-    if run.status != "done":
+    if run.status != "done" and as_json:
         raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
+    if run.status != "done":  # the text has said so
+        return VerificationFailed.exit_code
     gate.check(gates, gate.measures_of_run(run))
     return 0
 

@@ -48,10 +48,18 @@ def verify(
     reject_both("--quiet", quiet, "--verbose", verbose)
     gates = [gate.parse(text, gate.OF_VERDICT) for text in fail_if or ()]
 
-    from sardonyx.proof import verify as run_verify
+    from sardonyx.verify.compare import DEFAULT_SEEDS
+    from sardonyx.verify.compare import verify as run_verify
 
     with progress(not quiet) as report:
-        verdict = run_verify(reference, candidate, inputs=inputs, seed=seed, threads=threads, progress=report)
+        verdict = run_verify(
+            reference,
+            candidate,
+            inputs=inputs,
+            seeds=[seed + step for step in range(len(DEFAULT_SEEDS))],
+            threads=threads,
+            progress=None if report is None else lambda text: report(text, None),
+        )
     style, pair = style_for(sys.stdout), (str(reference), str(candidate))
     if as_json:
         put_json(msgspec.json.encode(verdict))
@@ -59,7 +67,9 @@ def verify(
         put(verdict_sentence(verdict, *pair, style) + "\n")
     else:
         put(render_verdict(verdict, *pair, style, verbose=verbose))
-    if not verdict.passed:
+    if not verdict.passed and as_json:
         raise VerificationFailed("the two models do not compute the same")
+    if not verdict.passed:  # the text has said so
+        return VerificationFailed.exit_code
     gate.check(gates, gate.measures_of_verdict(verdict))
     return 0
