@@ -1,0 +1,53 @@
+"""The pass that CONTRIBUTING.md shows works as shown."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import onnx.parser
+import pytest
+
+from sardonyx.graph import io
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rewrite import Log, Rewriter
+from sardonyx.passes import Pass
+
+PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pass:
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code
+    path = tmp_path / "eliminate_double_negation.py"
+    path.write_text(code[1])
+    spec = importlib.util.spec_from_file_location("shown_pass", path)
+    assert spec
+    assert spec.loader
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "shown_pass", module)
+    spec.loader.exec_module(module)
+    return module.EliminateDoubleNegation()
+
+
+def run(one: Pass, text: str) -> tuple[list[str], Log]:
+    model = io.from_proto(onnx.parser.parse_model(text))
+    log = Rewriter(Facts(model), [one]).run()
+    return [node.op_type for node in model.graph], log
+
+
+def test_the_example_comes_out_as_promised(shown: Pass) -> None:
+    after = [node.op_type for node in onnx.parser.parse_model(shown.example.after).graph.node]
+    assert run(shown, shown.example.before)[0] == after == ["Exp", "Relu"]
+    assert shown.algebra == "-(-x) => x"
+
+
+def test_the_near_miss_is_refused_for_the_reason_given(shown: Pass) -> None:
+    ops, log = run(shown, shown.example.near_miss)
+    assert ops == ["Exp", "Neg", "Neg", "Relu"]
+    assert any(shown.example.refusal in refusal.reason for refusal in log.refusals)

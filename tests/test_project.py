@@ -1,0 +1,101 @@
+"""The frame itself: what the project says of itself in its files is true."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sardonyx
+from sardonyx.passes import ALL
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LONGEST = 320  # lines of a source file that is still one thing
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def package_names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=~! ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+
+
+def test_the_version_is_written_once_and_installed() -> None:
+    assert importlib.metadata.version("sardonyx") == PROJECT["project"]["version"]
+    assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_requirement_is_pinned_for_the_tests() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    needed = package_names([*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"]])
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins)
+    assert needed <= {pin.split("==")[0].lower() for pin in pins}
+    assert "torch==2.13.0" in pins, "a looser pin may pull several GB of CUDA packages"
+
+
+def test_the_tests_run_on_the_pinned_versions() -> None:
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for name in package_names(PROJECT["project"]["dependencies"]):
+        pinned = next(version for pin, version in pins.items() if pin.lower() == name)
+        assert importlib.metadata.version(name).split("+")[0] == pinned, name
+
+
+def test_every_public_verb_is_there() -> None:
+    assert {"optimize", "verify", "inspect"} <= set(sardonyx.__all__)
+    for verb in sardonyx.__all__:
+        assert callable(getattr(sardonyx, verb))
+
+
+def test_source_files_are_still_one_thing() -> None:
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_every_pass_has_its_row_in_the_docs() -> None:
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \| (.+?) \| (\w+) \|", (ROOT / "docs" / "passes.md").read_text(), re.MULTILINE
+    )
+    documented = {name: (algebra.strip("`"), accuracy) for name, algebra, accuracy in rows}
+    assert documented == {one.name: (one.algebra.replace("|", "\\|"), str(one.accuracy)) for one in ALL}
+
+
+def test_the_notes_passes_are_mapped_to_ours() -> None:
+    text = (ROOT / "docs" / "passes.md").read_text().split("## The twelve")[1]
+    rows = re.findall(r"^\| \d+ \| (\w+) \| (.+?) \|", text, re.MULTILINE)
+    assert len(rows) == 12
+    ours = {name for _, names in rows for name in re.findall(r"`([a-z0-9-]+)`", names)}
+    assert ours <= {one.name for one in ALL}
+    assert all(re.search(r"`[a-z0-9-]+`", names) for _, names in rows)
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    decisions = {path.name for path in folder.glob("[0-9]*.md")}
+    assert set(re.findall(r"\(([0-9][^)]*\.md)\)", index)) == decisions
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_nothing_of_the_makers_machine_is_in_the_files() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    home = re.compile(rb"/(root|home/\w+|work)/")
+    files = [ROOT / os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
+    assert [str(file) for file in files if file.is_file() and home.search(file.read_bytes())] == []
+
+
+def test_ci_runs_the_tests() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().rstrip().endswith("make test")
