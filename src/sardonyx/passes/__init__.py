@@ -10,6 +10,7 @@ from sardonyx.passes.eliminate_add_zero import EliminateAddZero
 from sardonyx.passes.eliminate_identity import EliminateIdentity
 from sardonyx.passes.eliminate_noop_arithmetic import EliminateNoopArithmetic
 from sardonyx.passes.eliminate_noop_shape import EliminateNoopShape
+from sardonyx.passes.fold_constants import FoldConstants
 from sardonyx.passes.fold_shapes import FoldShapes
 from sardonyx.passes.fold_view_targets import FoldViewTargets
 from sardonyx.passes.fold_weight_views import FoldWeightViews
@@ -30,6 +31,7 @@ ALL: tuple[Pass, ...] = (
     FoldViewTargets(),
     AbsorbTranspose(),
     FoldWeightViews(),
+    FoldConstants(),
     ShareConstants(),
     ShareSubexpressions(),
     MergeReshapes(),

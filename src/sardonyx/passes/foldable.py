@@ -1,0 +1,86 @@
+"""What may be evaluated ahead of time, and how many bytes that may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.facts import RANDOM, Facts
+
+LARGE = 1 << 20  # constants from this size on are not held in memory
+PER_NODE = 1 << 16  # bytes one folded node may add to the model
+PER_MODEL = 1 << 20  # bytes all of them may add, or this part of the model where that is more:
+PART = 32
+SHARES = 16  # one node may take this part of what the model has to spend, where that is more
+MANY = 256  # readers from which on a constant is not followed
+
+GROWS = "would grow the model past its budget"
+OUTPUT = "the graph's output would lose its name"
+FAILED = "no engine here can evaluate it"
+
+_NEVER = RANDOM | {
+    "Constant", "Dropout", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
+    "SequenceConstruct", "SequenceEmpty", "SplitToSequence", "Optional", "OptionalHasElement", "OptionalGetElement",
+}  # fmt: skip
+_A = ir.AttributeType
+_PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
+_GIVEN_UP = "sardonyx.cannot-be-evaluated"
+
+
+def is_foldable(node: ir.Node, graph: Facts) -> bool:
+    """Whether the operator is one that may be evaluated ahead of time."""
+    if node.domain != "" or node.op_type in _NEVER or _GIVEN_UP in node.meta or not any(node.inputs):
+        return False
+    if any(attribute.is_ref() or attribute.type not in _PLAIN for attribute in node.attributes.values()):
+        return False
+    return "seed" not in node.attributes and node.op_identifier() not in graph.model.functions
+
+
+def give_up(node: ir.Node) -> None:
+    """Remember that no engine can evaluate a node: it would fail again in every sweep."""
+    node.meta[_GIVEN_UP] = True
+
+
+def divides_safely(node: ir.Node, graph: Facts) -> bool:
+    """Whether an integer division cannot trap: a processor may end the process at x / 0 and at lowest / -1."""
+    if node.op_type not in ("Div", "Mod"):
+        return True
+    divisor = node.inputs[1]
+    dtype = graph.dtype(divisor)
+    if dtype is not None and dtype.is_floating_point():
+        return True
+    array = graph.array(divisor)
+    return array is not None and not np.isin(array.astype(np.int64), (0, -1)).any()
+
+
+def freed_bytes(value: ir.Value | None, readers: set[ir.Node], graph: Facts) -> int:
+    """The bytes of a constant that nothing but `readers` reads; counted in parts where several do."""
+    tensor = graph.tensor(value)
+    if value is None or tensor is None or value.is_graph_output() or len(value.uses()) > MANY:
+        return 0
+    users = {use.node for use in value.uses()}
+    return tensor.nbytes // len(users) if users <= readers else 0
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many bytes folding may still add."""
+
+    per_node: int
+    left: int
+
+    @classmethod
+    def of(cls, graph: Facts) -> Budget:
+        """What a model of this size can spend."""
+        constants = (v.const_value for scope in graph.live_scopes() for v in scope.graph.initializers.values())
+        total = max(PER_MODEL, sum(tensor.nbytes for tensor in constants if tensor is not None) // PART)
+        return cls(max(PER_NODE, total // SHARES), total)
+
+    def take(self, growth: int) -> bool:
+        """Whether that many more bytes are allowed; they are then spent."""
+        if growth > min(self.per_node, self.left):
+            return False
+        self.left -= max(growth, 0)
+        return True

@@ -1,0 +1,95 @@
+"""Folding of nodes that read large weights, one at a time.
+
+Each is evaluated once to see that it can be; a large result is then forgotten and computed anew whenever it is read, so
+that memory follows the largest weight and not their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.facts import Evaluate, Facts
+from sardonyx.graph.rules import Match, Proposal, Refused
+from sardonyx.graph.tensors import ComputedTensor
+from sardonyx.passes.evaluation import ConstantModel, Form, as_constants, as_tensor
+from sardonyx.passes.foldable import (
+    FAILED,
+    GROWS,
+    LARGE,
+    OUTPUT,
+    Budget,
+    divides_safely,
+    freed_bytes,
+    give_up,
+    is_foldable,
+)
+
+LARGEST = 1 << 27  # bytes around one node beyond which it is not evaluated at all
+TOO_LARGE = "too large to evaluate"
+
+_VIEWS = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})  # need no evaluation
+
+
+def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
+    """Every such node of the model."""
+    for scope in graph.live_scopes():
+        for node in scope.graph:
+            if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_large_constants(node, graph):
+                continue
+            wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
+            reason = _refusal(node, wanted, graph, budget)
+            yield Refused(reason, (node,)) if reason is not None else _fold(node, wanted, graph, engine)
+
+
+def _reads_large_constants(node: ir.Node, graph: Facts) -> bool:
+    tensors = [graph.tensor(value) for value in node.inputs if value is not None]
+    sizes = [tensor.nbytes for tensor in tensors if tensor is not None]
+    return len(sizes) == len(tensors) and max(sizes) > LARGE and divides_safely(node, graph)
+
+
+def _form(value: ir.Value, graph: Facts) -> Form:
+    return Form(graph.dtype(value), graph.static_shape(value))
+
+
+def _refusal(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, budget: Budget) -> str | None:
+    if any(value.is_graph_output() for value in wanted):
+        return OUTPUT
+    results = [form.bytes for form in wanted.values()]
+    size = sum(result for result in results if result is not None)
+    inputs = dict.fromkeys(node.inputs)
+    held = sum(tensor.nbytes for value in inputs if (tensor := graph.tensor(value)) is not None)
+    if None in results or size + held > LARGEST:
+        return TOO_LARGE
+    freed = sum(freed_bytes(value, {node}, graph) for value in inputs)
+    return None if budget.take(size - freed) else GROWS
+
+
+def _fold(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, engine: Evaluate) -> Proposal | Refused:
+    model = ConstantModel((node,), graph)
+    arrays = model.evaluate(wanted, engine)
+    if arrays is None:
+        give_up(node)
+        return Refused(FAILED, (node,))
+    found = zip(wanted.items(), arrays, strict=True)
+    tensors = [_kept(model, value, form, array, engine) for (value, form), array in found]
+    return Proposal(Match((node,), outputs=tuple(wanted)), partial(as_constants, tensors))
+
+
+def _kept(model: ConstantModel, value: ir.Value, form: Form, array: np.ndarray, engine: Evaluate) -> ir.TensorProtocol:
+    """A small result as it is, a large one as the recipe for it."""
+    assert form.dtype is not None
+    assert form.shape is not None
+    if array.nbytes <= LARGE:
+        return as_tensor(array, form.dtype)
+
+    def compute() -> np.ndarray:
+        again = model.evaluate({value: form}, engine)
+        if again is None:
+            raise AssertionError(f"{value.name} could be computed once, but not again")
+        return again[0]
+
+    return ComputedTensor(form.dtype, form.shape, compute)
