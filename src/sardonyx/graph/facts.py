@@ -185,7 +185,7 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             return None
         match name:
             case "value" if attribute.type == ir.AttributeType.TENSOR:
-                return attribute.as_tensor()
+                return cast("ir.TensorProtocol", attribute.value)  # as_tensor() costs as much as the rest of a match
             case "value_int":
                 return ir.tensor(attribute.as_int(), dtype=ir.DataType.INT64)
             case "value_float":

@@ -81,6 +81,10 @@ class Rewriter:
                 taken.update(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
         self._transactions = Transactions(facts, Names(taken))
         self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
+        self._watching: dict[str, list[dict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator
+        for rule in rules:
+            for root in rule.roots if isinstance(rule, NodeRule) else ():
+                self._watching[root].append(self._pending[rule.name])
 
     def run(self) -> Log:
         """Infer shapes, run every rule until none applies, and again while that changed anything."""
@@ -99,8 +103,8 @@ class Rewriter:
         changed = False
         while True:
             for rule in self._rules:
-                if isinstance(rule, NodeRule):
-                    self._pending[rule.name] = {node: None for root in rule.roots for node in self._index[root]}
+                for root in rule.roots if isinstance(rule, NodeRule) else ():
+                    self._pending[rule.name].update(self._index[root])
             before = len(self._log.events)
             self._sweep(everything=True)
             while any(self._pending.values()):
@@ -173,9 +177,8 @@ class Rewriter:
         for node in change.added:
             self._index[_key(node)][node] = None
         for node in _around((*change.added, *change.neighbours)):
-            for rule in self._rules:
-                if isinstance(rule, NodeRule) and _key(node) in rule.roots:
-                    self._pending[rule.name][node] = None
+            for pending in self._watching.get(_key(node), ()):
+                pending[node] = None
 
     def _refuse(self, rule: Rule, refused: Refused) -> None:
         node = refused.nodes[-1]
