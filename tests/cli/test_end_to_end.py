@@ -117,6 +117,8 @@ def test_bad_files_are_one_line_a_hint_and_nothing_left(tmp_path: Path, command:
         ["inspect", bad],
         ["inspect", tmp_path / "missing.onnx"],
         ["verify", bad, bad],
+        ["optimize", tmp_path],
+        ["optimize", "."],
     ):
         done = command(*arguments)
         assert (done.code, done.out) == (1, "")

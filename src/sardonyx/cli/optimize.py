@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,20 +80,13 @@ def optimize(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
-    gates = [gate.parse(text) for text in fail_if or ()]
-    unproven = next((asked for asked in gates if asked.needs_verdict), None)
-    if unproven and (dry_run or verify is Proof.OFF):
-        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off and --dry-run")
-    destination = output or model.with_name(f"{model.stem}.optimized.onnx")
-    if record is not None and record.resolve() == destination.resolve():
-        raise UsageError("--record and --output name the same file", hint="give them different names")
+    gates = _gates(fail_if or (), provable=not dry_run and verify is not Proof.OFF)
+    destination = output or model.parent / f"{model.stem}.optimized.onnx"
+    if not dry_run:
+        _check_destinations(destination, record, force=force)
 
-    from sardonyx.graph.place import check_free
     from sardonyx.pipeline import optimize as run_optimize
 
-    if not dry_run:  # nothing is worse than an hour's work with nowhere to put it
-        for path in filter(None, (destination, record)):
-            check_free(str(path), force=force)
     limits: dict[str, Any] = {"max_opset": max_opset} if max_opset is not None else {}
     limits |= {"keep_opset": True} if keep_opset else {}
     with progress(not quiet) as report:
@@ -115,6 +109,29 @@ def optimize(
     if record is not None:
         _write_record(run, record, force=force)
     _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
+    return _outcome(run, gates, as_json=as_json)
+
+
+def _gates(texts: Sequence[str], *, provable: bool) -> list[gate.Gate]:
+    gates = [gate.parse(text) for text in texts]
+    unproven = next((asked for asked in gates if asked.needs_verdict), None)
+    if unproven and not provable:
+        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off and --dry-run")
+    return gates
+
+
+def _check_destinations(output: Path, record: Path | None, *, force: bool) -> None:
+    """Refuse at once what could not be written after all the work."""
+    if record is not None and record.resolve() == output.resolve():
+        raise UsageError("--record and --output name the same file", hint="give them different names")
+
+    from sardonyx.graph.place import check_free
+
+    for path in filter(None, (output, record)):
+        check_free(str(path), force=force)
+
+
+def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
     if run.status != "done" and as_json:
         raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
     if run.status != "done":  # the text has said so
