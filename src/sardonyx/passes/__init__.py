@@ -14,6 +14,8 @@ from sardonyx.passes.fold_constants import FoldConstants
 from sardonyx.passes.fold_shapes import FoldShapes
 from sardonyx.passes.fold_view_targets import FoldViewTargets
 from sardonyx.passes.fold_weight_views import FoldWeightViews
+from sardonyx.passes.fuse_batch_norm import FuseBatchNorm
+from sardonyx.passes.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.fuse_matmul_add import FuseMatMulAdd
 from sardonyx.passes.merge_reshapes import MergeReshapes
 from sardonyx.passes.merge_transposes import MergeTransposes
@@ -36,6 +38,8 @@ ALL: tuple[Pass, ...] = (
     ShareSubexpressions(),
     MergeReshapes(),
     MergeTransposes(),
+    FuseBatchNorm(),
+    FuseConvAffine(),
     FuseMatMulAdd(),
     DropDeadNodes(),
     DropUnusedInitializers(),

@@ -1,0 +1,100 @@
+"""Conv(x, W, b) * s + t => Conv(x, s * W, s * b + t).
+
+For Mul, Add, Sub and Div after a Conv or ConvTranspose, with a constant that has at most one number per output channel
+and does not enlarge the result. Never before a convolution: its padding would have to be shifted too. Refuses where
+the value in between is needed elsewhere, or the constant varies within a channel. Helps because the arithmetic then
+costs nothing at run time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.channels import CONVOLUTIONS, Linear, linear_before, rebuilt
+from sardonyx.record import Accuracy
+
+
+class FuseConvAffine(NodePass):
+    """Arithmetic with constants into the convolution before it."""
+
+    name = "fuse-conv-affine"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Mul", "Add", "Sub", "Div")
+    opset = 7  # before, operands were broadcast by an attribute
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
+                float[2, 1, 1, 1] w = {1.0, 2.0}, float[2, 1, 1] s = {2.0, 4.0}, float[1, 2, 1, 1] t = {1.0, -1.0}
+            > { a = Conv(x, w)  b = Mul(s, a)  y = Sub(b, t) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
+            <float[2, 1, 1, 1] w = {2.0, 8.0}, float[2] b = {-1.0, 1.0}> { y = Conv(x, w, b) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 1, 4, 2] x) => (float[N, 2, 4, 2] y)
+            <float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] s = {2.0, 4.0}> { a = Conv(x, w)  y = Mul(a, s) }
+        """,
+        refusal="varies within a channel",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A convolution's result, read only here, and a constant."""
+        for place, value in enumerate(node.inputs):
+            constant = graph.array(node.inputs[1 - place])
+            if constant is None:
+                continue
+            found = linear_before(value, node, graph, CONVOLUTIONS)
+            if isinstance(found, str):
+                return Refused(found, (node,))
+            if found is not None:
+                return _matched(node, found, constant, constant_first=place == 1)
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The convolution with the arithmetic in its weight and bias."""
+        return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
+
+
+def _matched(node: ir.Node, found: Linear, constant: np.ndarray, *, constant_first: bool) -> Match | Refused | None:
+    nodes = (found.node, node)
+    numbers = _per_channel(constant, found)
+    if numbers is None:
+        return Refused("the constant varies within a channel", nodes)
+    ones, zeros = np.ones(found.channels), np.zeros(found.channels)
+    match node.op_type, constant_first:
+        case "Mul", _:
+            scale, shift = numbers, zeros
+        case "Add", _:
+            scale, shift = ones, numbers
+        case "Sub", False:
+            scale, shift = ones, -numbers
+        case "Sub", True:
+            scale, shift = -ones, numbers
+        case "Div", False:
+            with np.errstate(all="ignore"):  # what is not finite is refused
+                scale, shift = 1.0 / numbers, zeros
+        case _:
+            return None
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        return Refused("the constant gives no finite scale", nodes)
+    return Match(nodes, {"linear": found, "scale": scale, "shift": shift})
+
+
+def _per_channel(constant: np.ndarray, found: Linear) -> np.ndarray | None:
+    """The constant as one number for every output channel; None where it has more to say or enlarges the result."""
+    rank = len(found.weight.shape)
+    if constant.ndim > rank:
+        return None
+    shape = (1,) * (rank - constant.ndim) + constant.shape
+    if any(dim != 1 for axis, dim in enumerate(shape) if axis != 1) or shape[1] not in (1, found.channels):
+        return None
+    return np.broadcast_to(constant.astype(np.float64).reshape(-1), (found.channels,))
