@@ -26,10 +26,11 @@ def test_a_name_is_never_longer_than_allowed(text: str, longest: int) -> None:
     assert shown[:3] == words.visible(text)[:3]
 
 
-@given(st.integers(-(10**15), 10**15))
+@given(st.integers(-(10**14), 10**14))
 def test_a_size_is_within_half_a_digit_of_the_truth(octets: int) -> None:
     number, unit = words.size(octets).replace("−", "-").split(" ")
     scale = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+    assert abs(float(number)) < 1000
     step = 0.5 if "." not in number else 0.05
     assert abs(float(number) * scale - octets) <= step * scale * 1.0001
 

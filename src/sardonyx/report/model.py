@@ -49,7 +49,7 @@ def _facts(found: Inspection, view: View) -> list[str]:
         "file": words.size(found.file_bytes) if found.file_bytes else "in memory",
         "weights": f"{words.size(counts.bytes)} in {words.plural(counts.initializers, 'initializer')}",
         "parameters": words.count(found.parameters),
-        "nodes": f"{words.count(counts.nodes)} and {words.plural(counts.constants, 'Constant')}",
+        "nodes": f"{words.count(counts.nodes)}, and {words.plural(counts.constants, 'Constant')} apart",
     }
     if view.verbose:
         facts |= {words.name(key): words.name(value, 100) for key, value in found.metadata.items()}
@@ -92,7 +92,7 @@ def _inside(found: Inspection, view: View) -> list[str]:
         for f in found.functions
     ]
     lines += [
-        f"  body {words.name(body.attribute)} of {body.op_type} {words.name(body.node)}: "
+        f"  body {words.name(body.attribute)} of {words.name(body.op_type)} {words.name(body.node)}: "
         + words.plural(body.nodes, "node")
         for body in found.bodies
     ]
