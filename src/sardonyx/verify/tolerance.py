@@ -16,13 +16,17 @@ from sardonyx.record import Accuracy
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 # Allowed error in units of eps, elementwise and as a root mean square, for other roundings of the same function.
+# Types narrower than single precision cannot spare as much: 64 eps of float16 are six percent.
 REASSOCIATED_MAX = 64.0
-REASSOCIATED_RMS = 16.0
+REASSOCIATED_RMS = 8.0
+NARROW_MAX = 4.0
+NARROW_RMS = 1.0
 # Another function close by: relative to the value and the output's scale, whatever the type.
 APPROXIMATE_MAX = 5e-3
 APPROXIMATE_RMS = 1e-3
 # A result may be this many times farther off than the reference is from itself when its roundings are disturbed.
 NOISE_FACTOR = 4.0
+_SINGLE_EPS = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ def limit(dtype: np.dtype[Any], accuracy: Accuracy, noise: Difference | None = N
     if accuracy is Accuracy.EXACT:
         return Limit(0.0, 0.0)
     eps = epsilon(dtype)
-    rtol, rms = REASSOCIATED_MAX * eps, REASSOCIATED_RMS * eps
+    narrow = eps > _SINGLE_EPS
+    rtol = (NARROW_MAX if narrow else REASSOCIATED_MAX) * eps
+    rms = (NARROW_RMS if narrow else REASSOCIATED_RMS) * eps
     if accuracy is Accuracy.APPROXIMATES:
         rtol, rms = max(rtol, APPROXIMATE_MAX), max(rms, APPROXIMATE_RMS)
     if noise is not None:

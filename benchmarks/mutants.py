@@ -1,0 +1,195 @@
+"""The mutation score of the verifier: how many planted faults it finds, and which it does not and why.
+
+    python benchmarks/mutants.py [--seed N] [--per-kind N] [--only MODEL]
+
+A mutant counts when it still runs. One that gives the same answers as its original in double precision is no fault at
+all (a key's bias shifts every score of a row alike, and softmax does not see it): those are listed apart. As a control,
+the original rewritten by the runtime's own optimizer must pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import mutations
+import numpy as np
+import onnx
+import onnxruntime
+import subjects
+from onnx import AttributeProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import Session
+from sardonyx.verify import Oracle
+
+SAME_IN_DOUBLE = 1e-11  # of the output's scale: seven digits below what single precision resolves
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one mutant."""
+
+    model: str
+    kind: str
+    number: int
+    result: str  # caught | escaped | equivalent
+    moved: float  # how far the answers move in double precision, of the output's scale; nan if not asked
+
+
+def mutants(
+    model: onnx.ModelProto, kind: str, count: int, rng: np.random.Generator
+) -> list[tuple[int, onnx.ModelProto]]:
+    """Up to `count` mutants of one kind, at sites drawn without repetition."""
+    total = sum(1 for _ in mutations.KINDS[kind](_copy(model), np.random.default_rng(0)))
+    chosen = sorted(rng.permutation(total)[:count])
+    made: list[tuple[int, onnx.ModelProto]] = []
+    for number in chosen:
+        mutant = _copy(model)
+        plant = list(mutations.KINDS[kind](mutant, np.random.default_rng(number)))[number]
+        plant()
+        made.append((int(number), mutant))
+    return made
+
+
+def judge(name: str, model: onnx.ModelProto, per_kind: int, seed: int, kinds: list[str] | None = None) -> list[Outcome]:
+    """Plant faults of every kind in one model and hold each mutant against the original."""
+    rng = np.random.default_rng(seed)
+    oracle = Oracle(model, threads=1)
+    probe = subjects.feeds(model, np.random.default_rng(seed))
+    outcomes: list[Outcome] = []
+    for kind in kinds or list(mutations.KINDS):
+        for number, mutant in mutants(model, kind, per_kind, rng):
+            if not _runs(mutant, probe):
+                continue
+            if not oracle.check(mutant).passed:
+                outcomes.append(Outcome(name, kind, number, "caught", float("nan")))
+                continue
+            moved = moved_in_double(model, mutant, seed)
+            result = "equivalent" if moved < SAME_IN_DOUBLE else "escaped"
+            outcomes.append(Outcome(name, kind, number, result, moved))
+    return outcomes
+
+
+def moved_in_double(model: onnx.ModelProto, mutant: onnx.ModelProto, seed: int) -> float:
+    """The largest move of any output in double precision, relative to the output's scale, over three draws."""
+    worst = 0.0
+    before, after = ReferenceEvaluator(_in_double(model)), ReferenceEvaluator(_in_double(mutant))
+    for draw in range(3):
+        feeds = subjects.feeds(model, np.random.default_rng(1000 + seed + draw))
+        feeds = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in feeds.items()}
+        for a, b in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            worst = max(worst, float(np.max(np.abs(a - b)) / (np.sqrt(np.mean(a**2)) or 1.0)))
+    return worst
+
+
+def _in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with every float in double precision."""
+    wide = _copy(model)
+    single = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+    def widen(tensor: TensorProto) -> None:
+        if tensor.data_type in single:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    for graph in mutations.graphs(wide.graph):
+        for tensor in graph.initializer:
+            widen(tensor)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type in single:
+                value.type.tensor_type.elem_type = TensorProto.DOUBLE
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    widen(attribute.t)
+                elif attribute.name == "to" and attribute.i in single:
+                    attribute.i = TensorProto.DOUBLE
+    return wide
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _runs(mutant: onnx.ModelProto, feeds: subjects.Feeds) -> bool:
+    """A fault that stops the model is nobody's achievement to find."""
+    try:
+        Session(mutant, threads=1).run(feeds)
+    except RuntimeFailure:
+        return False
+    return True
+
+
+def control(model: onnx.ModelProto) -> bool:
+    """Whether the model as the runtime itself rewrites it passes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(path)
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        verdict = Oracle(model, threads=1).check(path)
+    for line in verdict.failures:
+        print("  control:", line)
+    return verdict.passed
+
+
+def main() -> int:
+    """Make the mutants, judge them, print the score; the exit code says whether it is at least 99 %."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--per-kind", type=int, default=5)
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        models = subjects.handmade() | subjects.exported(Path(folder))
+    outcomes: list[Outcome] = []
+    for name, model in models.items():
+        if options.only in (None, name):
+            right = control(model)
+            found = judge(name, model, options.per_kind, options.seed)
+            outcomes += found
+            print(f"{name:24s} {_score(found)}   rewritten by the runtime: {'passes' if right else 'FAILS'}", flush=True)
+    return report(outcomes, time.perf_counter() - began)
+
+
+def _score(outcomes: list[Outcome]) -> str:
+    count = collections.Counter(o.result for o in outcomes)
+    real = count["caught"] + count["escaped"]
+    return f"{count['caught']:4d} of {real:4d} caught, {count['equivalent']:3d} equivalent"
+
+
+def report(outcomes: list[Outcome], seconds: float) -> int:
+    """The table by kind, every escape, every equivalent, and the score."""
+    print()
+    for kind in mutations.KINDS:
+        of_kind = [o for o in outcomes if o.kind == kind]
+        if of_kind:
+            print(f"{kind:24s} {_score(of_kind)}")
+    print()
+    for o in outcomes:
+        if o.result == "escaped":
+            print(f"escaped     {o.model}: {o.kind} #{o.number}: moves the output by {o.moved:.2g} of its scale")
+    for o in outcomes:
+        if o.result == "equivalent":
+            print(f"equivalent  {o.model}: {o.kind} #{o.number}: moves the output by {o.moved:.2g} in double precision")
+    caught = sum(o.result == "caught" for o in outcomes)
+    real = sum(o.result != "equivalent" for o in outcomes)
+    print(f"\n{caught} of {real} mutants caught: {100 * caught / max(real, 1):.1f} %, in {seconds:.0f} s")
+    return 0 if caught >= 0.99 * real else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The runtime room: cheap to import, silent, every type in and out, and a second engine where the first refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import ReferenceSession, Session, evaluate, open_engine
+
+
+def text_model(body: str, opset: int = 18, ir: int = 9) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}]>\n{body}')
+
+
+def cast_model(source: int, target: int, opset: int = 25) -> onnx.ModelProto:
+    node = helper.make_node("Cast", ["x"], ["y"], to=target)
+    graph = helper.make_graph(
+        [node],
+        "cast",
+        [helper.make_tensor_value_info("x", source, ["n"])],
+        [helper.make_tensor_value_info("y", target, ["n"])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=13)
+
+
+RELU = "g (float[n] x) => (float[n] y) { y = Relu (x) }"
+
+
+def test_importing_the_room_loads_no_runtime() -> None:
+    code = "import sys, sardonyx.runtime; sys.exit(any(m.split('.')[0] in ('onnxruntime', 'onnx') for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["path", "text", "bytes", "proto"])
+def test_a_model_loads_from_any_form(form: str, tmp_path: Path) -> None:
+    model = text_model(RELU)
+    onnx.save(model, tmp_path / "m.onnx")
+    source = {
+        "path": tmp_path / "m.onnx",
+        "text": str(tmp_path / "m.onnx"),
+        "bytes": model.SerializeToString(),
+        "proto": model,
+    }[form]
+    for engine in (Session(source), ReferenceSession(source)):
+        (y,) = engine.run({"x": np.array([-1, 2], np.float32)})
+        np.testing.assert_array_equal(y, [0, 2])
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        (TensorProto.FLOAT16, np.float16),
+        (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+        (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+        (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+        (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+        (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+        (TensorProto.INT4, ml_dtypes.int4),
+        (TensorProto.UINT4, ml_dtypes.uint4),
+        (TensorProto.INT2, ml_dtypes.int2),
+        (TensorProto.UINT2, ml_dtypes.uint2),
+        (TensorProto.INT8, np.int8),
+        (TensorProto.UINT64, np.uint64),
+        (TensorProto.DOUBLE, np.float64),
+        (TensorProto.BOOL, np.bool_),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_every_type_goes_in_and_comes_out(element: int, dtype: type, count: int) -> None:
+    numbers = np.array([1, 0, 1, -1 if np.dtype(dtype).name.startswith(("int", "float", "b")) else 1, 1], np.float32)
+    numbers = numbers[:count]
+    (small,) = Session(cast_model(TensorProto.FLOAT, element)).run({"x": numbers})
+    assert isinstance(small, np.ndarray)
+    assert small.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(small.astype(np.float32), numbers.astype(dtype).astype(np.float32))
+    (back,) = Session(cast_model(element, TensorProto.FLOAT)).run({"x": numbers.astype(dtype)})
+    np.testing.assert_array_equal(back, numbers.astype(dtype).astype(np.float32))
+
+
+def test_strings_sequences_and_optionals() -> None:
+    words = text_model("g (string[n] x) => (string[n] y) { y = Identity (x) }")
+    (y,) = Session(words).run({"x": np.array(["a", "ß"], object)})
+    assert isinstance(y, np.ndarray)
+    assert y.tolist() == ["a", "ß"]
+    parts = text_model("g (seq(float[n]) x) => (seq(float[n]) y) { y = Identity (x) }")
+    for engine in (Session(parts), ReferenceSession(parts)):
+        (z,) = engine.run({"x": [np.ones(2, np.float32), np.zeros(3, np.float32)]})
+        assert isinstance(z, list)
+        assert [np.shape(v) for v in z] == [(2,), (3,)]  # pyright: ignore[reportArgumentType]
+
+
+def test_optimizations_are_off_unless_asked_for() -> None:
+    """The runtime's own default merges Pad with MaxPool, which is wrong below zero; off, it must not."""
+    model = text_model("""g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) {
+        pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
+        padded = Pad (x, pads)
+        y = MaxPool <kernel_shape = [2, 2]> (padded)
+    }""")
+    x = -np.ones((1, 1, 2, 2), np.float32)
+    engine = Session(model)
+    (y,) = engine.run({"x": x})
+    assert isinstance(y, np.ndarray)
+    assert y[0, 0, 0, 0] == 0
+    assert engine.name.startswith("onnxruntime ")
+    assert engine.name.endswith("optimizations off")
+    assert Session(model, optimize=True).name.endswith("optimizations on")
+
+
+@pytest.mark.parametrize(("ir", "opset"), [(14, 18), (10, 27)])
+def test_what_the_runtime_is_too_old_for_runs_in_the_reference(ir: int, opset: int) -> None:
+    engine = open_engine(text_model(RELU, opset, ir))
+    assert engine.name.startswith("onnx.reference ")
+    (y,) = engine.run({"x": np.array([-1, 2], np.float32)})
+    np.testing.assert_array_equal(y, [0, 2])
+
+
+def test_a_kernel_the_runtime_lacks_is_found_in_the_reference() -> None:
+    model = text_model("g (double[n] x) => (double[n] y) { y = Erf (x) }")
+    assert open_engine(model).name.startswith("onnx.reference ")
+
+
+def test_refusals_are_one_line_and_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = text_model("g (float[n] x) => (float[n] y) { y = NoSuchOperator (x) }")
+    for action in (
+        lambda: Session(broken),
+        lambda: open_engine(broken).run({"x": np.ones(1, np.float32)}),
+        lambda: Session(b"not a model"),
+        lambda: Session(tmp_path / "missing.onnx"),
+        lambda: Session(text_model(RELU)).run({}),
+        lambda: Session(text_model(RELU)).run({"x": np.ones(1, np.int32)}),
+        lambda: Session(text_model(RELU)).run({"x": np.ones((1, 1), np.float32)}),
+        lambda: ReferenceSession(text_model(RELU)).run({}),
+    ):
+        with pytest.raises(RuntimeFailure) as caught:
+            action()
+        assert "\n" not in caught.value.message
+        assert len(caught.value.message) < 800
+    assert capfd.readouterr() == ("", "")
+
+
+def test_evaluate_gives_what_is_fetched_in_that_order() -> None:
+    model = text_model("""g () => (float[2] double, int64[1] size) {
+        one = Constant <value = float[2] {1, 2}> ()
+        double = Add (one, one)
+        size = Shape (one)
+    }""")
+    size, double = evaluate(model, ["size", "double"])
+    np.testing.assert_array_equal(size, [2])
+    np.testing.assert_array_equal(double, [2, 4])
+    with pytest.raises(RuntimeFailure, match="'other'"):
+        evaluate(model, ["other"])
+
+
+def test_evaluate_falls_back_model_by_model() -> None:
+    model = text_model("g () => (double[1] y) { x = Constant <value = double[1] {0.5}> () y = Erf (x) }")
+    (y,) = evaluate(model, ["y"])
+    assert y.dtype == np.float64
+    assert y[0] == pytest.approx(0.5204998778)
+    broken = text_model("g () => (float[1] y) { x = Constant <value = float[1] {1}> () y = NoSuchOperator (x) }")
+    with pytest.raises(RuntimeFailure):
+        evaluate(broken, ["y"])
+
+
+def test_evaluate_keeps_small_types() -> None:
+    model = text_model("g () => (bfloat16[2] y) { y = Cast <to = 16> (x) }", opset=19)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1.5, -2], np.float32), "x"))
+    (y,) = evaluate(model, ["y"])
+    assert y.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(y.astype(np.float32), [1.5, -2])
