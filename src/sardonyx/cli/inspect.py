@@ -10,7 +10,6 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
 from sardonyx.cli.options import reject_both
-from sardonyx.report.model import inspection_sentence, render_inspection
 from sardonyx.report.view import View
 
 SUMMARY = "Show what a model is made of."
@@ -46,6 +45,7 @@ def inspect(
     reject_both("--quiet", quiet, "--verbose", verbose)
 
     from sardonyx.graph.inspector import inspect as look
+    from sardonyx.report.model import inspection_sentence, render_inspection
 
     found = look(model)
     style = style_for(sys.stdout)
