@@ -11,6 +11,8 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.scopes import Scope, label
 
+BARE_INITIALIZERS = 4  # the IR version since which an initializer need not be a graph input as well
+
 
 class Names:
     """Names that no value or node of the model has yet; given in an order that depends on the graph alone."""
@@ -78,10 +80,10 @@ class Builder:
         return self.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs))[0]
 
     def constant(self, data: np.ndarray | ir.TensorProtocol, hint: str = "const") -> ir.Value:
-        """A constant: an initializer, or a Constant node inside functions, which have none. Takes the tensor over."""
+        """A constant: an initializer, or a Constant node where there can be none. Takes the tensor over."""
         tensor = ir.tensor(data) if isinstance(data, np.ndarray) else data
         name = self._names.fresh(f"{self._base}_{hint}")
-        if self.scope.in_function:
+        if self.scope.in_function or self._facts.model.ir_version < BARE_INITIALIZERS:
             (value,) = self.node("Constant", (), {"value": tensor})
         else:
             tensor.name = name

@@ -92,6 +92,8 @@ class Transactions:
         graph.insert_before(match.root, op.nodes)
         for node in op.nodes:
             self._inherit(node, match, merged)
+            if node.domain and not op.scope.in_function:
+                self._facts.model.opset_imports.setdefault(node.domain, 1)
         if match.heir is not None:
             origins.give(match.heir, merged)
         neighbours = [user for old, _ in pairs for user in old.consumers()]
