@@ -16,6 +16,7 @@ from sardonyx.passes.fold_view_targets import FoldViewTargets
 from sardonyx.passes.fold_weight_views import FoldWeightViews
 from sardonyx.passes.fuse_batch_norm import FuseBatchNorm
 from sardonyx.passes.fuse_conv_affine import FuseConvAffine
+from sardonyx.passes.fuse_conv_relu import FuseConvRelu
 from sardonyx.passes.fuse_matmul_add import FuseMatMulAdd
 from sardonyx.passes.merge_reshapes import MergeReshapes
 from sardonyx.passes.merge_transposes import MergeTransposes
@@ -41,6 +42,7 @@ ALL: tuple[Pass, ...] = (
     FuseBatchNorm(),
     FuseConvAffine(),
     FuseMatMulAdd(),
+    FuseConvRelu(),
     DropDeadNodes(),
     DropUnusedInitializers(),
 )

@@ -15,6 +15,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from sardonyx.graph.build import BARE_INITIALIZERS
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.graph.tensors import reshaped
@@ -99,7 +100,7 @@ class _Batch:
 
 def _lift(graph: Facts) -> Iterator[Proposal]:
     """Constant nodes become initializers where a graph may have some that are no inputs."""
-    if graph.model.ir_version < 4:
+    if graph.model.ir_version < BARE_INITIALIZERS:
         return
     for scope in graph.live_scopes():
         if scope.in_function:

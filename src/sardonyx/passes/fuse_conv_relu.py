@@ -1,0 +1,102 @@
+"""Relu(Conv(x)) => FusedConv(x), of ONNX Runtime.
+
+Also LeakyRelu, Sigmoid, Tanh, HardSigmoid, and Clip to constants. Standard ONNX has no such operator, so that on the
+portable target it is only told as an opportunity; on the other it is done for single precision, the one type the
+runtime has a kernel for. Refuses where the convolution's result is needed elsewhere. Helps because the activation is
+then applied while the result is still in the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.channels import USED_ELSEWHERE
+from sardonyx.record import Accuracy
+
+_LIMIT = float(np.finfo(np.float32).max)
+_CLIP_TAKES_INPUTS = 11
+
+
+class FuseConvRelu(NodePass):
+    """An activation into the convolution before it."""
+
+    name = "fuse-conv-relu"
+    accuracy = Accuracy.EXACT
+    roots = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Clip")
+    opset = 7
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
+            <float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}> {
+                a = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu(a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
+            <float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}> {
+                y = com.microsoft.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, w)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 1, 1, 1] w = {1.0, 2.0}> {
+                a = Conv(x, w)  b = Relu(a)  y = Add(a, b)
+            }
+        """,
+        refusal="used elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A convolution in single precision whose result only the activation reads."""
+        value = node.inputs[0]
+        conv = value.producer() if value is not None else None
+        if value is None or conv is None or (conv.domain, conv.op_type) != ("", "Conv"):
+            return None
+        if graph.sole_user(value) is not node:
+            return Refused(USED_ELSEWHERE, (conv, node))
+        parameters = _parameters(node, graph)
+        if parameters is None or graph.dtype(value) != ir.DataType.FLOAT or graph.scope(node).in_function:
+            return None
+        if graph.target != "ort":
+            return Refused("needs the ort target's FusedConv", (conv, node))
+        return Match((conv, node), {"conv": conv, "parameters": parameters})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator, with all the convolution said."""
+        conv: ir.Node = match.found["conv"]
+        parameters: tuple[float, ...] = match.found["parameters"]
+        added = {"activation": match.root.op_type, "activation_params": parameters or None}
+        attributes = {**conv.attributes, **added}
+        return op.node("FusedConv", tuple(conv.inputs), attributes, domain="com.microsoft")
+
+
+def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:
+    """What the runtime wants to know of an activation; None where that is not constant."""
+    given = node.attributes
+    match node.op_type:
+        case "LeakyRelu":
+            return (given.get_float("alpha", 0.01),)
+        case "HardSigmoid":
+            return (given.get_float("alpha", 0.2), given.get_float("beta", 0.5))
+        case "Clip" if graph.opset(node) < _CLIP_TAKES_INPUTS:
+            return (given.get_float("min", -_LIMIT), given.get_float("max", _LIMIT))
+        case "Clip":
+            low, high = ((*node.inputs[1:3], None, None))[:2]
+            bounds = (_bound(low, -_LIMIT, graph), _bound(high, _LIMIT, graph))
+            return None if bounds[0] is None or bounds[1] is None else (bounds[0], bounds[1])
+        case _:
+            return ()
+
+
+def _bound(value: ir.Value | None, default: float, graph: Facts) -> float | None:
+    if value is None:
+        return default
+    number = graph.scalar(value)
+    return None if number is None else float(number)
