@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import onnx
 import onnx_ir as ir
@@ -29,6 +29,11 @@ TRAINING = "sardonyx.io.training"
 EXTERNAL = "sardonyx.io.external"  # the source kept its weights in another file
 
 Message = TypeVar("Message", onnx.NodeProto, onnx.GraphProto, onnx.FunctionProto, onnx.ModelProto, onnx.ValueInfoProto)
+
+
+def meta(owner: ir.Node | ir.Value | ir.Graph) -> Meta:
+    """What is remembered about an object."""
+    return cast(Meta, owner.meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,9 @@ def recall(meta: Meta, key: str, fresh: Message) -> Message:
     return type(fresh).FromString(kept.read)
 
 
-def canonical(message: onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto | onnx.ModelProto | onnx.ValueInfoProto) -> bytes:
+def canonical(
+    message: onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto | onnx.ModelProto | onnx.ValueInfoProto,
+) -> bytes:
     """Bytes that are equal where messages are, even for NaN."""
     return message.SerializeToString(deterministic=True)
 
@@ -93,10 +100,16 @@ def tensors_in(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
         yield from (sparse.values, sparse.indices)
     for node in graph.node:
         for attribute in node.attribute:
+            yield from attribute.tensors
+            sparse_tensors = list(attribute.sparse_tensors)
+            bodies = list(attribute.graphs)
             if attribute.HasField("t"):
                 yield attribute.t
-            yield from attribute.tensors
-            for sparse in (*([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []), *attribute.sparse_tensors):
+            if attribute.HasField("sparse_tensor"):
+                sparse_tensors.append(attribute.sparse_tensor)
+            if attribute.HasField("g"):
+                bodies.append(attribute.g)
+            for sparse in sparse_tensors:
                 yield from (sparse.values, sparse.indices)
-            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for body in bodies:
                 yield from tensors_in(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import onnx
@@ -10,20 +10,18 @@ import onnx_ir as ir
 from onnx_ir import serde
 
 from sardonyx.errors import ModelError
-from sardonyx.graph import carry
-from sardonyx.graph.encode import (
-    HOLLOW,
-    Kind,
-    declared_by_default,
-    function_shell,
-    graph_shell,
-    model_shell,
-    node_shell,
-    value_shell,
+from sardonyx.graph import carry, plain
+from sardonyx.graph.declare import (
+    Scope,
+    declare,
+    keep_annotations,
+    keep_value_info,
+    props,
+    remember_declaration,
+    type_and_shape,
 )
+from sardonyx.graph.shells import Kind, function_shell, graph_shell, hollow, model_shell, node_shell, without
 from sardonyx.graph.tensors import HeldStrings, HeldTensor, SparseTensor
-
-Scope = dict[str, ir.Value]
 
 _FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as in the first ONNX files, shows its kind
     ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
@@ -33,12 +31,19 @@ _FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as
 )  # fmt: skip
 
 
+_GRAPH_CONTENT = (
+    "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
+)  # fmt: skip
+
+
 class TensorReader(Protocol):
     """Makes a tensor of a TensorProto, wherever its data is."""
 
     used_external: bool
 
-    def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol: ...
+    def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        """The tensor."""
+        ...
 
 
 def decode(proto: onnx.ModelProto, read_tensor: TensorReader) -> ir.Model:
@@ -49,7 +54,7 @@ def decode(proto: onnx.ModelProto, read_tensor: TensorReader) -> ir.Model:
         read_tensor: Makes tensors of TensorProtos.
     """
     try:
-        return _Decoder(read_tensor).model(proto)
+        return _Decoder(read_tensor, unknown_fields=plain.has_unknown_fields(proto)).model(proto)
     except UnicodeDecodeError as error:
         raise ModelError(f"a name in the model is not UTF-8: {error}", hint="export the model again") from error
 
@@ -59,8 +64,9 @@ def _invalid(message: str) -> ModelError:
 
 
 class _Decoder:
-    def __init__(self, read_tensor: TensorReader) -> None:
+    def __init__(self, read_tensor: TensorReader, *, unknown_fields: bool) -> None:
         self._read_tensor = read_tensor
+        self._unknown_fields = unknown_fields
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         training = tuple(self._training(info) for info in proto.training_info)
@@ -78,19 +84,19 @@ class _Decoder:
             model_version=_given(proto, "model_version"),
             doc_string=_given(proto, "doc_string"),
             functions=functions,
-            metadata_props=_props(proto.metadata_props),
+            metadata_props=props(proto.metadata_props),
             device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
         )
-        read = _without(proto, ("graph", "functions", "training_info"))
-        carry.remember(graph.meta, carry.MODEL, carry.canonical(model_shell(model)), carry.canonical(read))
+        read = without(proto, ("graph", "functions", "training_info"), unknown_fields=self._unknown_fields)
+        carry.remember(carry.meta(graph), carry.MODEL, carry.canonical(model_shell(model)), carry.canonical(read))
         if training:
-            graph.meta[carry.TRAINING] = training
+            carry.meta(graph)[carry.TRAINING] = training
         if self._read_tensor.used_external:
-            graph.meta[carry.EXTERNAL] = True
+            carry.meta(graph)[carry.EXTERNAL] = True
         return model
 
     def _graph(self, proto: onnx.GraphProto, scopes: list[Scope]) -> ir.Graph:
-        inputs = [_declared(ir.Value(name=info.name), info) for info in proto.input]
+        inputs = [declare(ir.Value(name=info.name), info) for info in proto.input]
         values: Scope = {}
         for value in inputs:
             _define(values, value, "an input")
@@ -102,13 +108,13 @@ class _Decoder:
         given = {info.name for info in proto.input}
         for info in proto.value_info:
             if info.name in values and info.name not in given:
-                _declared(values[info.name], info)
+                declare(values[info.name], info)
         nodes = [self._node(node, [*scopes, values]) for node in proto.node]
         outputs: list[ir.Value] = []
         for info in proto.output:
             if info.name not in values:
                 raise _invalid(f"nothing produces the graph output {info.name!r}")
-            outputs.append(_declared(values[info.name], info))
+            outputs.append(declare(values[info.name], info))
         graph = ir.Graph(
             inputs,
             outputs,
@@ -116,15 +122,15 @@ class _Decoder:
             initializers=initializers,
             doc_string=_given(proto, "doc_string"),
             name=_given(proto, "name"),
-            metadata_props=_props(proto.metadata_props),
+            metadata_props=props(proto.metadata_props),
         )
-        read = onnx.GraphProto(name=graph.name, doc_string=graph.doc_string, metadata_props=proto.metadata_props)
-        carry.remember(graph.meta, carry.GRAPH, carry.canonical(graph_shell(graph)), carry.canonical(read))
+        read = without(proto, _GRAPH_CONTENT, unknown_fields=self._unknown_fields)
+        carry.remember(carry.meta(graph), carry.GRAPH, carry.canonical(graph_shell(graph)), carry.canonical(read))
         for role, declarations in ((carry.INPUT, proto.input), (carry.OUTPUT, proto.output)):
             for info in declarations:
-                _remember_declaration(values[info.name], role, info)
-        _keep_value_info(graph, values, proto.value_info)
-        _keep_annotations(graph, values, proto.quantization_annotation)
+                remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
+        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        keep_annotations(graph, values, proto.quantization_annotation)
         return graph
 
     def _initializers(self, proto: onnx.GraphProto, values: Scope) -> list[ir.Value]:
@@ -138,7 +144,9 @@ class _Decoder:
                 raise _invalid("an initializer has no name")
             value = values.get(tensor.name)
             if value is None:
-                value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+                value = ir.Value(
+                    name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy())
+                )
                 values[tensor.name] = value
             value.const_value = tensor
             initializers.append(value)
@@ -155,7 +163,7 @@ class _Decoder:
                     _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
         for info in proto.value_info:
             if info.name in values:
-                _declared(values[info.name], info)
+                declare(values[info.name], info)
         nodes = [self._node(node, [values]) for node in proto.node]
         if missing := [name for name in proto.output if name not in values]:
             raise _invalid(f"nothing produces the output {missing[0]!r} of function {proto.name!r}")
@@ -165,17 +173,19 @@ class _Decoder:
             nodes=nodes,
             doc_string=_given(proto, "doc_string"),
             opset_imports=_opsets(proto.opset_import),
-            metadata_props=_props(proto.metadata_props),
+            metadata_props=props(proto.metadata_props),
         )
         attributes = [self._attribute(attribute, []) for attribute in proto.attribute_proto]
         attributes += [ir.Attr(name, Kind.UNDEFINED, None) for name in proto.attribute]
         if repeated := _repeated(attribute.name for attribute in attributes):
             raise _invalid(f"function {proto.name!r} declares attribute {repeated!r} twice")
         function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
-        read = _without(proto, ("node", "value_info"))
-        _hollow(read.attribute_proto, attributes)
-        carry.remember(graph.meta, carry.FUNCTION, carry.canonical(function_shell(function)), carry.canonical(read))
-        _keep_value_info(graph, values, proto.value_info)
+        read = without(proto, ("node", "value_info"), unknown_fields=self._unknown_fields)
+        hollow(read.attribute_proto, attributes)
+        carry.remember(
+            carry.meta(graph), carry.FUNCTION, carry.canonical(function_shell(function)), carry.canonical(read)
+        )
+        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
         return function
 
     def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
@@ -191,22 +201,23 @@ class _Decoder:
             outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
             name=proto.name,
             doc_string=_given(proto, "doc_string"),
-            metadata_props=_props(proto.metadata_props),
+            metadata_props=props(proto.metadata_props),
         )
         if proto.device_configurations:
             known = {name: value for scope in scopes for name, value in scope.items()}
             node.device_configurations = tuple(
                 serde.deserialize_node_device_configuration(each, known) for each in proto.device_configurations
             )
-        read = proto
-        if any(_is_hollow(attribute) for attribute in attributes):
-            read = onnx.NodeProto()
-            read.CopyFrom(proto)
-            _hollow(read.attribute, attributes)
-        encoded, original = carry.canonical(node_shell(node)), carry.canonical(read)
-        if encoded != original:
-            carry.remember(node.meta, carry.NODE, encoded, original)
+        if self._unknown_fields or not plain.node(proto):
+            self._remember_node(node, proto, attributes)
         return node
+
+    @staticmethod
+    def _remember_node(node: ir.Node, proto: onnx.NodeProto, attributes: list[ir.Attr]) -> None:
+        read = onnx.NodeProto()
+        read.CopyFrom(proto)
+        hollow(read.attribute, attributes)
+        carry.remember(carry.meta(node), carry.NODE, carry.canonical(node_shell(node)), carry.canonical(read))
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
         kind = Kind(proto.type) if proto.type else _kind_by_content(proto)
@@ -242,9 +253,9 @@ class _Decoder:
             case Kind.SPARSE_TENSORS:
                 return [self._sparse(sparse) for sparse in proto.sparse_tensors]
             case Kind.TYPE_PROTO:
-                return ir.TypeAndShape(*_type_and_shape(proto.tp))
+                return ir.TypeAndShape(*type_and_shape(proto.tp))
             case Kind.TYPE_PROTOS:
-                return [ir.TypeAndShape(*_type_and_shape(each)) for each in proto.type_protos]
+                return [ir.TypeAndShape(*type_and_shape(each)) for each in proto.type_protos]
             case _:
                 return None
 
@@ -267,10 +278,6 @@ def _given(proto: Any, field: str) -> Any:
     return getattr(proto, field) if proto.HasField(field) else None
 
 
-def _props(entries: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    return {entry.key: entry.value for entry in entries} if entries else None
-
-
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for entry in imports:
@@ -278,21 +285,6 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise _invalid(f"two versions of opset {entry.domain or 'ai.onnx'!r} are imported")
     return opsets
-
-
-def _without(proto: Any, fields: tuple[str, ...]) -> Any:
-    """A copy without some fields, made without copying those."""
-    copy = type(proto)()
-    for descriptor, value in proto.ListFields():
-        if descriptor.name in fields:
-            continue
-        if descriptor.is_repeated:
-            getattr(copy, descriptor.name).extend(value)
-        elif descriptor.message_type is not None:
-            getattr(copy, descriptor.name).CopyFrom(value)
-        else:
-            setattr(copy, descriptor.name, value)
-    return copy
 
 
 def _repeated(names: Iterable[Any]) -> Any:
@@ -329,94 +321,3 @@ def _text(data: bytes) -> str | bytes:
 def _kind_by_content(proto: onnx.AttributeProto) -> Kind:
     present = {descriptor.name for descriptor, _ in proto.ListFields()}
     return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)
-
-
-def _is_hollow(attribute: ir.Attr) -> bool:
-    if attribute.type not in HOLLOW or attribute.is_ref():
-        return False
-    return not isinstance(attribute.value, (HeldTensor, HeldStrings))
-
-
-def _hollow(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
-    """Empty, in a copy of what was read, all that a shell leaves out."""
-    for proto, attribute in zip(protos, attributes, strict=False):
-        if not _is_hollow(attribute):
-            continue
-        for field in ("g", "graphs", "tensors", "sparse_tensor", "sparse_tensors", "t"):
-            proto.ClearField(field)  # pyright: ignore[reportArgumentType] (the stubs want a literal)
-        if attribute.type == Kind.TENSOR:
-            proto.t.SetInParent()
-
-
-def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """What onnx-ir can say about a type; the rest of it is carried."""
-    leaf = proto
-    while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
-        leaf = getattr(leaf, kind).elem_type
-    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
-        return None, None
-    return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
-
-
-def _declared(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
-    """Add what a declaration says; a value may be declared as input, in value_info and as output."""
-    declared, shape = _type_and_shape(info.type)
-    if value.const_value is None:  # a tensor knows better
-        value.type = declared or value.type
-        value.shape = value.shape if shape is None else shape
-    if info.metadata_props:
-        value.metadata_props.update({entry.key: entry.value for entry in info.metadata_props})
-    if info.HasField("doc_string"):
-        value.doc_string = info.doc_string
-    return value
-
-
-def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto) -> None:
-    shell = value_shell(value)
-    if carry.canonical(shell) != carry.canonical(info):
-        carry.remember(value.meta, role, carry.nameless(shell), carry.nameless(info))
-
-
-def _keep_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto]) -> None:
-    """Remember the value_info that saving would not write just so, and their order where it is unusual."""
-    if not infos:
-        return
-    loose: list[bytes] = []
-    listed: set[str] = set()
-    for info in infos:
-        value = values.get(info.name)
-        if value is None or info.name in listed:
-            loose.append(carry.canonical(info))
-            continue
-        listed.add(info.name)
-        _remember_declaration(value, carry.VALUE_INFO, info)
-        if not declared_by_default(value):
-            value.meta[carry.LISTED] = True
-    if loose:
-        graph.meta[carry.LOOSE_INFO] = tuple(loose)
-    usual = [name for name in values if name in listed]
-    names = tuple(info.name for info in infos)
-    if list(names) != usual:
-        graph.meta[carry.INFO_ORDER] = names
-
-
-def _keep_annotations(graph: ir.Graph, values: Scope, quants: Sequence[onnx.TensorAnnotation]) -> None:
-    if not quants:
-        return
-    loose: list[bytes] = []
-    seen: set[str] = set()
-    for quant in quants:
-        value = values.get(quant.tensor_name)
-        names = _props(quant.quant_parameter_tensor_names) or {}
-        plain = onnx.TensorAnnotation(tensor_name=quant.tensor_name)
-        plain.quant_parameter_tensor_names.extend(
-            onnx.StringStringEntryProto(key=key, value=name) for key, name in names.items()
-        )
-        if value is None or quant.tensor_name in seen or plain != quant:
-            loose.append(quant.SerializeToString(deterministic=True))
-            continue
-        seen.add(quant.tensor_name)
-        value.meta[carry.QUANT] = names
-    if loose:
-        graph.meta[carry.LOOSE_QUANT] = tuple(loose)
-    graph.meta[carry.QUANT_ORDER] = tuple(quant.tensor_name for quant in quants)

@@ -10,8 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Generator
 from typing import Self
 
 from sardonyx.errors import OutputError
@@ -32,7 +31,7 @@ def check_free(path: str, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Generator[None]:
     """Turn what the system refuses into one line and a hint."""
     try:
         yield
@@ -77,7 +76,7 @@ class Draft:
         except OSError:
             os.rename(self._temporary, self.path)  # no hard links here
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             with contextlib.suppress(FileNotFoundError):

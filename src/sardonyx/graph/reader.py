@@ -7,6 +7,7 @@ and shape, that an external file exists, is long enough, and lies in the model's
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.graph.tensors import FileTensor, HeldStrings, HeldTensor, SourceFile, stored_bytes
+from sardonyx.graph.storage import SourceFile, stored_bytes
+from sardonyx.graph.tensors import FileTensor, HeldStrings, HeldTensor
 from sardonyx.graph.wire import RAW_DATA, Span, marker_index
 
 _REFERENCE = ("location", "offset", "length")
@@ -81,7 +83,7 @@ class Reader:
             file = self._opened[location] = _open_below(self._folder, location, proto.name)
         if offset + length > file.size:
             raise ModelError(
-                f"external data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
+                f"data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
                 hint="the data file is cut short or belongs to another model: copy it again",
             )
         shell = onnx.TensorProto()
@@ -160,15 +162,9 @@ def _check_held(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None) 
         return
     if dtype == ir.DataType.UNDEFINED or proto.HasField("segment"):
         return  # carried as it is; nothing can read it
-    count = sum(
-        len(data)
-        for data in (
-            proto.float_data, proto.int32_data, proto.string_data, proto.int64_data, proto.double_data, proto.uint64_data
-        )
-    )  # fmt: skip
-    elements = 1
-    for size in proto.dims:
-        elements *= size
+    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+    count = sum(len(getattr(proto, field)) for field in fields)
+    elements = math.prod(proto.dims)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         elements *= 2
     elif dtype != ir.DataType.STRING and dtype.bitwidth in (2, 4):

@@ -1,4 +1,4 @@
-"""Tensors that are not in memory: bytes in a file, a transposed view of another tensor, a value computed when asked for.
+"""Tensors that are not in memory: bytes in a file, a transpose of another tensor, a value computed when asked for.
 
 All of them read anew on every access and cache nothing, and all of them can write themselves to a file without their
 bytes passing through memory as a whole. So a model costs memory for its graph, not for its weights.
@@ -6,97 +6,18 @@ bytes passing through memory as a whole. So a model costs memory for its graph, 
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-import stat
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
-from sardonyx.errors import ModelError
+from sardonyx.graph.storage import BLOCK, Array, SourceFile, as_bytes, packed, unpacked, write_all
 from sardonyx.graph.wire import RAW_DATA
-
-Array = npt.NDArray[Any]
-_BLOCK = 1 << 24  # bytes of a tensor handled at a time while it is written
-_NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
-
-
-class SourceFile:
-    """An open file that tensors live in. It stays readable when its path is replaced by another file."""
-
-    __slots__ = ("_fd", "_stamp", "path", "size")
-
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd = fd
-        self.path = path
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelError(f"{path} is not a regular file", hint="give the path of an .onnx file")
-        self.size = status.st_size
-        self._stamp = (status.st_size, status.st_mtime_ns)
-
-    @classmethod
-    def open(cls, path: str) -> Self:
-        """Open a file by its path, without waiting for the other end of a pipe."""
-        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), path)
-
-    def fileno(self) -> int:
-        """The descriptor, for as long as this object lives."""
-        return self._fd
-
-    def read_into(self, buffer: Array, offset: int) -> None:
-        """Fill a contiguous byte array from the file."""
-        view = memoryview(buffer)
-        while view:
-            count = os.preadv(self._fd, [view], offset)
-            if count == 0:
-                raise self._changed()
-            view, offset = view[count:], offset + count
-
-    def check(self) -> None:
-        """Refuse to go on when the file was rewritten since it was opened."""
-        status = os.fstat(self._fd)
-        if (status.st_size, status.st_mtime_ns) != self._stamp:
-            raise self._changed()
-
-    def copy(self, offset: int, length: int, fd: int, position: int) -> None:
-        """Copy a range to another file, inside the kernel where that is possible."""
-        self.check()
-        while length and (count := self._copy_in_kernel(offset, length, fd, position)):
-            offset, length, position = offset + count, length - count, position + count
-        buffer = np.empty(min(length, _BLOCK), np.uint8)
-        while length:
-            part = buffer[: min(length, _BLOCK)]
-            self.read_into(part, offset)
-            write_all(fd, memoryview(part), position)
-            offset, length, position = offset + part.size, length - part.size, position + part.size
-
-    def _copy_in_kernel(self, offset: int, length: int, fd: int, position: int) -> int:
-        if not hasattr(os, "copy_file_range"):
-            return 0
-        try:
-            return os.copy_file_range(self._fd, fd, length, offset, position)
-        except OSError as error:
-            if error.errno in _NO_KERNEL_COPY:
-                return 0
-            raise
-
-    def _changed(self) -> ModelError:
-        return ModelError(f"{self.path} changed while it was in use", hint="run again once nothing writes to the file")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # the file is shared by every copy of a graph
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
 
 
 class StreamedTensor(ir.LazyTensor):
@@ -216,13 +137,13 @@ class TransposedTensor(StreamedTensor):
     def write_to(self, fd: int, position: int) -> None:
         """Write the values; a large file tensor is read a few rows at a time."""
         source = self.source
-        if not isinstance(source, FileTensor) or self.nbytes <= _BLOCK or self.dtype.bitwidth % 8:
+        if not isinstance(source, FileTensor) or self.nbytes <= BLOCK or self.dtype.bitwidth % 8:
             super().write_to(fd, position)
             return
         source.file.check()
         shape = source.shape.numpy()
         row_bytes = source.length // shape[0]
-        rows = max(1, _BLOCK // row_bytes)
+        rows = max(1, BLOCK // row_bytes)
         for start in range(0, shape[0], rows):
             count = min(rows, shape[0] - start)
             data = np.empty(count * row_bytes, np.uint8)
@@ -235,7 +156,7 @@ class TransposedTensor(StreamedTensor):
         axis = self.perm.index(0)
         inner = block.itemsize * math.prod(block.shape[axis + 1 :])
         stride = inner * self.shape.numpy()[axis]
-        runs = _as_bytes(block)
+        runs = as_bytes(block)
         length = inner * block.shape[axis]
         at = position + start * inner
         for begin in range(0, len(runs), length):
@@ -298,16 +219,16 @@ class HeldTensor(TensorProtoTensor):
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
-        self._own_name: str | None = proto.name
+        self._own_name = proto.name
 
     @property
-    def name(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] (TensorProtoTensor writes it through)
+    def name(self) -> str:
         """The name, which may differ from the one in the proto."""
         return self._own_name
 
     @name.setter
     def name(self, value: str | None) -> None:
-        self._own_name = value
+        self._own_name = value or ""
 
 
 class HeldStrings(ir.StringTensor):
@@ -349,36 +270,6 @@ def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
         file.copy(tensor.offset or 0, tensor.nbytes, fd, position)
     else:
         write_all(fd, memoryview(tensor.tobytes()), position)
-
-
-def stored_bytes(dtype: ir.DataType, shape: Sequence[int]) -> int:
-    """How many bytes ONNX needs for that many elements of that type."""
-    return (math.prod(shape) * dtype.bitwidth + 7) // 8
-
-
-def packed(array: Array, dtype: ir.DataType) -> memoryview:
-    """An array as ONNX stores it."""
-    if dtype.bitwidth % 8:
-        return memoryview(ir.Tensor(array, dtype=dtype).tobytes())
-    return _as_bytes(array)
-
-
-def unpacked(data: Array, dtype: ir.DataType, shape: Sequence[int]) -> Array:
-    """Stored bytes as an array."""
-    if dtype.bitwidth % 8:
-        return ir.PackedTensor(data, dtype, shape=shape).numpy()
-    return data.view(dtype.numpy()).reshape(shape)
-
-
-def write_all(fd: int, data: memoryview, position: int) -> None:
-    """Write everything; the kernel may take it in parts."""
-    while data:
-        count = os.pwrite(fd, data, position)
-        data, position = data[count:], position + count
-
-
-def _as_bytes(array: Array) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _nothing_behind() -> ir.TensorProtocol:

@@ -1,0 +1,130 @@
+"""Tell quickly whether a message is written the usual way, so that nothing about it needs remembering.
+
+Loading must notice everything that saving would not write just so. Encoding each object and comparing is the sure way
+and the slow one; nearly all nodes and declarations of real files are plain, and these rules recognise them. They may
+call something unusual that is not, never the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+Kind = ir.AttributeType
+_VALUE_FIELD = {  # attribute type -> the one field that then holds its value
+    Kind.FLOAT: "f", Kind.INT: "i", Kind.STRING: "s", Kind.TENSOR: "t", Kind.GRAPH: "g",
+    Kind.FLOATS: "floats", Kind.INTS: "ints", Kind.STRINGS: "strings",
+}  # fmt: skip
+_FIELD_NUMBER = {
+    kind.value: onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number for kind, name in _VALUE_FIELD.items()
+}
+_FLOATS = (2, 7)  # NaN may carry bits that Python's floats do not keep
+
+
+def node(proto: onnx.NodeProto) -> bool:
+    """Whether a node has an operator, no empty text, and plain attributes and metadata."""
+    named = False
+    for descriptor, value in proto.ListFields():
+        match descriptor.number:
+            case 1 | 2 | 6:  # inputs, outputs, documentation: always kept as they are
+                pass
+            case 3 | 4 | 7:  # name, operator, domain
+                named = named or descriptor.number == 4
+                if not value or value == "ai.onnx":
+                    return False
+            case 5:
+                if not all(map(_attribute, value)):
+                    return False
+            case 9:
+                if not _props(value):
+                    return False
+            case _:
+                return False
+    return named
+
+
+def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
+    """Whether a declaration is plain and says just what is known about the value."""
+    doc_string, metadata, declared = None, 0, None
+    for descriptor, content in info.ListFields():
+        match descriptor.number:
+            case 1:
+                if not content:
+                    return False
+            case 2:
+                declared = content
+            case 3:
+                doc_string = content
+            case _:
+                metadata = len(content)
+                if not _props(content) or any(value.metadata_props.get(entry.key) != entry.value for entry in content):
+                    return False
+    if doc_string != value.doc_string or metadata != len(value.metadata_props):
+        return False
+    return value.type is None and value.shape is None if declared is None else _type(declared, value)
+
+
+def has_unknown_fields(proto: onnx.ModelProto) -> bool:
+    """Whether the model has fields that this version of ONNX does not know, anywhere."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    copy.DiscardUnknownFields()
+    return copy.ByteSize() != proto.ByteSize()
+
+
+def _attribute(proto: onnx.AttributeProto) -> bool:
+    number = _FIELD_NUMBER.get(proto.type)
+    fields = [(descriptor.number, value) for descriptor, value in proto.ListFields()]
+    present = [field for field, _ in fields if field != 13]  # documentation is kept as it is
+    if number is None or not proto.name:
+        return False
+    if present == [1, 20]:
+        return number >= 7  # an empty list
+    if present != [1, number, 20]:
+        return False
+    return number not in _FLOATS or _no_nan(fields[1][1])
+
+
+def _no_nan(value: Any) -> bool:
+    return value == value if isinstance(value, float) else all(each == each for each in value)
+
+
+def _props(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
+    keys: set[str] = set()
+    for entry in entries:
+        if not (entry.HasField("key") and entry.HasField("value")) or entry.key in keys:
+            return False
+        keys.add(entry.key)
+    return True
+
+
+def _type(proto: onnx.TypeProto, value: ir.Value) -> bool:
+    """A tensor type without denotations, equal to the value's."""
+    known = value.type
+    if not isinstance(known, ir.TensorType) or known.denotation or len(proto.ListFields()) != 1:
+        return False
+    if not proto.HasField("tensor_type"):
+        return False
+    tensor = proto.tensor_type
+    if not tensor.HasField("elem_type") or tensor.elem_type != known.dtype.value:
+        return False
+    if not tensor.HasField("shape"):
+        return value.shape is None
+    dims = tensor.shape.dim
+    if value.shape is None or len(dims) != len(value.shape):
+        return False
+    return all(map(_dim, dims, value.shape.dims))
+
+
+def _dim(proto: onnx.TensorShapeProto.Dimension, known: int | ir.SymbolicDim) -> bool:
+    if proto.HasField("denotation"):
+        return False
+    kind = proto.WhichOneof("value")
+    if kind == "dim_value":
+        return isinstance(known, int) and proto.dim_value == known
+    if isinstance(known, int):
+        return False
+    return known.value == (proto.dim_param if kind == "dim_param" else None)

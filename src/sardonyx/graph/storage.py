@@ -1,0 +1,122 @@
+"""Bytes of tensors in files: opening, reading and copying ranges, and what ONNX stores for an array."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from sardonyx.errors import ModelError
+
+Array = npt.NDArray[Any]
+BLOCK = 1 << 24  # bytes of a tensor handled at a time while it is written
+_NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
+
+
+class SourceFile:
+    """An open file that tensors live in. It stays readable when its path is replaced by another file."""
+
+    __slots__ = ("_fd", "_stamp", "path", "size")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"{path} is not a regular file", hint="give the path of an .onnx file")
+        self.size = status.st_size
+        self._stamp = (status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """Open a file by its path, without waiting for the other end of a pipe."""
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), path)
+
+    def fileno(self) -> int:
+        """The descriptor, for as long as this object lives."""
+        return self._fd
+
+    def read_into(self, buffer: Array, offset: int) -> None:
+        """Fill a contiguous byte array from the file."""
+        view = buffer.data
+        while view:
+            count = os.preadv(self._fd, [view], offset)
+            if count == 0:
+                raise self._changed()
+            view, offset = view[count:], offset + count
+
+    def check(self) -> None:
+        """Refuse to go on when the file was rewritten since it was opened."""
+        status = os.fstat(self._fd)
+        if (status.st_size, status.st_mtime_ns) != self._stamp:
+            raise self._changed()
+
+    def copy(self, offset: int, length: int, fd: int, position: int) -> None:
+        """Copy a range to another file, inside the kernel where that is possible."""
+        self.check()
+        while length and (count := self._copy_in_kernel(offset, length, fd, position)):
+            offset, length, position = offset + count, length - count, position + count
+        buffer = np.empty(min(length, BLOCK), np.uint8)
+        while length:
+            part = buffer[: min(length, BLOCK)]
+            self.read_into(part, offset)
+            write_all(fd, part.data, position)
+            offset, length, position = offset + part.size, length - part.size, position + part.size
+
+    def _copy_in_kernel(self, offset: int, length: int, fd: int, position: int) -> int:
+        if not hasattr(os, "copy_file_range"):
+            return 0
+        try:
+            return os.copy_file_range(self._fd, fd, length, offset, position)
+        except OSError as error:
+            if error.errno in _NO_KERNEL_COPY:
+                return 0
+            raise
+
+    def _changed(self) -> ModelError:
+        return ModelError(f"{self.path} changed while it was in use", hint="run again once nothing writes to the file")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # the file is shared by every copy of a graph
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+
+def stored_bytes(dtype: ir.DataType, shape: Sequence[int]) -> int:
+    """How many bytes ONNX needs for that many elements of that type."""
+    return (math.prod(shape) * dtype.bitwidth + 7) // 8
+
+
+def packed(array: Array, dtype: ir.DataType) -> memoryview:
+    """An array as ONNX stores it."""
+    if dtype.bitwidth % 8:
+        return memoryview(ir.Tensor(array, dtype=dtype).tobytes())
+    return as_bytes(array)
+
+
+def unpacked(data: Array, dtype: ir.DataType, shape: Sequence[int]) -> Array:
+    """Stored bytes as an array."""
+    if dtype.bitwidth % 8:
+        return ir.PackedTensor(data, dtype, shape=shape).numpy()
+    return data.view(dtype.numpy()).reshape(shape)
+
+
+def write_all(fd: int, data: memoryview, position: int) -> None:
+    """Write everything; the kernel may take it in parts."""
+    while data:
+        count = os.pwrite(fd, data, position)
+        data, position = data[count:], position + count
+
+
+def as_bytes(array: Array) -> memoryview:
+    """The memory of an array, contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
