@@ -42,7 +42,7 @@ class Claim:
     def line(self) -> str:
         """One row of the closing table."""
         mark = "ok  " if self.met else "MISS"
-        return f"{mark} {self.what:<58} {self.figure:8.2f} ≤ {self.bound:g} {self.unit:<7} {self.beside}".rstrip()
+        return f"{mark} {self.what:<58} {self.figure:8.4g} ≤ {self.bound:g} {self.unit:<7} {self.beside}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,14 @@ class Bench:
             try:
                 cost = measure.run(other(peer, source))
             except measure.CommandFailed as failure:
-                print(f"  {source.stem:<28} {peer:<12} failed: {str(failure).splitlines()[-1][:80]}")
+                print(f"  {source.stem:<24} {peer:<12} failed: {str(failure).splitlines()[-1][:80]}")
             else:
                 self._row(source, peer, cost, cost.seconds / usual.seconds)
         return costs
 
     def _row(self, source: Path, name: str, cost: measure.Cost, ratio: float) -> None:
-        print(f"  {source.stem:<28} {name:<12} {cost.seconds:7.2f} s {cost.peak_mb:7.0f} MB {ratio:6.2f} ×", flush=True)
+        figures = f"{cost.seconds:8.2f} s {cost.cpu_seconds:8.2f} s {cost.peak_mb:7.0f} MB {ratio:8.2f} ×"
+        print(f"  {source.stem:<24} {name:<12} {figures}", flush=True)
 
 
 def sardonyx(source: Path) -> list[str]:
@@ -169,7 +170,8 @@ def main() -> int:
         parser.error(f"unknown campaign {', '.join(sorted(unknown))}; there are {', '.join(CAMPAIGNS)}")
     RESULTS.mkdir(exist_ok=True)
     bench = Bench(asked.models, asked.repeats)
-    print("cold starts, medians; the last column is the time as a multiple of Sardonyx's")
+    print("cold starts, medians; the last column is wall time as a multiple of Sardonyx's, run by run")
+    print(f"  {'model':<24} {'tool':<12} {'wall':>10} {'cpu':>10} {'peak':>10} {'ratio':>10}")
     claims = [claim for name in asked.campaigns for claim in CAMPAIGNS[name](bench)]
     print("\n".join(["", *(claim.line() for claim in claims)]))
     return 0 if all(claim.met for claim in claims) else 1

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 
@@ -20,7 +20,8 @@ from pathlib import Path
 class Cost:
     """Of one run, or the medians of several."""
 
-    seconds: float
+    seconds: float  # wall
+    cpu_seconds: float  # what the machine spent on it; other work on the machine hardly shows here
     peak_mb: float
 
 
@@ -39,7 +40,8 @@ def run(command: Sequence[str]) -> Cost:
         if child.returncode:
             said.seek(0)
             raise CommandFailed(f"{' '.join(command)}: exit {child.returncode}: {said.read().decode()[-600:]}")
-    return Cost(seconds, usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2))
+    unit = 1024**2 if sys.platform == "darwin" else 1024
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
 
 
 def interleaved(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, list[Cost]]:
@@ -52,8 +54,8 @@ def interleaved(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """Medians of both measures, each by itself."""
-    return Cost(statistics.median(c.seconds for c in costs), statistics.median(c.peak_mb for c in costs))
+    """The median of each measure by itself."""
+    return Cost(*(statistics.median(column) for column in zip(*map(astuple, costs), strict=True)))
 
 
 def paired_ratio(ours: Sequence[Cost], theirs: Sequence[Cost]) -> float:

@@ -29,6 +29,18 @@ def test_the_time_is_the_whole_childs_life() -> None:
     assert 0.3 < measure.run([sys.executable, "-c", "import time; time.sleep(0.3)"]).seconds < 5
 
 
+def test_sleeping_is_time_but_no_work_and_computing_is_both() -> None:
+    asleep = measure.run([sys.executable, "-c", "import time; time.sleep(0.5)"])
+    busy = measure.run([sys.executable, "-c", "sum(i * i for i in range(4_000_000))"])
+    assert asleep.cpu_seconds < asleep.seconds - 0.4
+    assert 0.05 < busy.cpu_seconds < busy.seconds + 0.05
+
+
+def test_medians_are_taken_measure_by_measure() -> None:
+    costs = [measure.Cost(1, 30, 200), measure.Cost(3, 10, 100), measure.Cost(2, 20, 300)]
+    assert measure.median(costs) == measure.Cost(2, 20, 200)
+
+
 def test_a_failing_command_is_no_measurement() -> None:
     with pytest.raises(measure.CommandFailed, match=r"exit 3.*because"):
         measure.run([sys.executable, "-c", "print('because'); raise SystemExit(3)"])
@@ -44,8 +56,8 @@ def test_commands_take_turns(tmp_path: Path) -> None:
 
 
 def test_the_ratio_is_ours_over_theirs_run_by_run() -> None:
-    ours = [measure.Cost(seconds, 0) for seconds in (1.0, 8.0, 3.0)]
-    theirs = [measure.Cost(seconds, 0) for seconds in (2.0, 4.0, 2.0)]
+    ours = [measure.Cost(seconds, 0, 0) for seconds in (1.0, 8.0, 3.0)]
+    theirs = [measure.Cost(seconds, 0, 0) for seconds in (2.0, 4.0, 2.0)]
     assert measure.paired_ratio(ours, theirs) == 1.5
 
 

@@ -57,11 +57,10 @@ def test_source_files_are_still_one_thing() -> None:
 
 
 def test_every_pass_has_its_row_in_the_docs() -> None:
-    rows = re.findall(
-        r"^\| `([a-z0-9-]+)` \| (.+?) \| (\w+) \|", (ROOT / "docs" / "passes.md").read_text(), re.MULTILINE
-    )
-    documented = {name: (algebra.strip("`"), accuracy) for name, algebra, accuracy in rows}
-    assert documented == {one.name: (one.algebra.replace("|", "\\|"), str(one.accuracy)) for one in ALL}
+    listed = (ROOT / "docs" / "passes.md").read_text().split("## The twelve")[0]
+    rows = [line for line in listed.splitlines() if line.startswith("| `")]
+    expected = [f"| `{one.name}` | {one.algebra.replace('|', chr(92) + '|')} | {one.accuracy} |" for one in ALL]
+    assert rows == expected, "docs/passes.md should list:\n" + "\n".join(expected)
 
 
 def test_the_notes_passes_are_mapped_to_ours() -> None:

@@ -126,8 +126,7 @@ def _quietly(logger_name: str) -> Generator[None]:
 
 def _command(arguments: list[str], tell: Callable[[str], None]) -> None:
     tell(f"\n$ sardonyx {shlex.join(arguments)}")
-    entry = "from sardonyx.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", entry, *arguments], check=False)
+    done = subprocess.run([sys.executable, "-m", "sardonyx", *arguments], check=False)
     if done.returncode:
         raise SardonyxError(f"`sardonyx {arguments[0]}` ended with exit code {done.returncode}")
 
