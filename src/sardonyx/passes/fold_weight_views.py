@@ -19,6 +19,7 @@ from sardonyx.passes.views import VIEWS, viewed_shape
 from sardonyx.record import Accuracy
 
 BUDGET = 1 << 20  # bytes a weight may have to be stored in two layouts
+SMALL_VIEW = 1 << 12  # bytes of constants such as axes and scalars, which constant folding takes with all around them
 
 
 class FoldWeightViews(NodePass):
@@ -52,6 +53,8 @@ class FoldWeightViews(NodePass):
         weight = node.inputs[0] if node.inputs else None
         tensor = graph.tensor(weight)
         if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING or node.outputs[0].is_graph_output():
+            return None
+        if node.op_type != "Transpose" and tensor.nbytes < SMALL_VIEW:
             return None
         twins = _twins(node, weight, graph)
         if tensor.nbytes > BUDGET and _read_by_others(weight, twins):

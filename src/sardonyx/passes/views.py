@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from sardonyx.graph.facts import Facts, Shape
+from sardonyx.graph.facts import Dim, Facts, Shape
 from sardonyx.passes.matching import given, ints, operand
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -49,24 +49,43 @@ def reshape_target(source: Shape | None, result: Shape | None) -> tuple[int, ...
     """
     if source is None or result is None or 0 in result:
         return None
-    target = [_target_dim(index, dim, source) for index, dim in enumerate(result)]
-    unknown = target.count(-1)
-    if unknown == 0:
-        return tuple(target)
+    result = _solved(source, result)
     numbers = [dim for dim in result if isinstance(dim, int)]
-    if unknown == 1 and len(numbers) == len(result) - 1:
+    target = [_target_dim(index, dim, source) for index, dim in enumerate(result)]
+    if len(numbers) >= len(result) - 1 or -1 not in target:
         return tuple(target)
-    if len(numbers) == len(result) - 1:
-        return tuple(dim if isinstance(dim, int) else -1 for dim in result)
     return None
 
 
-def _target_dim(index: int, dim: int | str | None, source: Shape) -> int:
+def _target_dim(index: int, dim: Dim, source: Shape) -> int:
     if isinstance(dim, int):
         return dim
     if dim is not None and index < len(source) and source[index] == dim:
         return 0
     return -1
+
+
+def _solved(source: Shape, result: Shape) -> Shape:
+    """The result with its one unknown dim told, where all other names stand on both sides and cancel out."""
+    unknown, gone = [dim for dim in result if not isinstance(dim, int)], list[Dim]()
+    for dim in source:
+        if isinstance(dim, int):
+            continue
+        if dim in unknown and dim is not None:
+            unknown.remove(dim)
+        else:
+            gone.append(dim)
+    if len(unknown) != 1 or result.count(unknown[0]) != 1:
+        return result
+    have = math.prod(dim for dim in source if isinstance(dim, int))
+    others = math.prod(dim for dim in result if isinstance(dim, int))
+    if not gone and have and have % others == 0:
+        told: Dim = have // others
+    elif len(gone) == 1 and have == others:
+        told = gone[0]
+    else:
+        return result
+    return tuple(told if dim == unknown[0] else dim for dim in result)
 
 
 def _reshaped(shape: tuple[int, ...], target: tuple[int, ...], allow_zero: bool) -> tuple[int, ...] | None:
