@@ -17,14 +17,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import mutations
 import numpy as np
 import onnx
 import onnxruntime
-import subjects
 from onnx import AttributeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import mutations
+import subjects
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Session
 from sardonyx.verify import Oracle
@@ -161,7 +161,9 @@ def main() -> int:
             right = control(model)
             found = judge(name, model, options.per_kind, options.seed)
             outcomes += found
-            print(f"{name:24s} {_score(found)}   rewritten by the runtime: {'passes' if right else 'FAILS'}", flush=True)
+            print(
+                f"{name:24s} {_score(found)}   rewritten by the runtime: {'passes' if right else 'FAILS'}", flush=True
+            )
     return report(outcomes, time.perf_counter() - began)
 
 

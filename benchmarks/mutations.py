@@ -1,4 +1,4 @@
-"""Small semantic faults to plant in a model: each kind finds its sites and changes one, leaving a graph that still runs.
+"""Small semantic faults to plant in a model: each kind finds its sites and changes one; the graph still runs.
 
 They are the faults optimizers really have made: a rescaled weight, a forgotten residual, a swapped axis, a lost mask.
 """
@@ -175,7 +175,8 @@ def residual_dropped(model: ModelProto, rng: np.random.Generator) -> Iterator[Si
     for _, node in nodes(model, "Add"):
         computed = [n in made and n not in known for n in node.input]
         if all(computed):
-            yield lambda n=node, i=int(rng.integers(2)): _become_identity(n, i)
+            kept = int(rng.integers(2))
+            yield lambda n=node, i=kept: _become_identity(n, i)
 
 
 def perm_swapped(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
@@ -183,7 +184,8 @@ def perm_swapped(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
     for _, node in nodes(model, "Transpose"):
         perm = _attribute(node, "perm")
         if perm is not None and len(perm.ints) > 1:
-            yield lambda p=perm, i=int(rng.integers(len(perm.ints) - 1)): _swap(p.ints, i)
+            first = int(rng.integers(len(perm.ints) - 1))
+            yield lambda p=perm, i=first: _swap(p.ints, i)
 
 
 def _swap(values: object, index: int) -> None:
@@ -257,9 +259,10 @@ def operands_swapped(model: ModelProto, rng: np.random.Generator) -> Iterator[Si
 
 
 _TWINS = {
-    "Relu": "Identity", "Tanh": "Sigmoid", "Sigmoid": "Tanh", "Erf": "Tanh", "HardSigmoid": "Sigmoid", "Abs": "Identity",
-    "HardSwish": "Relu", "ReduceMean": "ReduceMax", "ReduceMax": "ReduceMean", "GlobalAveragePool": "GlobalMaxPool",
-    "LeakyRelu": "Relu", "Gelu": "Relu", "Less": "Greater", "Sin": "Cos", "Cos": "Sin",
+    "Relu": "Identity", "Tanh": "Sigmoid", "Sigmoid": "Tanh", "Erf": "Tanh", "HardSigmoid": "Sigmoid",
+    "Abs": "Identity", "HardSwish": "Relu", "ReduceMean": "ReduceMax", "ReduceMax": "ReduceMean",
+    "GlobalAveragePool": "GlobalMaxPool", "LeakyRelu": "Relu", "Gelu": "Relu", "Less": "Greater", "Sin": "Cos",
+    "Cos": "Sin",
 }  # fmt: skip
 
 

@@ -1,15 +1,15 @@
-"""The models the mutants are made of: exports of small real networks, and graphs written by hand for what those lack."""
+"""The models the mutants are made of: small real networks, and graphs written by hand for what those lack."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import mutations
 import numpy as np
 import onnx
 from onnx import numpy_helper, parser
+
+import mutations
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # the small models are the tests' own
 
@@ -137,8 +137,8 @@ def exported(folder: Path) -> dict[str, onnx.ModelProto]:
 def enlivened(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph with weights of trained size, under which every layer reaches the output.
 
-    A fresh initialization of a narrow network lets its signal die out: attention scores near zero, activations below the
-    biases. There a fault changes nothing that single precision could show, in any verifier.
+    A fresh initialization of a narrow network lets its signal die out: attention scores near zero, activations below
+    the biases. There a fault changes nothing that single precision could show, in any verifier.
     """
     for _, node in mutations.nodes(model, "MatMul", "Gemm", "Conv", "ConvTranspose"):
         tensor = mutations.operand_constant(model, node.input[1])
@@ -159,11 +159,11 @@ def _model(text: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> Feeds:
     """Inputs drawn by what these models are known to need, without the verifier's own drawing."""
-    sizes: Callable[[str], int] = lambda name: {"batch": 3, "n": 2, "height": 12, "width": 10}.get(name, 9)
+    sizes = {"batch": 3, "n": 2, "height": 12, "width": 10}
     found: Feeds = {}
     for value in model.graph.input:
         kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
-        shape = tuple(sizes(d.dim_param) if d.dim_param else d.dim_value for d in dims)
+        shape = tuple(sizes.get(d.dim_param, 9) if d.dim_param else d.dim_value for d in dims)
         if "mask" in value.name:
             drawn = rng.random(shape) < 0.7
             drawn[..., 0] = True

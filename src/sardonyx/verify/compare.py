@@ -17,6 +17,7 @@ import numpy as np
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
+from sardonyx.verify import noise
 from sardonyx.verify.inputs import Draw, Inputs, Plan, Style
 from sardonyx.verify.interface import interface_changes, random_outputs
 from sardonyx.verify.judge import Judge, Noise
@@ -94,6 +95,7 @@ class Oracle:
         self._answers: list[_Answer] | None = None
         self._noise: dict[int, Noise | None] = {}
         self._probe: Engine | None = None
+        self._probed = False
         self._notes: list[str] = []
         self._engine: Engine | None = None
 
@@ -213,19 +215,26 @@ class Oracle:
             return None, f"the reference loads but the other model does not: {failure.message}"
 
     def _noise_of(self, number: int) -> Noise | None:
-        """The reference's answers to one trial when every rounding is disturbed, or None where that cannot be run."""
+        """What rounding alone makes of the answers to one trial, or None where that cannot be run."""
         if number not in self._noise:
-            answers = self._reference_answers()
-            try:
-                if self._probe is None:
-                    self._progress("measuring how much rounding alone moves the reference")
-                    copy = disturbed(self._subject.model)
-                    self._probe = self._open_like_reference(Subject(copy))[0] if copy is not None else None
-                outputs = self._probe.run(answers[number].draw.feeds) if self._probe is not None else None
-            except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
-                outputs = None
-            self._noise[number] = None if outputs is None else Noise(answers[number].outputs, outputs)
+            answer = self._reference_answers()[number]
+            if not self._probed:
+                self._progress("measuring how much rounding alone moves the reference")
+                copy = disturbed(self._subject.model)
+                self._probe = self._open_like_reference(Subject(copy))[0] if copy is not None else None
+                self._probed = True
+            self._noise[number] = self._first_noise(self._probe, answer) if self._probe is not None else None
         return self._noise[number]
+
+    def _first_noise(self, probe: Engine, answer: _Answer) -> Noise | None:
+        def disturb(draw: int) -> Sequence[Value]:
+            return probe.run({**answer.draw.feeds, **noise.draw(draw)})
+
+        try:
+            disturb(0)
+        except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
+            return None
+        return Noise(answer.outputs, disturb)
 
 
 def _feedable(a: ir.Model, b: ir.Model) -> bool:

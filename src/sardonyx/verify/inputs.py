@@ -23,6 +23,7 @@ class Style(StrEnum):
     """What kind of numbers a trial draws."""
 
     NORMAL = "normal"  # signed, of size one
+    LARGE = "large"  # signed, a few times larger and off centre: reaches units that rest at size one
     WIDE = "wide"  # signed, from thousandths to tens, with zeros and ones in between
     POSITIVE = "positive"  # for operators that are undefined below zero
     SPECIAL = "special"  # with infinities, NaN and subnormal numbers
@@ -86,10 +87,10 @@ class Inputs:
         return self._uses[name]
 
     def plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """The default trials: two of plain numbers at different sizes, then the harder styles."""
+        """The default trials: each style at sizes of its own, then what only some models have."""
         plans = [
             Plan(seeds[0], 0, Style.NORMAL),
-            Plan(seeds[1 % len(seeds)], 1, Style.NORMAL, left_padded=True),
+            Plan(seeds[1 % len(seeds)], 1, Style.LARGE, left_padded=True),
             Plan(seeds[2 % len(seeds)], 2, Style.WIDE),
             Plan(seeds[3 % len(seeds)], 3, Style.POSITIVE),
         ]
@@ -172,20 +173,22 @@ def _draw(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: _Brush) -
 
 def _real(shape: tuple[int, ...], brush: _Brush) -> Array:
     rng, style = brush.rng, brush.plan.style
-    if brush.use.role is Role.ADDED_MASK and style is Style.NORMAL and shape:
+    if brush.use.role is Role.ADDED_MASK and style in (Style.NORMAL, Style.LARGE) and shape:
         return np.where(_mask(shape, brush), 0.0, -1e4)
     numbers = np.asarray(rng.standard_normal(shape), np.float64)
     if style is Style.POSITIVE:
         return np.abs(numbers) + 0.01
     if style is Style.NORMAL:
         return numbers
+    if style is Style.LARGE:
+        return 3.0 * numbers + 1.0
     wide = numbers * 10.0 ** rng.uniform(-3.0, 1.5, shape)
     plain = rng.choice(np.array([0.0, -0.0, 1.0, -1.0]), shape)
-    mixed = np.where(rng.random(shape) < 0.1, plain, wide)
-    if style is Style.SPECIAL:
-        odd = rng.choice(np.array([np.inf, -np.inf, np.nan, 1e-40]), shape)
-        mixed = np.where(rng.random(shape) < 0.05, odd, mixed)
-    return np.asarray(mixed)
+    mixed = np.asarray(np.where(rng.random(shape) < 0.1, plain, wide))
+    if style is Style.SPECIAL and numbers.size:
+        places = rng.permutation(numbers.size)[: max(4, numbers.size // 20)]
+        mixed.reshape(-1)[places] = np.resize([np.inf, -np.inf, np.nan, 1e-40], places.size)
+    return mixed
 
 
 def _integer(dtype: ir.DataType, shape: tuple[int, ...], brush: _Brush) -> Array:

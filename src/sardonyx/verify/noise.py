@@ -1,9 +1,10 @@
 """A copy of the model whose every rounding is disturbed: how far it moves says how much error is nobody's fault.
 
 Each node that rounds gets a pseudo-random error of about one unit in the last place, a function of its own result:
-`y + eps * sin(1e6 * atan(y)) * (|y| + mean|y|)` after a sum, where cancellation leaves an error the size of the terms,
-and `y - eps * sin²(…) * y` after an elementwise operator, which can never overflow. The copy is a probe that is run and
-thrown away; the user's graph is not touched.
+`y + eps * sin(f * atan(y)) * (|y| + mean|y|)` after a sum, where cancellation leaves an error the size of the terms,
+and `y - eps * sin²(…) * y` after an elementwise operator, which can never overflow. The frequency f is an input of the
+copy: every value of it is another draw of roundings. The copy is a probe that is run and thrown away; the user's graph
+is not touched.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.runtime import Value
 from sardonyx.verify.interface import bodies
 
 _SUMS = frozenset(
@@ -34,6 +36,7 @@ _FLOATS = {
     ir.DataType.FLOAT16: 2.0**-10,
     ir.DataType.BFLOAT16: 2.0**-7,
 }
+FREQUENCY = "sardonyx.noise.frequency"
 _MOST_SITES = 1500  # beyond it the probe costs more than it tells; sums come first
 
 
@@ -43,9 +46,16 @@ def disturbed(model: ir.Model) -> ir.Model | None:
     types = _element_types(copy)
     sites = [n for n in copy.graph.all_nodes() if _rounds(n) and types.get(n.outputs[0]) in _FLOATS]
     sites.sort(key=lambda node: node.op_type not in _SUMS)
+    frequency = ir.Value(name=FREQUENCY, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    copy.graph.inputs.append(frequency)
     for number, node in enumerate(sites[:_MOST_SITES]):
-        _disturb(node, types[node.outputs[0]], f"noise.{number}")
+        _disturb(node, types[node.outputs[0]], frequency, f"noise.{number}")
     return copy if sites else None
+
+
+def draw(number: int) -> dict[str, Value]:
+    """What to feed beside the model's own inputs for one draw of roundings."""
+    return {FREQUENCY: np.asarray(1e6 + 7919.0 * number, np.float32)}
 
 
 def _rounds(node: ir.Node) -> bool:
@@ -81,7 +91,7 @@ def _element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
     return types
 
 
-def _disturb(node: ir.Node, kind: ir.DataType, name: str) -> None:
+def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, name: str) -> None:
     """Put the disturbance between a node's first result and everything that reads it, under the result's old name."""
     clean, graph = node.outputs[0], node.graph
     if graph is None:
@@ -102,7 +112,7 @@ def _disturb(node: ir.Node, kind: ir.DataType, name: str) -> None:
 
     single = kind == ir.DataType.FLOAT
     y = clean if single else op("Cast", clean, to=int(ir.DataType.FLOAT))
-    wave = op("Sin", op("Mul", op("Atan", y), constant(1e6)))
+    wave = op("Sin", op("Mul", op("Atan", y), frequency))
     amplitude = constant(_FLOATS[kind])
     if node.op_type in _SUMS:
         size = op("Abs", y)

@@ -22,7 +22,7 @@ REASSOCIATED_RMS = 8.0
 NARROW_MAX = 4.0
 NARROW_RMS = 1.0
 # Another function close by: relative to the value and the output's scale, whatever the type.
-APPROXIMATE_MAX = 5e-3
+APPROXIMATE_MAX = 2e-2
 APPROXIMATE_RMS = 1e-3
 # A result may be this many times farther off than the reference is from itself when its roundings are disturbed.
 NOISE_FACTOR = 4.0

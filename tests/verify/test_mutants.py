@@ -1,0 +1,58 @@
+"""A slice of the mutation campaign: the verifier finds planted faults, and says which changes are none.
+
+The campaign itself, over more models and more mutants, is `benchmarks/mutants.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import mutants
+import mutations
+import subjects
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, onnx.ModelProto]:
+    return subjects.handmade()
+
+
+@pytest.mark.parametrize(("name", "at_least"), [("branches", 8), ("pair", 16), ("picture", 14)])
+def test_planted_faults_are_found(name: str, at_least: int, models: dict[str, onnx.ModelProto]) -> None:
+    outcomes = mutants.judge(name, models[name], per_kind=4, seed=0)
+    assert [o for o in outcomes if o.result == "escaped"] == []
+    assert sum(o.result == "caught" for o in outcomes) >= at_least
+
+
+@pytest.mark.parametrize("name", ["branches", "pair", "picture", "half"])
+def test_what_is_right_is_not_blamed(name: str, models: dict[str, onnx.ModelProto]) -> None:
+    assert mutants.control(models[name])
+
+
+def test_a_key_bias_is_recognised_as_no_fault(models: dict[str, onnx.ModelProto]) -> None:
+    """Softmax does not see what is added to every score of a row: a key's bias may go, a query's may not."""
+    with_bias = onnx.ModelProto()
+    with_bias.CopyFrom(models["pair"])
+    for node in with_bias.graph.node:
+        if node.output[0] == "k":
+            node.output[0] = "unbiased"
+    bias = onnx.helper.make_node("Add", ["unbiased", "bq"], ["k"])
+    nodes = list(with_bias.graph.node)
+    place = next(i for i, node in enumerate(nodes) if "k" in node.input)
+    nodes.insert(place, bias)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del with_bias.graph.node[:]
+    with_bias.graph.node.extend(copies)
+    assert mutants.moved_in_double(models["pair"], with_bias, seed=0) < mutants.SAME_IN_DOUBLE
+    outcomes = mutants.judge("pair", models["pair"], per_kind=3, seed=0, kinds=["channel's bias zeroed"])
+    assert outcomes
+    assert {o.result for o in outcomes} == {"caught"}
+
+
+def test_every_kind_finds_a_site_somewhere(models: dict[str, onnx.ModelProto]) -> None:
+    """A kind that never fires would count for nothing in the score."""
+    rng = np.random.default_rng(0)
+    for kind, sites in mutations.KINDS.items():
+        assert any(next(iter(sites(model, rng)), None) is not None for model in models.values()), kind
