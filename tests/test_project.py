@@ -56,6 +56,18 @@ def test_source_files_are_still_one_thing() -> None:
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
 
 
+@pytest.mark.parametrize(
+    ("package", "allowed"),
+    [("onnxruntime", {"runtime.py"}), ("torch", {"demo.py"})],
+)
+def test_heavy_packages_are_imported_where_they_belong_by_name_too(package: str, allowed: set[str]) -> None:
+    """import-linter sees import statements only."""
+    by_name = re.compile(rf"import_module\(\s*[\"']{package}\b|__import__\(\s*[\"']{package}\b")
+    source = ROOT / "src" / "sardonyx"
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if by_name.search(path.read_text())}
+    assert found <= allowed
+
+
 def test_every_pass_has_its_row_in_the_docs() -> None:
     listed = (ROOT / "docs" / "passes.md").read_text().split("## The twelve")[0]
     rows = [line for line in listed.splitlines() if line.startswith("| `")]
