@@ -18,6 +18,7 @@ from sardonyx.passes.fuse_batch_norm import FuseBatchNorm
 from sardonyx.passes.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.fuse_conv_relu import FuseConvRelu
 from sardonyx.passes.fuse_matmul_add import FuseMatMulAdd
+from sardonyx.passes.lift_constants import LiftConstants
 from sardonyx.passes.merge_reshapes import MergeReshapes
 from sardonyx.passes.merge_transposes import MergeTransposes
 from sardonyx.passes.resolve_cast_like import ResolveCastLike
@@ -37,6 +38,7 @@ ALL: tuple[Pass, ...] = (
     FoldConstants(),
     ShareConstants(),
     ShareSubexpressions(),
+    LiftConstants(),
     MergeReshapes(),
     MergeTransposes(),
     FuseBatchNorm(),

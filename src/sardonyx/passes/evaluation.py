@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Replacement
-from sardonyx.graph.tensors import stored_bytes
+from sardonyx.graph.storage import stored_bytes
 
 _BYTES_OF_A_STRING = 32  # a guess: strings are as long as they are
 
@@ -53,21 +53,37 @@ class Form:
 Wanted = Mapping[ir.Node, Mapping[ir.Value, Form]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants:
+    """The constants of a graph, and what was found out about further values without changing the graph."""
+
+    graph: Facts
+    known: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict[ir.Value, ir.TensorProtocol])
+
+    def __call__(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """The constant a value is."""
+        tensor = self.known.get(value)
+        return self.graph.tensor(value) if tensor is None else tensor
+
+
 class ConstantModel:
     """Nodes whose inputs are constants or each other's outputs, as a model of their own.
 
     It stays good when the graph changes, and holds no values between evaluations.
     """
 
-    def __init__(self, nodes: Sequence[ir.Node], graph: Facts) -> None:
-        """Take standard nodes in topological order that share one operator set version."""
+    def __init__(self, nodes: Sequence[ir.Node], constants: Constants, forms: Mapping[ir.Value, Form] | None = None):
+        """Take standard nodes in topological order that share one operator set version.
+
+        Where only sizes are wanted, `forms` may stand for inputs that are not known yet.
+        """
         self._names: dict[ir.Value, str] = {}
-        self._constants: dict[str, ir.TensorProtocol] = {}
-        self._proto = onnx.ModelProto(ir_version=graph.model.ir_version)
-        self._proto.opset_import.add(domain="", version=graph.opset(nodes[0]))
+        self._tensors: dict[str, ir.TensorProtocol] = {}
+        self._proto = onnx.ModelProto(ir_version=constants.graph.model.ir_version)
+        self._proto.opset_import.add(domain="", version=constants.graph.opset(nodes[0]))
         self._proto.graph.name = "constants"
         for node in nodes:
-            self._add(node, graph)
+            self._add(node, constants, forms or {})
 
     def forms(self) -> dict[ir.Value, Form]:
         """What follows for the types and shapes of the values the nodes make."""
@@ -91,26 +107,33 @@ class ConstantModel:
             return None
         return arrays if all(form.fits(array) for array, form in zip(arrays, wanted.values(), strict=True)) else None
 
-    def _add(self, node: ir.Node, graph: Facts) -> None:
+    def _add(self, node: ir.Node, constants: Constants, forms: Mapping[ir.Value, Form]) -> None:
         proto = self._proto.graph.node.add(op_type=node.op_type)
         for value in node.inputs:
-            proto.input.append("" if value is None else self._names.get(value) or self._add_constant(value, graph))
+            if value is not None and value not in self._names:
+                self._add_source(value, constants(value), forms)
+            proto.input.append("" if value is None else self._names[value])
         for value in node.outputs:
             proto.output.append(self._name(value) if value.name else "")
         for attribute in node.attributes.values():
             serde.serialize_attribute_into(proto.attribute.add(), attribute)
 
-    def _add_constant(self, value: ir.Value, graph: Facts) -> str:
-        tensor = graph.tensor(value)
-        assert tensor is not None, f"{value.name} is no constant"
-        self._constants[self._name(value)] = tensor
-        return self._names[value]
+    def _add_source(self, value: ir.Value, tensor: ir.TensorProtocol | None, forms: Mapping[ir.Value, Form]) -> None:
+        if tensor is not None:
+            self._tensors[self._name(value)] = tensor
+            return
+        form = forms[value]
+        info = self._proto.graph.input.add(name=self._name(value))
+        info.type.tensor_type.elem_type = form.dtype.value if form.dtype is not None else 0
+        if form.shape is not None:
+            info.type.tensor_type.shape.SetInParent()
+            info.type.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=d) for d in form.shape)
 
     def _filled(self) -> onnx.ModelProto:
         """The model with its constants in it."""
         model = onnx.ModelProto()
         model.CopyFrom(self._proto)
-        for name, tensor in self._constants.items():
+        for name, tensor in self._tensors.items():
             proto = model.graph.initializer.add(name=name, data_type=tensor.dtype.value)
             proto.dims.extend(tensor.shape.numpy())
             if isinstance(tensor, ir.StringTensor):
@@ -124,37 +147,40 @@ class ConstantModel:
 
 
 def evaluate_in_parts(
-    roots: Sequence[ir.Node], wanted: Wanted, order: Mapping[ir.Node, int], graph: Facts, engine: Evaluate
-) -> Iterator[tuple[ir.Node, list[np.ndarray] | None]]:
+    roots: Sequence[ir.Node], wanted: Wanted, order: Mapping[ir.Node, int], constants: Constants, engine: Evaluate
+) -> Iterator[tuple[ir.Node, list[ir.TensorProtocol] | None]]:
     """Every root's values, all at once where possible; where not, in halves until the culprits are found.
 
     Args:
         roots: Nodes whose values are asked for; they share one operator set version.
         wanted: Which values of each root, and in what form they are expected.
         order: All nodes that may be evaluated on the way, with their place in topological order.
-        graph: Where the constants are.
+        constants: What need not be evaluated.
         engine: Runs a model.
     """
+    if not roots:
+        return
     everything = {value: form for root in roots for value, form in wanted[root].items()}
-    arrays = ConstantModel(_with_makers(roots, order), graph).evaluate(everything, engine)
+    arrays = ConstantModel(_with_makers(roots, order, constants), constants).evaluate(everything, engine)
     if arrays is not None:
-        results = iter(arrays)
+        tensors = (as_tensor(array, form.dtype) for array, form in zip(arrays, everything.values(), strict=True))
         for root in roots:
-            yield root, [next(results) for _ in wanted[root]]
+            yield root, [next(tensors) for _ in wanted[root]]
     elif len(roots) == 1:
         yield roots[0], None
     else:
         half = len(roots) // 2
-        yield from evaluate_in_parts(roots[:half], wanted, order, graph, engine)
-        yield from evaluate_in_parts(roots[half:], wanted, order, graph, engine)
+        yield from evaluate_in_parts(roots[:half], wanted, order, constants, engine)
+        yield from evaluate_in_parts(roots[half:], wanted, order, constants, engine)
 
 
-def _with_makers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int]) -> list[ir.Node]:
+def _with_makers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int], constants: Constants) -> list[ir.Node]:
     found = dict.fromkeys(roots)
     left = list(roots)
     while left:
-        for maker in left.pop().predecessors():
-            if maker in order and maker not in found:
+        for value in left.pop().inputs:
+            maker = value.producer() if value is not None and value not in constants.known else None
+            if maker is not None and maker in order and maker not in found:
                 found[maker] = None
                 left.append(maker)
     return sorted(found, key=order.__getitem__)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.graph.tensors import ComputedTensor
-from sardonyx.passes.evaluation import ConstantModel, Form, as_constants, as_tensor
+from sardonyx.passes.evaluation import ConstantModel, Constants, Form, as_constants, as_tensor
 from sardonyx.passes.foldable import (
     FAILED,
     GROWS,
@@ -69,7 +69,7 @@ def _refusal(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, budge
 
 
 def _fold(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, engine: Evaluate) -> Proposal | Refused:
-    model = ConstantModel((node,), graph)
+    model = ConstantModel((node,), Constants(graph))
     arrays = model.evaluate(wanted, engine)
     if arrays is None:
         give_up(node)

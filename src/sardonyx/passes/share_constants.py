@@ -11,7 +11,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import SMALL, Facts
@@ -130,10 +129,10 @@ def _digest(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _read(tensor: FileTensor, start: int, length: int) -> bytes:
-    buffer = np.empty(length, np.uint8)
+    buffer = bytearray(length)
     tensor.file.check()
-    tensor.file.read_into(buffer, tensor.offset + start)
-    return buffer.tobytes()
+    tensor.file.read_into(memoryview(buffer), tensor.offset + start)
+    return bytes(buffer)
 
 
 def _place(tensor: ir.TensorProtocol | None) -> Hashable:
