@@ -40,6 +40,7 @@ class Facts:
         self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
         self._types: dict[ir.Value, tuple[ir.DataType | None, Shape | None]] = {}
         self._arrays: dict[ir.Value, np.ndarray] = {}
+        self._spelled: dict[ir.Value, ir.TensorProtocol | None] = {}  # of Constant nodes: making them takes time
 
     # Where things are
 
@@ -83,9 +84,11 @@ class Facts:
         if value.is_initializer():
             return None if value.is_graph_input() else value.const_value
         node = value.producer()
-        if node is not None and node.op_type == "Constant" and node.domain == "":
-            return constant_tensor(node)
-        return None
+        if node is None or node.op_type != "Constant" or node.domain != "":
+            return None
+        if value not in self._spelled:
+            self._spelled[value] = constant_tensor(node)
+        return self._spelled[value]
 
     def array(self, value: ir.Value | None, limit: int = SMALL) -> np.ndarray | None:
         """A small constant as an array."""
@@ -172,6 +175,7 @@ class Facts:
         """A value is gone."""
         self._types.pop(value, None)
         self._arrays.pop(value, None)
+        self._spelled.pop(value, None)
 
     def infer(self) -> None:
         """Work out types and shapes anew from the graph as it is."""
@@ -202,4 +206,3 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             case _:
                 continue
     return None
-
