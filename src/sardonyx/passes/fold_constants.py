@@ -23,7 +23,6 @@ from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, Budget, freed_bytes,
 from sardonyx.passes.large_constants import fold_large
 from sardonyx.record import Accuracy
 
-SCANS = 2  # looks at the whole model in one go: what is not safe to fold at first may be so later
 CONE = 256  # makers of a folded value whose origins it inherits; bounds the cost of long shared chains
 
 Vanishing = Mapping[ir.Node, int]
@@ -60,18 +59,12 @@ class FoldConstants(ModelPass):
         if graph.evaluate is None:
             return
         budget = Budget.of(graph)
-        for _ in range(SCANS):
-            folded = False
-            for region in regions(graph):
-                for proposal in _fold(region, graph, graph.evaluate, budget):
-                    folded |= isinstance(proposal, Proposal)
-                    yield proposal
-            if not folded:
-                break
+        for region in regions(graph):
+            yield from _fold(region, graph.evaluate, budget)
         yield from fold_large(graph, graph.evaluate, budget)
 
 
-def _fold(region: Region, graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
+def _fold(region: Region, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
     """Replace what others read of the region's results; what only the region reads vanishes with it."""
     region.learn(engine)
     yield from (Refused(GROWS, (node,)) for node in region.burdens)

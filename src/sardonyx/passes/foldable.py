@@ -10,10 +10,10 @@ import onnx_ir as ir
 from sardonyx.graph.facts import RANDOM, Facts
 
 LARGE = 1 << 20  # constants from this size on are not held in memory
-PER_NODE = 1 << 16  # bytes one folded node may add to the model
+PER_NODE = 1 << 16  # bytes one folded node may add to the model, or this part of the model where that is more:
+PART_PER_NODE = 128
 PER_MODEL = 1 << 20  # bytes all of them may add, or this part of the model where that is more:
-PART = 32
-SHARES = 16  # one node may take this part of what the model has to spend, where that is more
+PART_PER_MODEL = 32
 MANY = 256  # readers from which on a constant is not followed
 
 GROWS = "would grow the model past its budget"
@@ -75,8 +75,8 @@ class Budget:
     def of(cls, graph: Facts) -> Budget:
         """What a model of this size can spend."""
         constants = (v.const_value for scope in graph.live_scopes() for v in scope.graph.initializers.values())
-        total = max(PER_MODEL, sum(tensor.nbytes for tensor in constants if tensor is not None) // PART)
-        return cls(max(PER_NODE, total // SHARES), total)
+        size = sum(tensor.nbytes for tensor in constants if tensor is not None)
+        return cls(max(PER_NODE, size // PART_PER_NODE), max(PER_MODEL, size // PART_PER_MODEL))
 
     def take(self, growth: int) -> bool:
         """Whether that many more bytes are allowed; they are then spent."""
