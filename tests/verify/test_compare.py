@@ -278,6 +278,31 @@ def test_small_types_strings_and_sequences() -> None:
     assert verify(parts, parts).passed
 
 
+def test_outputs_that_prove_nothing_are_named() -> None:
+    dead = "g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z, float[n, 4] u) {"
+    dead += " o = Constant <value = float {0}> () y = Mul (x, o) a = Abs (x)"
+    dead += " e = Constant <value = float {-9}> () f = Sub (e, a) z = Log (f) u = Relu (x) }"
+    notes = [note for note in same(dead, dead).notes if "proves little" in note]
+    assert ["'y'" in notes[0], "'z'" in notes[1], len(notes)] == [True, True, 2]
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"), [("MatMul (x, w)", (16, 24)), ("Gemm (x, w)", (16, 24)), ("MatMulInteger (i, v)", (16, 24))]
+)
+def test_a_weight_that_becomes_constant_is_still_exact(node: str, shape: tuple[int, ...]) -> None:
+    """The runtime packs constant weights for other kernels, which round otherwise; the proof must not see that."""
+    values = np.random.default_rng(0).standard_normal(shape)
+    kind = "int32" if "i, v" in node else "float"
+    body = f"g (float[n, 16] x) => ({kind}[n, 24] y) {{ i = Cast <to = 3> (x) %s y = {node} }}"
+    weights = {"c": values.astype(np.float32)}
+    through = text_model(body % "w = Identity (c) v = Cast <to = 3> (w)", **weights)
+    direct = text_model(
+        (body % "").replace(" w)", " c)").replace(" v)", " k)"), **weights, k=values.astype(np.float32).astype(np.int8)
+    )
+    verdict = verify(through, direct, accuracy=Accuracy.EXACT)
+    assert verdict.passed, verdict.failures
+
+
 def test_an_oracle_answers_for_many_candidates() -> None:
     oracle = Oracle(text_model(RELU))
     assert oracle.check(text_model(RELU)).passed

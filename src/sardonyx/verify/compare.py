@@ -201,7 +201,11 @@ class Oracle:
             if len(sizes) < 2:
                 notes.append(f"the dim '{name}' was tried at one size only: the reference took no other")
         unequal = "depends on random numbers: only its type and shape were compared"
-        return notes + [f"the output '{name}' {unequal}" for name in sorted(self._random)]
+        notes += [f"the output '{name}' {unequal}" for name in sorted(self._random)]
+        for place, value in enumerate(self._subject.model.graph.outputs):
+            if _says_nothing([answer.outputs[place] for answer in answers if not answer.exact_only]):
+                notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
+        return notes
 
     def _open_like_reference(self, subject: Subject) -> tuple[Engine | None, str]:
         def load(source: Subject.Source) -> Engine:
@@ -235,6 +239,14 @@ class Oracle:
         except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
             return None
         return Noise(answer.outputs, disturb)
+
+
+def _says_nothing(values: Sequence[Value]) -> bool:
+    """Whether a tensor output of several elements held but one number in all trials, or nothing but NaN."""
+    arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"]
+    if not arrays or sum(array.size for array in arrays) < 2:
+        return False
+    return np.unique(np.concatenate([array.reshape(-1) for array in arrays])).size == 1
 
 
 def _feedable(a: ir.Model, b: ir.Model) -> bool:

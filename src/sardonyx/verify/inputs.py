@@ -96,6 +96,9 @@ class Inputs:
         ]
         if not self._required:
             plans = plans[:1]
+        elif not self._dims.names:  # often a batch of one: more samples, or a resting unit is never seen awake
+            plans.append(Plan(seeds[2 % len(seeds)], 0, Style.NORMAL))
+            plans.append(Plan(seeds[3 % len(seeds)], 0, Style.LARGE))
         if self._overridable:
             plans.append(replace(plans[0], overrides=True))
         if self._dims.empty() is not None:
