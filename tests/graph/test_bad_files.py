@@ -72,7 +72,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     refused(lambda: io.load(tmp_path / "pipe"), ModelError, "regular file")
 
 
-@pytest.mark.parametrize("size", [3, 600])
+@pytest.mark.parametrize("size", [3, 300])
 def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
     """A cut between two fields of the model itself, once graph and opset are there, is a model like any other."""
     whole = small_model(size).SerializeToString()

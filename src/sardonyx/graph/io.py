@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         ) from error
     token = secrets.token_bytes(16)
     try:
-        skeleton, spans = wire.cut(wire.Bytes.of_file(file.fileno()), token, LARGE)
+        skeleton, spans = wire.cut(wire.Bytes.of_file(file), token, LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
     except (wire.WireError, DecodeError) as error:
         why = "it is empty" if file.size == 0 else str(error) if isinstance(error, wire.WireError) else "it is damaged"
@@ -116,33 +116,39 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, 
         external = bool(carry.meta(model.graph).get(carry.EXTERNAL))
         external = external or plan.size + len(small) + 32 * len(plan.tensors) > _INLINE_LIMIT
     with explained(name):
+        previous = _own_data_files(os.path.realpath(name)) if force else []
         if external and plan.tensors:
             _save_external(plan, small, name, force=force)
         else:
             _save_inline(plan, small, name, force=force)
+        for data in previous:
+            os.unlink(data)
 
 
 def stamp(model: ir.Model, *, opset: int | None = None, ir_version: int | None = None) -> None:
-    """Set the versions a model claims, never beyond what the runtime takes.
+    """Set the versions a model claims, never raising them beyond what the runtime takes.
 
     Args:
         model: Changed in place.
         opset: Version of the standard operators; None keeps it.
         ir_version: Version of the format; None keeps it, or raises it as far as the opset and the initializers need.
     """
-    if opset is not None:
-        model.opset_imports[""] = opset
-    opset = model.opset_imports.get("", 1)
-    needed = onnx.helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", opset), model.ir_version)
-    inputs = {value.name for value in model.graph.inputs}
-    if not inputs.issuperset(model.graph.initializers):
-        needed = max(needed, 4)  # before, every initializer had to be an input too
-    model.ir_version = max(model.ir_version, needed) if ir_version is None else ir_version
-    if model.ir_version > MAX_IR_VERSION or opset > MAX_OPSET:
+    present = model.opset_imports.get("", 1)
+    wanted = present if opset is None else opset
+    if ir_version is None:
+        needed = onnx.helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", wanted), model.ir_version)
+        inputs = {value.name for value in model.graph.inputs}
+        if not inputs.issuperset(model.graph.initializers):
+            needed = max(needed, 4)  # before, every initializer had to be an input too
+        ir_version = max(model.ir_version, needed)
+    if ir_version > max(MAX_IR_VERSION, model.ir_version) or wanted > max(MAX_OPSET, present):
         raise UsageError(
-            f"IR version {model.ir_version} with opset {opset} is beyond ONNX Runtime",
+            f"IR version {ir_version} with opset {wanted} is beyond ONNX Runtime",
             hint=f"at most IR version {MAX_IR_VERSION} and opset {MAX_OPSET}",
         )
+    model.ir_version = ir_version
+    if opset is not None:
+        model.opset_imports[""] = opset
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
@@ -227,7 +233,6 @@ def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None
         return [reference.SerializeToString()]
 
     pieces = wire.splice(small, plan.token, fill, external=True)
-    previous = _own_data_files(target) if force else []
     with Draft(os.path.join(os.path.dirname(target), location)) as data, Draft(name) as draft:
         for tensor, offset in zip(plan.tensors, offsets, strict=True):
             write_tensor(tensor, data.fileno(), offset)
@@ -238,8 +243,6 @@ def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None
         except BaseException:
             os.unlink(data.path)
             raise
-    for old in previous:
-        os.unlink(old)
 
 
 def _write(pieces: list[wire.Piece], plan: _Plan, fd: int) -> None:
@@ -278,9 +281,8 @@ def _own_data_files(target: str) -> list[str]:
     """Data files under our names that the model about to be replaced is the one to use."""
     folder, base = os.path.split(target)
     try:
-        proto = onnx.ModelProto.FromString(
-            wire.cut(wire.Bytes.of_file(SourceFile.open(target).fileno()), b"\0", LARGE)[0]
-        )
+        skeleton, _ = wire.cut(wire.Bytes.of_file(SourceFile.open(target)), b"", LARGE)
+        proto = onnx.ModelProto.FromString(skeleton)
     except (OSError, wire.WireError, DecodeError, ModelError):
         return []
     names = {

@@ -43,9 +43,8 @@ class SourceFile:
         """The descriptor, for as long as this object lives."""
         return self._fd
 
-    def read_into(self, buffer: Array, offset: int) -> None:
-        """Fill a contiguous byte array from the file."""
-        view = buffer.data
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """Fill a buffer from the file."""
         while view:
             count = os.preadv(self._fd, [view], offset)
             if count == 0:
@@ -66,7 +65,7 @@ class SourceFile:
         buffer = np.empty(min(length, BLOCK), np.uint8)
         while length:
             part = buffer[: min(length, BLOCK)]
-            self.read_into(part, offset)
+            self.read_into(part.data, offset)
             write_all(fd, part.data, position)
             offset, length, position = offset + part.size, length - part.size, position + part.size
 

@@ -6,7 +6,6 @@ bytes passing through memory as a whole. So a model costs memory for its graph, 
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
-from sardonyx.graph.storage import BLOCK, Array, SourceFile, as_bytes, packed, unpacked, write_all
+from sardonyx.graph.storage import BLOCK, Array, SourceFile, packed, unpacked, write_all
+from sardonyx.graph.transpose import as_swap, write_swapped
 from sardonyx.graph.wire import RAW_DATA
 
 
@@ -115,7 +115,7 @@ class FileTensor(StreamedTensor):
     def _read(self) -> Array:
         self.file.check()
         data = np.empty(self.length, np.uint8)
-        self.file.read_into(data, self.offset)
+        self.file.read_into(data.data, self.offset)
         return data
 
 
@@ -135,33 +135,15 @@ class TransposedTensor(StreamedTensor):
         return np.ascontiguousarray(self.source.numpy().transpose(self.perm))
 
     def write_to(self, fd: int, position: int) -> None:
-        """Write the values; a large file tensor is read a few rows at a time."""
+        """Write the values; a large file tensor goes through memory in blocks."""
         source = self.source
-        if not isinstance(source, FileTensor) or self.nbytes <= BLOCK or self.dtype.bitwidth % 8:
-            super().write_to(fd, position)
-            return
-        source.file.check()
-        shape = source.shape.numpy()
-        row_bytes = source.length // shape[0]
-        rows = max(1, BLOCK // row_bytes)
-        for start in range(0, shape[0], rows):
-            count = min(rows, shape[0] - start)
-            data = np.empty(count * row_bytes, np.uint8)
-            source.file.read_into(data, source.offset + start * row_bytes)
-            block = unpacked(data, self.dtype, (count, *shape[1:])).transpose(self.perm)
-            self._write_block(fd, position, block, start)
-
-    def _write_block(self, fd: int, position: int, block: Array, start: int) -> None:
-        """Put a block of the source's first axis where its elements belong: runs that lie `stride` apart."""
-        axis = self.perm.index(0)
-        inner = block.itemsize * math.prod(block.shape[axis + 1 :])
-        stride = inner * self.shape.numpy()[axis]
-        runs = as_bytes(block)
-        length = inner * block.shape[axis]
-        at = position + start * inner
-        for begin in range(0, len(runs), length):
-            write_all(fd, runs[begin : begin + length], at)
-            at += stride
+        if isinstance(source, FileTensor) and self.nbytes > BLOCK and self.dtype.bitwidth % 8 == 0:
+            swap = as_swap(source.shape.numpy(), self.perm, self.dtype.bitwidth // 8)
+            if swap is not None:
+                source.file.check()
+                write_swapped(source.file, source.offset, swap, fd, position)
+                return
+        super().write_to(fd, position)
 
 
 class ComputedTensor(StreamedTensor):

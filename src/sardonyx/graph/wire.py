@@ -11,7 +11,7 @@ import bisect
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 RAW_DATA, FLOAT_DATA, DOUBLE_DATA = 9, 4, 10  # TensorProto fields whose payload is the plain little-endian array
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
@@ -66,6 +66,14 @@ class Hole:
 Piece = bytes | Hole
 
 
+class OpenFile(Protocol):
+    """Whatever closes its descriptor when it goes away."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+
 class Bytes:
     """Random access to a file or a buffer through a window, so that skipped payloads are never read."""
 
@@ -76,9 +84,10 @@ class Bytes:
         self._window = b""
 
     @classmethod
-    def of_file(cls, fd: int) -> Bytes:
-        """The bytes of an open file."""
-        return cls(os.fstat(fd).st_size, lambda start, stop: os.pread(fd, stop - start, start))
+    def of_file(cls, file: OpenFile) -> Bytes:
+        """The bytes of an open file, which stays open as long as this object lives."""
+        size = os.fstat(file.fileno()).st_size
+        return cls(size, lambda start, stop: os.pread(file.fileno(), stop - start, start))
 
     @classmethod
     def of_buffer(cls, data: bytes) -> Bytes:
