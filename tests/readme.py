@@ -31,8 +31,8 @@ def commands(block: str) -> list[str]:
 
 
 def steady(text: str) -> str:
-    """The page without what differs from machine to machine."""
-    return "\n".join(_VARIES.sub(" ~", line).rstrip() for line in text.splitlines())
+    """The page without what differs from machine to machine: times, last digits, and the column widths they make."""
+    return "\n".join(re.sub(" +", " ", _VARIES.sub(" ~", line)).rstrip() for line in text.splitlines())
 
 
 def _played(command: str, folder: Path) -> str:
