@@ -48,7 +48,7 @@ def tensors(draw: st.DrawFn, name: str | None = None) -> TensorProto:
     proto = TensorProto() if name is None else TensorProto(name=name)
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     if draw(st.integers(0, 4)) == 0:
-        shape = [32, 17 + draw(st.integers(0, 40))]
+        shape = [64, 17 + draw(st.integers(0, 60))]
     proto.dims.extend(shape)
     count = math.prod(shape)
     if draw(st.integers(0, 6)) == 0:
@@ -77,10 +77,10 @@ def tensors(draw: st.DrawFn, name: str | None = None) -> TensorProto:
 
 @st.composite
 def sparse_tensors(draw: st.DrawFn, name: str = "") -> onnx.SparseTensorProto:
-    count = draw(st.sampled_from([0, 2, 300]))
+    count = draw(st.sampled_from([0, 2, 1100]))
     values = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[count], raw_data=np.ones(count, "f4").tobytes())
     indices = TensorProto(data_type=TensorProto.INT64, dims=[count], int64_data=range(count))
-    return onnx.SparseTensorProto(values=maybe(draw, values, "doc_string"), indices=indices, dims=[20, 20])
+    return onnx.SparseTensorProto(values=maybe(draw, values, "doc_string"), indices=indices, dims=[40, 40])
 
 
 @st.composite

@@ -19,7 +19,7 @@ from sardonyx.errors import ModelError, OutputError, SardonyxError
 from sardonyx.graph import io, wire
 
 
-def small_model(size: int = 600) -> onnx.ModelProto:
+def small_model(size: int = 1200) -> onnx.ModelProto:
     weight = TensorProto(name="w", data_type=1, dims=[size], raw_data=np.arange(size, dtype="f4").tobytes())
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -72,7 +72,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     refused(lambda: io.load(tmp_path / "pipe"), ModelError, "regular file")
 
 
-@pytest.mark.parametrize("size", [3, 300])
+@pytest.mark.parametrize("size", [3, 1200])
 def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
     """A cut between two fields of the model itself, once graph and opset are there, is a model like any other."""
     whole = small_model(size).SerializeToString()
@@ -80,7 +80,10 @@ def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
     graph_and_opset = max(f.stop for f in fields if f.number in (7, 8))
     complete = {f.stop for f in fields if f.stop >= graph_and_opset}
     path = tmp_path / "m.onnx"
+    inside = range(300, len(whole) - 300)  # nothing but the weight
     for end in range(len(whole)):
+        if end in inside and end % 50:
+            continue
         path.write_bytes(whole[:end])
         if end not in complete:
             refused(lambda: io.load(path), ModelError)
@@ -99,7 +102,7 @@ def test_a_damaged_byte_gives_an_error_of_ours_or_another_model(tmp_path: Path) 
 
 
 def test_bytes_that_do_not_fit_the_shape(tmp_path: Path) -> None:
-    for size in (3, 600):
+    for size in (3, 1200):
         proto = small_model(size)
         proto.graph.initializer[0].dims[0] = size + 1
         (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
@@ -146,7 +149,7 @@ def test_good_external_data_is_read(tmp_path: Path) -> None:
     model = io.load(with_external(tmp_path))
     weight = model.graph.initializers["w"].const_value
     assert weight is not None
-    np.testing.assert_array_equal(weight.numpy(), np.arange(600, dtype="f4"))
+    np.testing.assert_array_equal(weight.numpy(), np.arange(1200, dtype="f4"))
 
 
 def test_external_data_of_a_model_in_memory_needs_a_folder(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from sardonyx.graph.tensors import FileTensor, write_tensor
 MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own defaults are newer
 MAX_OPSET = 26
 
-LARGE = 1 << 10  # tensors from this size on stay in their file
+LARGE = 1 << 12  # bytes from which on a tensor stays in its file; a page
 _INLINE_LIMIT = (1 << 31) - 1  # protobuf reads no message above this
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
@@ -57,7 +57,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise ModelError(f"{name} is not a readable ONNX model: {why}", hint=_NOT_ONNX) from error
     _check_complete(proto, name)
     with _no_collection():
-        return decode(proto, Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans))
+        reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
+        return decode(proto, reader, size=len(skeleton))
 
 
 def from_proto(proto: onnx.ModelProto, folder: str | os.PathLike[str] | None = None) -> ir.Model:
