@@ -174,7 +174,6 @@ class _Job:
     def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> _Candidate:
         """The source after its first `limit` rewrites, none of them forbidden."""
         model, self._first = self._first or self._fresh(), None
-        model.ir_version = max(model.ir_version, 4)  # from 4 on a constant need not be a graph input
         for graph in model.graphs():
             graph.sort()
         hierarchy = origins.attach(model)

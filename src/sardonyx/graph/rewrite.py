@@ -23,6 +23,7 @@ from sardonyx.graph.transaction import Change, Impossible, Transactions
 from sardonyx.record import Event, Refusal
 
 REACH = 2  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
+ENDLESS = 50  # rewrites a node of the source, on average, after which rules must be undoing each other
 HUB = 16  # users from which on a node's users are left to the last sweep, so that cost stays linear
 
 
@@ -80,6 +81,7 @@ class Rewriter:
                 taken.add(node.name or "")
                 taken.update(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
         self._transactions = Transactions(facts, Names(taken))
+        self._most = ENDLESS * (10 + sum(map(len, self._index.values())))
         self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
         self._watching: dict[str, list[dict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator
         for rule in rules:
@@ -156,6 +158,9 @@ class Rewriter:
             return
         if self._limit is not None and len(self._log.events) >= self._limit:
             raise _LimitReached
+        if len(self._log.events) >= self._most:
+            last = sorted({event.pass_name for event in self._log.events[-self._most // 2 :]})
+            raise AssertionError(f"these passes undo each other at {root!r}: {', '.join(last)}")
         try:
             change = act()
         except Impossible as error:
