@@ -138,7 +138,8 @@ def test_bodies_share_within_themselves_and_not_with_others() -> None:
 def test_a_twin_that_a_body_reads_is_replaced_there() -> None:
     text = graph_text("""agraph (float[N] x, bool c) => (float[N] y) {
         a = Exp(x)  b = Exp(x)
-        z = If (c) <then_branch = t () => (float[N] p) { p = Neg(b) }, else_branch = e () => (float[N] s) { s = Abs(b) }>
+        z = If (c) <then_branch = t () => (float[N] p) { p = Neg(b) },
+                    else_branch = e () => (float[N] s) { s = Abs(b) }>
         y = Add(a, z)
     }""")
     model, _ = run_passes(text, SHARE)
@@ -150,8 +151,10 @@ def test_nodes_with_bodies_and_foreign_nodes_stay() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18, "my.ops" : 1]>
         agraph (float[N] x, bool c) => (float[N] y) {
-            a = If (c) <then_branch = t () => (float[N] p) { p = Neg(x) }, else_branch = e () => (float[N] s) { s = Abs(x) }>
-            b = If (c) <then_branch = u () => (float[N] q) { q = Neg(x) }, else_branch = f () => (float[N] r) { r = Abs(x) }>
+            a = If (c) <then_branch = t () => (float[N] p) { p = Neg(x) },
+                        else_branch = e () => (float[N] s) { s = Abs(x) }>
+            b = If (c) <then_branch = u () => (float[N] q) { q = Neg(x) },
+                        else_branch = f () => (float[N] r) { r = Abs(x) }>
             d = my.ops.Stateful(x)
             e = my.ops.Stateful(x)
             y = Sum(a, b, d, e)

@@ -17,9 +17,7 @@ from onnx.shape_inference import InferenceError, infer_shapes
 from onnx_ir import serde
 
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Evaluate, Facts
-from sardonyx.graph.rules import Replacement
 from sardonyx.graph.storage import stored_bytes
 
 _BYTES_OF_A_STRING = 32  # a guess: strings are as long as they are
@@ -192,11 +190,6 @@ def as_tensor(array: np.ndarray, dtype: ir.DataType | None) -> ir.TensorProtocol
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in _items(array)]
         return ir.StringTensor(texts, shape=ir.Shape(array.shape))
     return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype)
-
-
-def as_constants(tensors: Sequence[ir.TensorProtocol], op: Builder) -> Replacement:
-    """Constants in the place of a rewrite's values."""
-    return [op.constant(tensor) for tensor in tensors]
 
 
 def _items(array: np.ndarray) -> list[Any]:

@@ -18,8 +18,8 @@ from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.passes.constant_region import Region, regions
-from sardonyx.passes.evaluation import Form, as_constants, evaluate_in_parts
-from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, Budget, freed_bytes, give_up
+from sardonyx.passes.evaluation import Form, evaluate_in_parts
+from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, Budget, freed_bytes, give_up, grown_constants
 from sardonyx.passes.large_constants import fold_large
 from sardonyx.record import Accuracy
 
@@ -71,23 +71,25 @@ def _fold(region: Region, engine: Evaluate, budget: Budget) -> Iterator[Proposal
     yield from (Refused(FAILED, (node,)) for node in region.failed)
     vanishing = dict(region.nodes)
     wanted: dict[ir.Node, dict[ir.Value, Form]] = {}
+    growth: dict[ir.Node, int] = {}
     for node in reversed(tuple(region.nodes)):
         read = [value for value in node.outputs if _is_read_outside(value, vanishing)]
         if not read:
             continue
-        reason = _refusal(node, read, vanishing, region, budget)
-        if reason is not None:
+        growth[node] = _growth(node, read, vanishing, region)
+        is_output = any(value.is_graph_output() for value in read)
+        if is_output or not budget.take(growth[node]):
             del vanishing[node]
-            yield Refused(reason, (node,))
-            continue
-        wanted[node] = {value: region.forms[value] for value in read}
+            yield Refused(OUTPUT if is_output else GROWS, (node,))
+        else:
+            wanted[node] = {value: region.forms[value] for value in read}
     for root, tensors in tuple(_values(region, wanted, engine)):
         if tensors is None:
             give_up(root)
             yield Refused(FAILED, (root,))
         else:
             match = Match((*_makers(root, vanishing, wanted), root), outputs=tuple(wanted[root]))
-            yield Proposal(match, partial(as_constants, tensors))
+            yield Proposal(match, partial(grown_constants, tensors, growth[root]))
 
 
 def _values(
@@ -112,14 +114,12 @@ def _is_read_outside(value: ir.Value, vanishing: Vanishing) -> bool:
     )
 
 
-def _refusal(node: ir.Node, read: list[ir.Value], vanishing: Vanishing, region: Region, budget: Budget) -> str | None:
-    """Why a node's results must not become constants."""
-    if any(value.is_graph_output() for value in read):
-        return OUTPUT
+def _growth(node: ir.Node, read: list[ir.Value], vanishing: Vanishing, region: Region) -> int:
+    """How many bytes the model has more when a node's results are stored and what only they need is gone."""
     cone = {*_makers(node, vanishing, {}), node}
     inputs = (value for each in cone for value in dict.fromkeys(each.inputs))
     freed = sum(freed_bytes(value, cone, region.constants.graph) for value in inputs)
-    return None if budget.take((region.size(node, read) or 0) - freed) else GROWS
+    return (region.size(node, read) or 0) - freed
 
 
 def _makers(root: ir.Node, vanishing: Vanishing, roots: Mapping[ir.Node, object]) -> tuple[ir.Node, ...]:

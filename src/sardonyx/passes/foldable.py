@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import RANDOM, Facts
+from sardonyx.graph.rules import Replacement
 
 LARGE = 1 << 20  # constants from this size on are not held in memory
 PER_NODE = 1 << 16  # bytes one folded node may add to the model, or this part of the model where that is more:
@@ -27,6 +31,7 @@ _NEVER = RANDOM | {
 _A = ir.AttributeType
 _PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
 _GIVEN_UP = "sardonyx.cannot-be-evaluated"
+_GROWTH = "sardonyx.growth"
 
 
 def is_foldable(node: ir.Node, graph: Facts) -> bool:
@@ -41,6 +46,13 @@ def is_foldable(node: ir.Node, graph: Facts) -> bool:
 def give_up(node: ir.Node) -> None:
     """Remember that no engine can evaluate a node: it would fail again in every sweep."""
     node.meta[_GIVEN_UP] = True
+
+
+def grown_constants(tensors: Sequence[ir.TensorProtocol], growth: int, op: Builder) -> Replacement:
+    """Constants that remember by how much they grew the model, so that every sweep spends from the same budget."""
+    values = [op.constant(tensor) for tensor in tensors]
+    values[0].meta[_GROWTH] = max(growth, 0)
+    return values
 
 
 def divides_safely(node: ir.Node, graph: Facts) -> bool:
@@ -74,9 +86,10 @@ class Budget:
     @classmethod
     def of(cls, graph: Facts) -> Budget:
         """What a model of this size can spend."""
-        constants = (v.const_value for scope in graph.live_scopes() for v in scope.graph.initializers.values())
-        size = sum(tensor.nbytes for tensor in constants if tensor is not None)
-        return cls(max(PER_NODE, size // PART_PER_NODE), max(PER_MODEL, size // PART_PER_MODEL))
+        values = [value for scope in graph.live_scopes() for value in scope.graph.initializers.values()]
+        size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
+        spent = sum(cast("Mapping[str, int]", value.meta).get(_GROWTH, 0) for value in values)
+        return cls(max(PER_NODE, size // PART_PER_NODE), max(PER_MODEL, size // PART_PER_MODEL) - spent)
 
     def take(self, growth: int) -> bool:
         """Whether that many more bytes are allowed; they are then spent."""

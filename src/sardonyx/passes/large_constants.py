@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.graph.tensors import ComputedTensor
-from sardonyx.passes.evaluation import ConstantModel, Constants, Form, as_constants, as_tensor
+from sardonyx.passes.evaluation import ConstantModel, Constants, Form, as_tensor
 from sardonyx.passes.foldable import (
     FAILED,
     GROWS,
@@ -25,6 +25,7 @@ from sardonyx.passes.foldable import (
     divides_safely,
     freed_bytes,
     give_up,
+    grown_constants,
     is_foldable,
 )
 
@@ -41,8 +42,7 @@ def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Propo
             if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_large_constants(node, graph):
                 continue
             wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
-            reason = _refusal(node, wanted, graph, budget)
-            yield Refused(reason, (node,)) if reason is not None else _fold(node, wanted, graph, engine)
+            yield _folded(node, wanted, graph, engine, budget)
 
 
 def _reads_large_constants(node: ir.Node, graph: Facts) -> bool:
@@ -55,20 +55,20 @@ def _form(value: ir.Value, graph: Facts) -> Form:
     return Form(graph.dtype(value), graph.static_shape(value))
 
 
-def _refusal(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, budget: Budget) -> str | None:
+def _folded(
+    node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, engine: Evaluate, budget: Budget
+) -> Proposal | Refused:
     if any(value.is_graph_output() for value in wanted):
-        return OUTPUT
+        return Refused(OUTPUT, (node,))
     results = [form.bytes for form in wanted.values()]
     size = sum(result for result in results if result is not None)
     inputs = dict.fromkeys(node.inputs)
     held = sum(tensor.nbytes for value in inputs if (tensor := graph.tensor(value)) is not None)
     if None in results or size + held > LARGEST:
-        return TOO_LARGE
-    freed = sum(freed_bytes(value, {node}, graph) for value in inputs)
-    return None if budget.take(size - freed) else GROWS
-
-
-def _fold(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, engine: Evaluate) -> Proposal | Refused:
+        return Refused(TOO_LARGE, (node,))
+    growth = size - sum(freed_bytes(value, {node}, graph) for value in inputs)
+    if not budget.take(growth):
+        return Refused(GROWS, (node,))
     model = ConstantModel((node,), Constants(graph))
     arrays = model.evaluate(wanted, engine)
     if arrays is None:
@@ -76,7 +76,7 @@ def _fold(node: ir.Node, wanted: Mapping[ir.Value, Form], graph: Facts, engine: 
         return Refused(FAILED, (node,))
     found = zip(wanted.items(), arrays, strict=True)
     tensors = [_kept(model, value, form, array, engine) for (value, form), array in found]
-    return Proposal(Match((node,), outputs=tuple(wanted)), partial(as_constants, tensors))
+    return Proposal(Match((node,), outputs=tuple(wanted)), partial(grown_constants, tensors, growth))
 
 
 def _kept(model: ConstantModel, value: ir.Value, form: Form, array: np.ndarray, engine: Evaluate) -> ir.TensorProtocol:

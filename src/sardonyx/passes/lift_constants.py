@@ -12,12 +12,11 @@ from functools import partial
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import BARE_INITIALIZERS
+from sardonyx.graph.build import BARE_INITIALIZERS, Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Proposal
 from sardonyx.graph.tensors import reshaped
 from sardonyx.passes.base import Example, ModelPass
-from sardonyx.passes.evaluation import as_constants
 from sardonyx.passes.foldable import LARGE
 from sardonyx.record import Accuracy
 
@@ -57,7 +56,11 @@ class LiftConstants(ModelPass):
                     continue
                 tensor = graph.tensor(node.outputs[0])
                 if tensor is not None:
-                    yield Proposal(Match((node,)), partial(as_constants, (_copy(tensor),)))
+                    yield Proposal(Match((node,)), partial(_initializer, tensor))
+
+
+def _initializer(tensor: ir.TensorProtocol, op: Builder) -> ir.Value:
+    return op.constant(_copy(tensor))
 
 
 def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
