@@ -120,7 +120,7 @@ def _values(rng: np.random.Generator, tensor: onnx.TypeProto.Tensor, dims: Mappi
     ]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if dtype == np.bool_:
-        return rng.random(shape) < 0.5
+        return np.asarray(rng.random(shape) < 0.5)  # a scalar stays an array, or the runtime would not take it
     if dtype.kind in "iu":
         low = -7 if dtype.kind == "i" else 0
         return rng.integers(low, 8, shape).astype(dtype)
