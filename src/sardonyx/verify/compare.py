@@ -18,7 +18,7 @@ from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
 from sardonyx.verify import noise
-from sardonyx.verify.inputs import Draw, Inputs, Plan, Style
+from sardonyx.verify.inputs import Draw, Inputs, Plan
 from sardonyx.verify.interface import interface_changes, random_outputs
 from sardonyx.verify.judge import Judge, Noise
 from sardonyx.verify.noise import disturbed
@@ -40,7 +40,6 @@ class _Answer:
     style: str
     draw: Draw
     outputs: list[Value]
-    exact_only: bool = False  # infinities and NaN go other ways when roundings do
 
 
 def verify(
@@ -89,6 +88,9 @@ class Oracle:
         self._inputs = Inputs(self._subject.model)
         self._given = _given_feeds(inputs, self._inputs)
         self._plans = self._inputs.plans(seeds)[:trials]
+        self._exact_plans = self._inputs.exact_plans(seeds)
+        self._exact_answers: list[_Answer] | None = None
+        self._way = 0
         self._threads = threads
         self._progress: Progress = progress or (lambda _: None)
         self._random = random_outputs(self._subject.model)
@@ -107,7 +109,7 @@ class Oracle:
     def check(self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
         """Judge a candidate against the reference."""
         began = time.perf_counter()
-        every = self._reference_answers()
+        every = self._reference_answers() + (self._more_answers() if accuracy is Accuracy.EXACT else [])
         subject = Subject(candidate)
         failures = interface_changes(self._subject.model, subject.model)
         judge = Judge([v.name or "" for v in self._subject.model.graph.outputs], accuracy, self._random)
@@ -117,9 +119,8 @@ class Oracle:
             failures.append(refusal)
         elif _feedable(self._subject.model, subject.model):
             for number, answer in enumerate(every):
-                if not answer.exact_only or accuracy is Accuracy.EXACT:
-                    self._progress(f"trial {number + 1} of {len(every)}: {answer.style}")
-                    trials.append(self._try(engine, judge, number, answer))
+                self._progress(f"trial {number + 1} of {len(every)}: {answer.style}")
+                trials.append(self._try(engine, judge, number, answer))
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         return Verdict(
             passed=not failures,
@@ -171,24 +172,32 @@ class Oracle:
                 answers.append(_Answer(None, "given", Draw(dict(feeds), {}), engine.run(feeds)))
             except RuntimeFailure as failure:
                 raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
-        way = 0
+        self._way = 0
         for plan in self._plans:
-            found = self._first_accepted(engine, plan, way, reasons)
-            if found is not None:
-                way, answer = found
+            answer = self._first_accepted(engine, plan, reasons)
+            if answer is not None:
                 answers.append(answer)
         return answers, reasons
 
-    def _first_accepted(self, engine: Engine, plan: Plan, start: int, reasons: list[str]) -> tuple[int, _Answer] | None:
+    def _more_answers(self) -> list[_Answer]:
+        """The reference's answers to what only bit-exact rewrites are tried on."""
+        if self._exact_answers is None and self._engine is not None:
+            found = [self._first_accepted(self._engine, plan, []) for plan in self._exact_plans]
+            self._exact_answers = [answer for answer in found if answer is not None]
+        return self._exact_answers or []
+
+    def _first_accepted(self, engine: Engine, plan: Plan, reasons: list[str]) -> _Answer | None:
         """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
-        last = start + 1 if plan.empty else self._inputs.ways
-        for way in range(start, last):
+        last = self._way + 1 if plan.empty else self._inputs.ways
+        for way in range(self._way, last):
             draw = self._inputs.draw(plan, way)
             try:
                 outputs = engine.run(draw.feeds)
-                return way, _Answer(plan.seed, plan.label, draw, outputs, plan.style is Style.SPECIAL)
             except RuntimeFailure as failure:
                 reasons.append(failure.message)
+                continue
+            self._way = way
+            return _Answer(plan.seed, plan.label, draw, outputs)
         if plan.empty:
             self._notes.append("the reference takes no empty batch")
         return None
@@ -203,7 +212,7 @@ class Oracle:
         unequal = "depends on random numbers: only its type and shape were compared"
         notes += [f"the output '{name}' {unequal}" for name in sorted(self._random)]
         for place, value in enumerate(self._subject.model.graph.outputs):
-            if _says_nothing([answer.outputs[place] for answer in answers if not answer.exact_only]):
+            if _says_nothing([answer.outputs[place] for answer in answers]):
                 notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
         return notes
 
