@@ -175,6 +175,11 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
         (lambda p: p.opset_import.add(domain="ai.onnx", version=3), ("two versions",)),
         (lambda p: p.graph.node[0].attribute.extend([helper.make_attribute("a", 1)] * 2), ("'a'", "twice")),
         (lambda p: p.functions.extend([helper.make_function("d", "f", [], [], [], [])] * 2), ("f", "twice")),
+        (lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.GRAPH), ("'a'", "has none")),
+        (
+            lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR),
+            ("'a'", "has none"),
+        ),
         (lambda p: p.graph.initializer[0].ClearField("name"), ("no name",)),
         (lambda p: setattr(p.graph.initializer[0], "data_type", 99), ("99",)),
         (lambda p: p.ClearField("opset_import"), ("opset",)),
@@ -250,3 +255,13 @@ def test_a_source_that_changes_while_in_use_is_noticed(tmp_path: Path) -> None:
         file.truncate(100)
     refused(lambda: io.save(model, tmp_path / "out.onnx"), ModelError, "changed")
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_source_rewritten_in_place_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    model = io.load(path)
+    with path.open("r+b") as file:
+        file.write(b"\0")
+    os.utime(path, ns=(0, 0))
+    refused(lambda: io.save(model, tmp_path / "out.onnx"), ModelError, "changed")

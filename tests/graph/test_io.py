@@ -100,6 +100,24 @@ def test_external_data_is_beside_the_model_and_aligned(path: Path) -> None:
     onnx.checker.check_model(str(out))
 
 
+def test_an_explicit_default_location_does_not_hide_the_external_one(path: Path) -> None:
+    proto = model_proto()
+    proto.graph.initializer[0].data_location = TensorProto.DEFAULT
+    path.write_bytes(proto.SerializeToString())
+    io.save(io.load(path), path.parent / "out.onnx", external=True)
+    np.testing.assert_array_equal(saved_weight(path.parent / "out.onnx"), weight())
+
+
+def test_a_checksum_in_the_reference_survives(path: Path) -> None:
+    io.save(io.load(path), path.parent / "a.onnx", external=True)
+    proto = onnx.load(path.parent / "a.onnx", load_external_data=False)
+    proto.graph.initializer[0].external_data.add(key="checksum", value="abc")
+    (path.parent / "a.onnx").write_bytes(proto.SerializeToString())
+    io.save(io.load(path.parent / "a.onnx"), path.parent / "b.onnx")
+    again = onnx.load(path.parent / "b.onnx", load_external_data=False).graph.initializer[0]
+    assert {entry.key: entry.value for entry in again.external_data}["checksum"] == "abc"
+
+
 def test_external_stays_external_and_replaces_its_own_data(path: Path) -> None:
     out = path.parent / "out.onnx"
     io.save(io.load(path), out, external=True)

@@ -93,6 +93,37 @@ def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> No
         assert content(raw_only(back)) == content(raw_only(proto))
 
 
+def with_node(**fields: object) -> onnx.ModelProto:
+    """A model of one node with just these fields."""
+    node = onnx.NodeProto(**{"op_type": "Abs", "input": ["x"], "output": ["y"], **fields})
+    graph = onnx.GraphProto(node=[node], input=[onnx.ValueInfoProto(name="x")], output=[onnx.ValueInfoProto(name="y")])
+    return onnx.ModelProto(ir_version=8, opset_import=[onnx.OperatorSetIdProto(version=17)], graph=graph)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"domain": "ai.onnx"},
+        {"domain": ""},
+        {"name": ""},
+        {"op_type": None},
+        {"output": ["y", "", ""]},
+        {"metadata_props": [onnx.StringStringEntryProto(key="k", value=value) for value in "ab"]},
+        {"metadata_props": [onnx.StringStringEntryProto(key=key, value="v") for key in "ba"]},
+        {"metadata_props": [onnx.StringStringEntryProto(key="k")]},
+        *({"attribute": [onnx.AttributeProto(name="a", type=kind)]} for kind in range(15) if kind not in (5, 11)),
+        {"attribute": [onnx.AttributeProto(name="a", i=3)]},
+        {"attribute": [onnx.AttributeProto(name="a", i=3, f=2, type="INT")]},
+        {"attribute": [onnx.AttributeProto(name="a", f=float("nan"), type="FLOAT")]},
+        {"attribute": [onnx.AttributeProto(name="a", strings=[b"\xff"], type="STRINGS")]},
+    ],
+    ids=str,
+)
+def test_unusual_nodes_come_back_equal(fields: dict[str, object]) -> None:
+    proto = with_node(**fields)
+    assert content(io.to_proto(io.from_proto(proto).clone())) == content(proto)
+
+
 def raw_only(proto: onnx.ModelProto) -> onnx.ModelProto:
     """With large packed floats as raw bytes and without the explicit default location, which external data drops."""
     copy = onnx.ModelProto()

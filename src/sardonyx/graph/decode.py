@@ -225,6 +225,10 @@ class _Decoder:
         doc_string = _given(proto, "doc_string")
         if proto.ref_attr_name:
             return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
+        if (kind == Kind.GRAPH and not proto.HasField("g")) or (
+            kind == Kind.SPARSE_TENSOR and not proto.HasField("sparse_tensor")
+        ):
+            raise _invalid(f"attribute {proto.name!r} is to be a {kind.name} and has none")
         return ir.Attr(proto.name, kind, self._attribute_value(proto, kind, scopes), doc_string=doc_string)
 
     def _attribute_value(self, proto: onnx.AttributeProto, kind: Kind, scopes: list[Scope]) -> Any:
