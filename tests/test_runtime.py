@@ -35,7 +35,9 @@ RELU = "g (float[n] x) => (float[n] y) { y = Relu (x) }"
 
 
 def test_importing_the_room_loads_no_runtime() -> None:
-    code = "import sys, sardonyx.runtime; sys.exit(any(m.split('.')[0] in ('onnxruntime', 'onnx') for m in sys.modules))"
+    code = (
+        "import sys, sardonyx.runtime; sys.exit(any(m.split('.')[0] in ('onnxruntime', 'onnx') for m in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
