@@ -34,6 +34,12 @@ class Region:
         self.forms = {value: Form(graph.dtype(value), graph.static_shape(value)) for value in made}
         self._open = dict(nodes)  # those not sized yet
 
+    @property
+    def unsized(self) -> list[ir.Node]:
+        """Nodes whose size nothing tells, and that are not waiting for another one's."""
+        waiting = self._open
+        return [node for node in waiting if not any(maker in waiting for maker in node.predecessors())]
+
     def size(self, node: ir.Node, values: Iterable[ir.Value] | None = None) -> int | None:
         """How many bytes a node's results, or some of them, take at most; None where nothing bounds them."""
         asked = node.outputs if values is None else values

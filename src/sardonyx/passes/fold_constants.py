@@ -19,7 +19,7 @@ from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.passes.constant_region import Region, regions
 from sardonyx.passes.evaluation import Form, evaluate_in_parts
-from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, Budget, freed_bytes, give_up, grown_constants
+from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, UNSIZED, Budget, freed_bytes, give_up, grown_constants
 from sardonyx.passes.large_constants import fold_large
 from sardonyx.record import Accuracy
 
@@ -68,6 +68,7 @@ def _fold(region: Region, engine: Evaluate, budget: Budget) -> Iterator[Proposal
     """Replace what others read of the region's results; what only the region reads vanishes with it."""
     region.learn(engine)
     yield from (Refused(GROWS, (node,)) for node in region.burdens)
+    yield from (Refused(UNSIZED, (node,)) for node in region.unsized)
     yield from (Refused(FAILED, (node,)) for node in region.failed)
     vanishing = dict(region.nodes)
     wanted: dict[ir.Node, dict[ir.Value, Form]] = {}

@@ -22,6 +22,7 @@ MANY = 256  # readers from which on a constant is not followed
 
 GROWS = "would grow the model past its budget"
 OUTPUT = "the graph's output would lose its name"
+UNSIZED = "the size of its result is not known before it is computed"
 FAILED = "no engine here can evaluate it"
 
 _NEVER = RANDOM | {
