@@ -124,6 +124,13 @@ def test_unusual_nodes_come_back_equal(fields: dict[str, object]) -> None:
     assert content(io.to_proto(io.from_proto(proto).clone())) == content(proto)
 
 
+def test_metadata_keeps_its_order_in_each_declaration_of_a_value() -> None:
+    proto = with_node()
+    for declaration, keys in ((proto.graph.input[0], "b"), (proto.graph.output.add(name="x"), "ab")):
+        declaration.metadata_props.extend(onnx.StringStringEntryProto(key=key, value="v") for key in keys)
+    assert content(io.to_proto(io.from_proto(proto))) == content(proto)
+
+
 def raw_only(proto: onnx.ModelProto) -> onnx.ModelProto:
     """With large packed floats as raw bytes and without the explicit default location, which external data drops."""
     copy = onnx.ModelProto()

@@ -48,7 +48,9 @@ def node(proto: onnx.NodeProto) -> bool:
 
 def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
     """Whether a declaration is plain and says just what is known about the value."""
-    doc_string, metadata, declared = None, 0, None
+    doc_string: str | None = None
+    metadata: list[tuple[str, str]] = []
+    declared: onnx.TypeProto | None = None
     for descriptor, content in info.ListFields():
         match descriptor.number:
             case 1:
@@ -59,10 +61,10 @@ def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
             case 3:
                 doc_string = content
             case _:
-                metadata = len(content)
-                if not _props(content) or any(value.metadata_props.get(entry.key) != entry.value for entry in content):
+                metadata = [(entry.key, entry.value) for entry in content]
+                if not _props(content):
                     return False
-    if doc_string != value.doc_string or metadata != len(value.metadata_props):
+    if doc_string != value.doc_string or metadata != list(value.metadata_props.items()):
         return False
     return value.type is None and value.shape is None if declared is None else _type(declared, value)
 
