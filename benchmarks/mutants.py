@@ -26,8 +26,8 @@ from onnx.reference import ReferenceEvaluator
 import mutations
 import subjects
 from sardonyx.errors import RuntimeFailure
+from sardonyx.proof import Oracle
 from sardonyx.runtime import Session
-from sardonyx.verify import Oracle
 
 SAME_IN_DOUBLE = 1e-11  # of the output's scale: seven digits below what single precision resolves
 

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 18
 SHAPE = (2, 3, 4)
-UNARY = ("Relu", "Neg", "Abs", "Identity", "Sigmoid", "Dropout")
+Shape = tuple[int, ...]
+UNARY = ("Relu", "Neg", "Abs", "Identity", "Sigmoid", "Dropout", "Cast")
 BINARY = ("Add", "Mul", "Sub", "Max")
 
 
@@ -20,7 +21,7 @@ class _Sketch:
         self.draw = draw
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
-        self.values: list[tuple[str, tuple[int, ...]]] = [("x", SHAPE), ("z", SHAPE)]
+        self.values: list[tuple[str, Shape]] = [("x", SHAPE), ("z", SHAPE)]
 
     def constant(self, array: np.ndarray) -> str:
         """A constant, as an initializer or as a node, as exporters differ."""
@@ -40,39 +41,51 @@ class _Sketch:
 
     def grow(self) -> None:
         """One more operation on a value drawn from those there are."""
+        steps = (self._unary, self._binary, self._arithmetic, self._transpose)
+        steps += (self._reshape, self._matmul, self._folded)
         source, shape = self.draw(st.sampled_from(self.values))
         output = f"v{len(self.nodes)}"
-        kind = self.draw(st.sampled_from(("unary", "binary", "constant", "transpose", "reshape", "matmul", "cast", "fold")))
-        if kind == "unary":
-            self.node(self.draw(st.sampled_from(UNARY)), [source], output)
-        elif kind == "binary":
-            other = self.draw(st.sampled_from([name for name, like in self.values if like == shape]))
-            self.node(self.draw(st.sampled_from(BINARY)), [source, other], output)
-        elif kind == "constant":
-            number = self.draw(st.sampled_from((0.0, 1.0, 2.0, -0.5)))
-            size = self.draw(st.sampled_from(((), (1,), shape[-1:], shape)))
-            operand = self.constant(np.full(size, number, np.float32))
-            self.node(self.draw(st.sampled_from(("Add", "Mul", "Sub", "Div" if number else "Add"))), [source, operand], output)
-        elif kind == "transpose":
-            perm = self.draw(st.permutations(range(3)))
-            self.node("Transpose", [source], output, perm=list(perm))
-            shape = tuple(shape[axis] for axis in perm)
-        elif kind == "reshape":
-            shape = self._reshape(source, shape, output)
-        elif kind == "matmul":
-            weight = self.constant(np.random.default_rng(len(self.nodes)).normal(size=(shape[-1],) * 2).astype(np.float32))
-            flipped = f"{output}_t"
-            self.node("Transpose", [weight], flipped, perm=[1, 0])
-            self.node("MatMul", [source, flipped], output)
-        elif kind == "cast":
-            self.node("Cast", [source], output, to=TensorProto.FLOAT)
-        else:
-            left, right = (self.constant(np.full((1,), value, np.float32)) for value in (1.5, 2.5))
-            self.node("Add", [left, right], f"{output}_c")
-            self.node("Mul", [source, f"{output}_c"], output)
-        self.values.append((output, shape))
+        self.values.append((output, self.draw(st.sampled_from(steps))(source, shape, output)))
 
-    def _reshape(self, source: str, shape: tuple[int, ...], output: str) -> tuple[int, ...]:
+    def _unary(self, source: str, shape: Shape, output: str) -> Shape:
+        op_type = self.draw(st.sampled_from(UNARY))
+        self.node(op_type, [source], output, **({"to": TensorProto.FLOAT} if op_type == "Cast" else {}))
+        return shape
+
+    def _binary(self, source: str, shape: Shape, output: str) -> Shape:
+        other = self.draw(st.sampled_from([name for name, like in self.values if like == shape]))
+        self.node(self.draw(st.sampled_from(BINARY)), [source, other], output)
+        return shape
+
+    def _arithmetic(self, source: str, shape: Shape, output: str) -> Shape:
+        """With a constant that is often neutral."""
+        number = self.draw(st.sampled_from((0.0, 1.0, 2.0, -0.5)))
+        size = self.draw(st.sampled_from(((), (1,), shape[-1:], shape)))
+        operand = self.constant(np.full(size, number, np.float32))
+        op_types = ("Add", "Mul", "Sub", "Div") if number else ("Add", "Mul", "Sub")
+        self.node(self.draw(st.sampled_from(op_types)), [source, operand], output)
+        return shape
+
+    def _transpose(self, source: str, shape: Shape, output: str) -> Shape:
+        perm = self.draw(st.permutations(range(3)))
+        self.node("Transpose", [source], output, perm=list(perm))
+        return tuple(shape[axis] for axis in perm)
+
+    def _matmul(self, source: str, shape: Shape, output: str) -> Shape:
+        """With a weight that is transposed at run time, as exporters write a Linear."""
+        weights = np.random.default_rng(len(self.nodes)).normal(size=(shape[-1],) * 2)
+        self.node("Transpose", [self.constant(weights.astype(np.float32))], f"{output}_t", perm=[1, 0])
+        self.node("MatMul", [source, f"{output}_t"], output)
+        return shape
+
+    def _folded(self, source: str, shape: Shape, output: str) -> Shape:
+        """With something computed from constants alone."""
+        left, right = (self.constant(np.full((1,), value, np.float32)) for value in (1.5, 2.5))
+        self.node("Add", [left, right], f"{output}_c")
+        self.node("Mul", [source, f"{output}_c"], output)
+        return shape
+
+    def _reshape(self, source: str, shape: Shape, output: str) -> Shape:
         target = tuple(self.draw(st.permutations(shape)))
         written = list(target)
         trick = self.draw(st.sampled_from(("plain", "minus", "zero", "through")))

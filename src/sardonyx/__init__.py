@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
-    from sardonyx.verify import verify as verify
+    from sardonyx.proof import verify as verify
 
-_VERBS = {"inspect": "sardonyx.graph.inspector", "optimize": "sardonyx.pipeline", "verify": "sardonyx.verify"}
+_VERBS = {"inspect": "sardonyx.graph.inspector", "optimize": "sardonyx.pipeline", "verify": "sardonyx.proof"}
 
 __all__ = ["inspect", "optimize", "verify"]
 
@@ -22,6 +22,7 @@ def __getattr__(name: str) -> Any:
     """Load a verb on first use (PEP 562)."""
     if name not in _VERBS:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
+    importlib.import_module("sardonyx.graph")  # first, since it makes onnx_ir load quickly
     return getattr(importlib.import_module(_VERBS[name]), name)
 
 

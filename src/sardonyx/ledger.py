@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -111,6 +112,7 @@ def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
     return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
 
 
+@functools.cache
 def environment() -> Environment:
     """This machine and the versions that matter."""
     installed: dict[str, str] = {}

@@ -28,9 +28,9 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.place import check_free
 from sardonyx.graph.rewrite import Log, Rewriter, Tally
 from sardonyx.passes import ALL, Pass
+from sardonyx.proof import Oracle, seeds_from
 from sardonyx.provenance import Hierarchy
 from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
-from sardonyx.verify.compare import DEFAULT_SEEDS, Oracle
 
 Source = str | Path | onnx.ModelProto | ir.Model
 Inputs = str | Path | Mapping[str, np.ndarray] | None
@@ -206,7 +206,7 @@ class _Prover:
             Oracle,
             job.source,
             inputs=inputs,
-            seeds=[seed + step for step in range(len(DEFAULT_SEEDS))],
+            seeds=seeds_from(seed),
             threads=threads,
             progress=lambda text: job.tell(text, None),
         )

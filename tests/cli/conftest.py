@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import sardonyx
 from report.sample_run import sample_run, sample_verdict
 from sardonyx.cli.main import run
 from sardonyx.record import Run, Verdict
@@ -47,9 +46,8 @@ class Result:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
-    monkeypatch.setitem(sys.modules, "sardonyx.pipeline", SimpleNamespace(optimize=stage.optimize))
-    compare = SimpleNamespace(verify=stage.verify, DEFAULT_SEEDS=(0, 1))
-    monkeypatch.setitem(sys.modules, "sardonyx.verify.compare", compare)
+    monkeypatch.setattr(sardonyx, "optimize", stage.optimize, raising=False)
+    monkeypatch.setattr(sardonyx, "verify", stage.verify, raising=False)
     return stage
 
 

@@ -16,8 +16,8 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter
 from sardonyx.passes import ALL, Pass
 from sardonyx.passes.base import NodePass
+from sardonyx.proof import verify
 from sardonyx.record import Kind
-from sardonyx.verify import verify
 
 pytestmark = pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 

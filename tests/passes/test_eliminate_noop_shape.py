@@ -15,7 +15,7 @@ PASSES = (EliminateNoopShape(),)
 CONSTANTS = """<
     int64[0] none = {}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] four = {4}, int64[1] minus = {-1},
     int64[1] big = {9223372036854775807}, int64[2] zeros = {0, 0}, int64[2] ones = {1, 1},
-    int64[2] bigs = {2147483647, 2147483647},
+    int64[1] low = {-100}, int64[2] bigs = {2147483647, 2147483647},
     int64[4] nopads = {0, 0, 0, 0}, int64[4] pads = {0, 1, 0, -1}, int64[2] keep = {0, 4}, int64[2] infer = {-1, 4},
     int64[2] copy = {0, -1}, int64[2] swap = {4, -1}, int64[2] both = {2, 4}, int64[3] more = {1, 1, 4}, float f = {0}
 >"""
@@ -36,6 +36,7 @@ CALLS = [
     ("Reshape(a, both)", "float[2, 4]", 18, True),
     ("Reshape(a, both)", "float[4, 2]", 18, False),
     ("Reshape <allowzero = 1> (a, keep)", "float[0, 4]", 18, True),
+    ("Reshape <allowzero = 1> (a, zeros)", "float[N, M]", 18, False),
     ("Reshape(a, more)", "float[1, 4]", 18, False),
     ("Transpose <perm = [0, 1]> (a)", "float[N, 4]", 18, True),
     ("Transpose <perm = [1, 0]> (a)", "float[4, 4]", 18, False),
@@ -55,7 +56,7 @@ CALLS = [
     ("Slice(a, zero, minus, one)", "float[N, 4]", 18, False),
     ("Slice(a, one, big, one)", "float[N, 4]", 18, False),
     ("Slice(a, minus, big, one)", "float[N, 1]", 18, True),
-    ("Slice(a, minus, zero, one, minus)", "float[N, 4]", 18, False),
+    ("Slice(a, minus, low, one, minus)", "float[N, 4]", 18, False),  # the same shape, back to front
     ("Slice <starts = [0], ends = [4], axes = [1]> (a)", "float[N, 4]", 9, True),
     ("Slice <starts = [0], ends = [3], axes = [1]> (a)", "float[N, 4]", 9, False),
     ("Pad(a, nopads)", "float[N, 4]", 18, True),

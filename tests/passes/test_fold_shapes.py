@@ -29,6 +29,7 @@ CALLS = [
     ("d = Shape <start = 1> (x)", 1, True),
     ("d = Shape <start = -2, end = -1> (x)", 1, True),
     ("d = Shape <start = -9, end = 9> (x)", 1, False),
+    ("d = Shape <start = -4> (x)", 1, False),  # before the first dim is the first dim
     ("d = Shape <start = 2, end = 1> (x)", 1, True),
     ("d = Shape <end = 1> (x)", 1, False),
     ("s = Shape <start = 1> (x)  d = Gather(s, first)", 0, True),

@@ -44,7 +44,7 @@ def inspect(
     """Run the public verb and show its Inspection."""
     reject_both("--quiet", quiet, "--verbose", verbose)
 
-    from sardonyx.graph.inspector import inspect as look
+    from sardonyx import inspect as look
     from sardonyx.report.model import inspection_sentence, render_inspection
 
     found = look(model)

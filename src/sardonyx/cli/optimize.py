@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -44,8 +44,6 @@ TargetOption = Annotated[
 Verify = Annotated[
     Proof, typer.Option("--verify", help="Prove after each pass, at the end, or not at all.", case_sensitive=False)
 ]
-MaxOpset = Annotated[int | None, typer.Option("--max-opset", metavar="N", min=1, help="Never raise the opset past N.")]
-KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
 Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the Run record as JSON.")]
 External = Annotated[
     bool | None,
@@ -65,8 +63,6 @@ def optimize(
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
-    max_opset: MaxOpset = None,
-    keep_opset: KeepOpset = False,
     external: External = None,
     dry_run: DryRun = False,
     record: Record = None,
@@ -78,17 +74,14 @@ def optimize(
 ) -> int:
     """Run the public verb and show its Run."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
     gates = _gates(fail_if or (), provable=not dry_run and verify is not Proof.OFF)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     if not dry_run:
         _check_destinations(destination, record, force=force)
 
-    from sardonyx.pipeline import optimize as run_optimize
+    from sardonyx import optimize as run_optimize
 
-    limits: dict[str, Any] = {"max_opset": max_opset} if max_opset is not None else {}
-    limits |= {"keep_opset": True} if keep_opset else {}
     with progress(not quiet) as report:
         run = run_optimize(
             model,
@@ -104,7 +97,7 @@ def optimize(
             external=external,
             dry_run=dry_run,
             progress=report,
-            **limits,
+            hashes=True if record is not None or as_json else None,
         )
     if record is not None:
         _write_record(run, record, force=force)

@@ -48,15 +48,15 @@ def verify(
     reject_both("--quiet", quiet, "--verbose", verbose)
     gates = [gate.parse(text, gate.OF_VERDICT) for text in fail_if or ()]
 
-    from sardonyx.verify.compare import DEFAULT_SEEDS
-    from sardonyx.verify.compare import verify as run_verify
+    from sardonyx import verify as run_verify
+    from sardonyx.proof import seeds_from
 
     with progress(not quiet) as report:
         verdict = run_verify(
             reference,
             candidate,
             inputs=inputs,
-            seeds=[seed + step for step in range(len(DEFAULT_SEEDS))],
+            seeds=seeds_from(seed),
             threads=threads,
             progress=None if report is None else lambda text: report(text, None),
         )

@@ -37,7 +37,7 @@ def _reshape(node: ir.Node, graph: Facts) -> bool:
     if graph.same_shape(node.inputs[0], node.outputs[0]):
         return True
     shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
-    if shape is None or target is None or len(shape) != len(target) or target.count(-1) > 1:
+    if shape is None or target is None or len(shape) != len(target):
         return False
     copies = node.attributes.get_int("allowzero", 0) == 0
     return all(goal in (-1, dim) or (goal == 0 and copies) for dim, goal in zip(shape, target, strict=True))

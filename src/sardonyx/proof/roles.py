@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.verify.interface import bodies, dims
+from sardonyx.proof.interface import bodies, dims
 
 
 class Role(StrEnum):

@@ -1,7 +1,7 @@
 """Decides whether two models are the same function, by running both on the same drawn inputs.
 
 The reference is the first model with every runtime optimization off. What it accepts and answers is the truth; the
-other model must have the same interface and give the same answers within the tolerance of `verify/tolerance.py`.
+other model must have the same interface and give the same answers within the tolerance of `proof/tolerance.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.proof import noise
+from sardonyx.proof.inputs import Draw, Inputs, Plan
+from sardonyx.proof.interface import interface_changes, random_outputs
+from sardonyx.proof.judge import Judge, Noise
+from sardonyx.proof.noise import disturbed
+from sardonyx.proof.subject import Model, Subject
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
-from sardonyx.verify import noise
-from sardonyx.verify.inputs import Draw, Inputs, Plan
-from sardonyx.verify.interface import interface_changes, random_outputs
-from sardonyx.verify.judge import Judge, Noise
-from sardonyx.verify.noise import disturbed
-from sardonyx.verify.subject import Model, Subject
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -67,6 +67,11 @@ def verify(
     """
     oracle = Oracle(a, inputs=inputs, seeds=seeds, trials=trials, threads=threads, progress=progress)
     return oracle.check(b, accuracy)
+
+
+def seeds_from(seed: int) -> tuple[int, ...]:
+    """The seeds of a verification that a user starts with one number."""
+    return tuple(seed + step for step in range(len(DEFAULT_SEEDS)))
 
 
 class Oracle:

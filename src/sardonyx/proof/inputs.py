@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.proof.roles import Role, Use, find_use
+from sardonyx.proof.sizes import DynamicDims
 from sardonyx.runtime import Array, Value
-from sardonyx.verify.roles import Role, Use, find_use
-from sardonyx.verify.sizes import DynamicDims
 
 _FIRST_OVERRIDABLE_IR = 4  # before it every initializer had to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 from sardonyx.graph import io
-from sardonyx.verify.inputs import Inputs, Plan, Style
-from sardonyx.verify.roles import Role
-from sardonyx.verify.sizes import DynamicDims
+from sardonyx.proof.inputs import Inputs, Plan, Style
+from sardonyx.proof.roles import Role
+from sardonyx.proof.sizes import DynamicDims
 
 
 def text_model(body: str, opset: int = 18, **weights: np.ndarray) -> ir.Model:

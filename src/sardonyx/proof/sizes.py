@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.verify.interface import dims
+from sardonyx.proof.interface import dims
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.proof.interface import bodies
 from sardonyx.runtime import Value
-from sardonyx.verify.interface import bodies
 
 _SUMS = frozenset(
     (

@@ -12,8 +12,8 @@ from onnx import numpy_helper, parser
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.graph import io
+from sardonyx.proof import Oracle, verify
 from sardonyx.record import Accuracy, Verdict
-from sardonyx.verify import Oracle, verify
 
 
 def text_model(body: str, opset: int = 18, ir: int = 9, **weights: np.ndarray) -> onnx.ModelProto:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from sardonyx.proof.tolerance import Difference, Limit, epsilon, float_difference, is_float, limit, within
 from sardonyx.record import Accuracy
-from sardonyx.verify.tolerance import Difference, Limit, epsilon, float_difference, is_float, limit, within
 
 FINITE = hnp.arrays(
     np.float32, hnp.array_shapes(max_dims=3, max_side=6), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False)

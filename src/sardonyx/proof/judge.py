@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sardonyx.proof.tolerance import Difference, Limit, float_difference, is_float, limit, within
 from sardonyx.record import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
-from sardonyx.verify.tolerance import Difference, Limit, float_difference, is_float, limit, within
 
 _FLOAT_DRAWS = 2  # their size is much the same from draw to draw
 _TIE_DRAWS = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
