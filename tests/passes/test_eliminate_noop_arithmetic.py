@@ -88,6 +88,12 @@ def test_the_exact_pass_keeps_the_sign_of_zero_and_the_other_gives_it_up() -> No
         assert_same(text, loose, feeds=feeds)
 
 
+def test_a_vector_with_one_other_number_is_not_zero() -> None:
+    body = "{ a = Neg(x)  b = Add(a, z)  y = Neg(b) }"
+    text = graph_text(f"agraph (float[N, 2] x) => (float[N, 2] y) <float[2] z = {{0, 1}}> {body}")
+    assert "Add" in op_types(run_passes(text, (EliminateAddZero(),))[0])
+
+
 @pytest.mark.parametrize("dtype", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
 @pytest.mark.parametrize(("number", "goes"), [(1.0, True), (1.5, False)])
 def test_small_float_types_are_read_right(dtype: int, number: float, goes: bool) -> None:

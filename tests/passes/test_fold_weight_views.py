@@ -111,6 +111,14 @@ def test_transposes_of_one_weight_share_one_result() -> None:
     assert_same(proto, model)
 
 
+def test_transposes_of_one_weight_in_two_ways_stay_two() -> None:
+    text = graph_text("""agraph (float[2, 2] x) => (float[2, 2, 2] y) <float[2, 2, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        t = Transpose(w)  u = Transpose <perm = [1, 0, 2]> (w)  a = MatMul(x, t)  b = MatMul(x, u)  y = Sub(a, b) }""")
+    model, _ = run_passes(text, PASSES)
+    assert "Transpose" not in op_types(model)
+    assert_same(text, model)
+
+
 @pytest.mark.parametrize(
     ("op", "numbers", "shape"),
     [

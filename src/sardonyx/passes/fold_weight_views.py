@@ -52,7 +52,7 @@ class FoldWeightViews(NodePass):
         """A view of a constant that nothing else needs, or that is small."""
         weight = node.inputs[0] if node.inputs else None
         tensor = graph.tensor(weight)
-        if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING or node.outputs[0].is_graph_output():
+        if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING:
             return None
         if node.op_type != "Transpose" and tensor.nbytes < SMALL_VIEW:
             return None
