@@ -254,10 +254,11 @@ def test_sizes_that_depend_on_values_are_learned_step_by_step() -> None:
             f = Cast <to = 1> (e)  g = ReduceSum <keepdims = 0> (f)  y = Mul(x, g)
         }""")
     engine = Engine()
-    model, _ = fold(text, engine)
+    model, log = fold(text, engine)
     assert op_types(model) == ["Mul"]
     assert constant(model) == 1
     assert engine.runs <= 5
+    assert [event.pass_name for event in log.events].count("fold-constants") == 1  # sizes were learned beside the graph
     assert_same(text, model)
 
 
