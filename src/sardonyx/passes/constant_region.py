@@ -114,7 +114,7 @@ def regions(graph: Facts) -> list[Region]:
     for scope in graph.live_scopes():
         nodes = groups.setdefault(scope.opset, {})
         for node in scope.graph:
-            if held < HELD and is_foldable(node, graph) and _reads_small_constants(node, graph, nodes):
+            if held < HELD and _reads_small_constants(node, graph, nodes) and is_foldable(node, graph):
                 nodes[node] = len(nodes)
                 held += sum(tensor.nbytes for value in node.inputs if (tensor := graph.tensor(value)) is not None)
     return [Region(nodes, graph) for nodes in groups.values() if nodes]

@@ -37,18 +37,25 @@ _VIEWS = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", 
 
 def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
     """Every such node of the model."""
+    for node in _readers_of_large_constants(graph):
+        if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_constants(node, graph):
+            continue
+        wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
+        yield _folded(node, wanted, graph, engine, budget)
+
+
+def _readers_of_large_constants(graph: Facts) -> dict[ir.Node, None]:
+    readers: dict[ir.Node, None] = {}
     for scope in graph.live_scopes():
-        for node in scope.graph:
-            if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_large_constants(node, graph):
-                continue
-            wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
-            yield _folded(node, wanted, graph, engine, budget)
+        for value in scope.graph.initializers.values():
+            if value.const_value is not None and value.const_value.nbytes > LARGE:
+                readers.update(dict.fromkeys(value.consumers()))
+    return readers
 
 
-def _reads_large_constants(node: ir.Node, graph: Facts) -> bool:
-    tensors = [graph.tensor(value) for value in node.inputs if value is not None]
-    sizes = [tensor.nbytes for tensor in tensors if tensor is not None]
-    return len(sizes) == len(tensors) and max(sizes) > LARGE and divides_safely(node, graph)
+def _reads_constants(node: ir.Node, graph: Facts) -> bool:
+    constants = (value is None or graph.tensor(value) is not None for value in node.inputs)
+    return all(constants) and divides_safely(node, graph)
 
 
 def _form(value: ir.Value, graph: Facts) -> Form:

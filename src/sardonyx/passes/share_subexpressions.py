@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterator
+from typing import cast
 
 import onnx_ir as ir
 
@@ -97,7 +98,7 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
         return None
     match attribute.type:
         case _A.TENSOR:
-            return _tensor(attribute.as_tensor())
+            return _tensor(cast("ir.TensorProtocol", attribute.value))  # as_tensor() checks a protocol, which is slow
         case _A.FLOAT:
             return attribute.type, struct.pack("<d", attribute.as_float())
         case _A.FLOATS:
