@@ -25,7 +25,7 @@ from sardonyx import ledger, runtime
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
-from sardonyx.graph.place import check_free
+from sardonyx.graph.io import check_free
 from sardonyx.graph.rewrite import Log, Rewriter, Tally
 from sardonyx.passes import ALL, Pass
 from sardonyx.proof import Oracle, seeds_from

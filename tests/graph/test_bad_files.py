@@ -16,7 +16,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.errors import ModelError, OutputError, SardonyxError
-from sardonyx.graph import io, wire
+from sardonyx.graph import io
+from sardonyx.graph.io import wire
 
 
 def small_model(size: int = 1200) -> onnx.ModelProto:

@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.errors import OutputError, UsageError
-from sardonyx.graph import io, place
+from sardonyx.graph import io
+from sardonyx.graph.io import files, place
 from sardonyx.graph.tensors import ComputedTensor, FileTensor, transposed
 
 ROWS, COLUMNS = 40, 30
@@ -169,7 +170,7 @@ def test_killed_between_two_renames_the_old_model_still_works(
 
 
 def test_over_two_gigabytes_goes_outside_of_its_own_accord(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io, "_INLINE_LIMIT", 2000)
+    monkeypatch.setattr(files, "_INLINE_LIMIT", 2000)
     io.save(io.load(path), path.parent / "out.onnx")
     assert (path.parent / "out.onnx.data").exists()
     np.testing.assert_array_equal(saved_weight(path.parent / "out.onnx"), weight())

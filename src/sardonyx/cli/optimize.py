@@ -118,7 +118,7 @@ def _check_destinations(output: Path, record: Path | None, *, force: bool) -> No
     if record is not None and record.resolve() == output.resolve():
         raise UsageError("--record and --output name the same file", hint="give them different names")
 
-    from sardonyx.graph.place import check_free
+    from sardonyx.graph.io import check_free
 
     for path in filter(None, (output, record)):
         check_free(str(path), force=force)
@@ -134,7 +134,7 @@ def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
 
 
 def _write_record(run: Run, path: Path, *, force: bool) -> None:
-    from sardonyx.graph.place import Draft, explained
+    from sardonyx.graph.io import Draft, explained
 
     with explained(str(path)), Draft(str(path)) as draft:
         with open(draft.fileno(), "wb", closefd=False) as stream:

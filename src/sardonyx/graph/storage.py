@@ -16,6 +16,7 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 
 Array = npt.NDArray[Any]
+RAW_DATA = 9  # the TensorProto field that holds any array as bytes
 BLOCK = 1 << 24  # bytes of a tensor handled at a time while it is written
 _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
 

@@ -15,9 +15,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
-from sardonyx.graph.storage import BLOCK, Array, SourceFile, packed, unpacked, write_all
+from sardonyx.graph.storage import BLOCK, RAW_DATA, Array, SourceFile, packed, unpacked, write_all
 from sardonyx.graph.transpose import as_swap, write_swapped
-from sardonyx.graph.wire import RAW_DATA
 
 
 class StreamedTensor(ir.LazyTensor):

@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.graph.storage import SourceFile, stored_bytes
+from sardonyx.graph.io.wire import Span, marker_index
+from sardonyx.graph.storage import RAW_DATA, SourceFile, stored_bytes
 from sardonyx.graph.tensors import FileTensor, HeldStrings, HeldTensor
-from sardonyx.graph.wire import RAW_DATA, Span, marker_index
 
 _REFERENCE = ("location", "offset", "length")
 

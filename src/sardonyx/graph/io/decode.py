@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
 from sardonyx.errors import ModelError
-from sardonyx.graph import carry, plain
-from sardonyx.graph.declare import (
+from sardonyx.graph.io import carry, plain
+from sardonyx.graph.io.declare import (
     Scope,
     declare,
     keep_annotations,
@@ -20,33 +20,25 @@ from sardonyx.graph.declare import (
     remember_declaration,
     type_and_shape,
 )
-from sardonyx.graph.shells import Kind, function_shell, graph_shell, hollow, model_shell, node_shell, without
+from sardonyx.graph.io.reader import Reader
+from sardonyx.graph.io.shells import (
+    Kind,
+    function_shell,
+    graph_shell,
+    hollow,
+    kind_by_content,
+    model_shell,
+    node_shell,
+    without,
+)
 from sardonyx.graph.tensors import HeldStrings, HeldTensor, SparseTensor
-
-_FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as in the first ONNX files, shows its kind
-    ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
-    ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
-    ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
-    ("graphs", Kind.GRAPHS), ("sparse_tensors", Kind.SPARSE_TENSORS), ("type_protos", Kind.TYPE_PROTOS),
-)  # fmt: skip
-
 
 _GRAPH_CONTENT = (
     "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
 )  # fmt: skip
 
 
-class TensorReader(Protocol):
-    """Makes a tensor of a TensorProto, wherever its data is."""
-
-    used_external: bool
-
-    def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """The tensor."""
-        ...
-
-
-def decode(proto: onnx.ModelProto, read_tensor: TensorReader, *, size: int | None = None) -> ir.Model:
+def decode(proto: onnx.ModelProto, read_tensor: Reader, *, size: int | None = None) -> ir.Model:
     """The model in memory.
 
     Args:
@@ -65,7 +57,7 @@ def _invalid(message: str) -> ModelError:
 
 
 class _Decoder:
-    def __init__(self, read_tensor: TensorReader, *, unknown_fields: bool) -> None:
+    def __init__(self, read_tensor: Reader, *, unknown_fields: bool) -> None:
         self._read_tensor = read_tensor
         self._unknown_fields = unknown_fields
 
@@ -221,7 +213,7 @@ class _Decoder:
         carry.remember(carry.meta(node), carry.NODE, carry.canonical(node_shell(node)), carry.canonical(read))
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
-        kind = Kind(proto.type) if proto.type else _kind_by_content(proto)
+        kind = Kind(proto.type) if proto.type else kind_by_content(proto)
         doc_string = _given(proto, "doc_string")
         if proto.ref_attr_name:
             return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
@@ -321,8 +313,3 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data  # ONNX asks for UTF-8; custom operators store other things
-
-
-def _kind_by_content(proto: onnx.AttributeProto) -> Kind:
-    present = {descriptor.name for descriptor, _ in proto.ListFields()}
-    return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)

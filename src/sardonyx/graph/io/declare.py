@@ -8,9 +8,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.graph import carry, plain
-from sardonyx.graph.encode import declared_by_default
-from sardonyx.graph.shells import value_shell
+from sardonyx.graph.io import carry, plain
+from sardonyx.graph.io.encode import declared_by_default
+from sardonyx.graph.io.shells import value_shell
 
 Scope = dict[str, ir.Value]
 

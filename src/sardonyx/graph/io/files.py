@@ -19,12 +19,12 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx.errors import ModelError, OutputError, UsageError
-from sardonyx.graph import carry, wire
-from sardonyx.graph.decode import decode
-from sardonyx.graph.encode import Encoder
-from sardonyx.graph.place import Draft, check_free, explained
-from sardonyx.graph.reader import Reader
-from sardonyx.graph.storage import SourceFile, write_all
+from sardonyx.graph.io import carry, wire
+from sardonyx.graph.io.decode import decode
+from sardonyx.graph.io.encode import Encoder
+from sardonyx.graph.io.place import Draft, check_free, explained
+from sardonyx.graph.io.reader import Reader
+from sardonyx.graph.storage import RAW_DATA, SourceFile, write_all
 from sardonyx.graph.tensors import FileTensor, write_tensor
 
 MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own defaults are newer
@@ -73,7 +73,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     def inline(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
         if proto.HasField("raw_data"):
             return
-        if isinstance(tensor, FileTensor) and tensor.field != wire.RAW_DATA:
+        if isinstance(tensor, FileTensor) and tensor.field != RAW_DATA:
             proto.MergeFromString(wire.varint(tensor.field << 3 | 2) + wire.varint(tensor.length) + tensor.tobytes())
         else:
             proto.raw_data = tensor.tobytes()
@@ -200,7 +200,7 @@ class _Plan:
 def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
     def fill(index: int) -> list[wire.Piece]:
         tensor = plan.tensors[index]
-        number = tensor.field if isinstance(tensor, FileTensor) else wire.RAW_DATA
+        number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
         return wire.hole(number, index, tensor.nbytes)
 
     pieces = wire.splice(small, plan.token, fill, external=False)

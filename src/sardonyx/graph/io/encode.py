@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.graph import carry
-from sardonyx.graph.shells import (
+from sardonyx.graph.io import carry
+from sardonyx.graph.io.shells import (
     HOLLOW,
     Kind,
     entries,

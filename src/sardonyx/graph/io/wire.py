@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-RAW_DATA, FLOAT_DATA, DOUBLE_DATA = 9, 4, 10  # TensorProto fields whose payload is the plain little-endian array
+from sardonyx.graph.storage import RAW_DATA
+
+FLOAT_DATA, DOUBLE_DATA = 4, 10  # beside RAW_DATA, the TensorProto fields whose payload is the plain array
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 _PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
 _BYTES = 2  # wire type of strings, bytes, packed arrays and messages

@@ -21,6 +21,13 @@ HOLLOW = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Kind.SPA
 _SCALARS = {Kind.INT: "i", Kind.FLOAT: "f"}
 _LISTS = {Kind.INTS: "ints", Kind.FLOATS: "floats"}
 
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as in the first ONNX files, shows its kind
+    ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
+    ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
+    ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
+    ("graphs", Kind.GRAPHS), ("sparse_tensors", Kind.SPARSE_TENSORS), ("type_protos", Kind.TYPE_PROTOS),
+)  # fmt: skip
+
 
 def entries(props: Mapping[str, str]) -> list[onnx.StringStringEntryProto]:
     """Metadata as messages."""
@@ -199,3 +206,9 @@ def _type_into(proto: onnx.TypeProto, value: ir.TypeAndShape) -> None:
         serde.serialize_type_into(proto, value.type)
         if value.shape is not None:
             serde.serialize_shape_into(proto, value.shape)
+
+
+def kind_by_content(proto: onnx.AttributeProto) -> Kind:
+    """The kind of an attribute that does not say it."""
+    present = {descriptor.name for descriptor, _ in proto.ListFields()}
+    return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)

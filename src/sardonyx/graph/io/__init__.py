@@ -1,0 +1,31 @@
+"""Model files in and out; the weights stay on disk."""
+
+from __future__ import annotations
+
+from sardonyx.graph.io.files import (
+    MAX_IR_VERSION,
+    MAX_OPSET,
+    from_proto,
+    load,
+    save,
+    sha256_of,
+    skeleton,
+    stamp,
+    to_proto,
+)
+from sardonyx.graph.io.place import Draft, check_free, explained
+
+__all__ = [
+    "MAX_IR_VERSION",
+    "MAX_OPSET",
+    "Draft",
+    "check_free",
+    "explained",
+    "from_proto",
+    "load",
+    "save",
+    "sha256_of",
+    "skeleton",
+    "stamp",
+    "to_proto",
+]
