@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
-from sardonyx.graph.storage import BLOCK, RAW_DATA, Array, SourceFile, packed, unpacked, write_all
+from sardonyx.graph.storage import RAW_DATA, Array, SourceFile, packed, unpacked, write_all
 from sardonyx.graph.transpose import as_swap, write_swapped
 
 
@@ -134,9 +134,9 @@ class TransposedTensor(StreamedTensor):
         return np.ascontiguousarray(self.source.numpy().transpose(self.perm))
 
     def write_to(self, fd: int, position: int) -> None:
-        """Write the values; a large file tensor goes through memory in blocks."""
+        """Write the values; those of a file tensor go through memory in blocks."""
         source = self.source
-        if isinstance(source, FileTensor) and self.nbytes > BLOCK and self.dtype.bitwidth % 8 == 0:
+        if isinstance(source, FileTensor) and self.dtype.bitwidth % 8 == 0:
             swap = as_swap(source.shape.numpy(), self.perm, self.dtype.bitwidth // 8)
             if swap is not None:
                 source.file.check()

@@ -48,7 +48,8 @@ def as_swap(shape: Sequence[int], perm: Sequence[int], itemsize: int) -> Swap | 
 
 def write_swapped(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
     """Write the transposed matrices to an open file."""
-    write = _scatter if swap.rows >= swap.columns else _gather
+    whole = swap.rows * swap.columns * swap.width <= BLOCK
+    write = _scatter if whole or swap.rows >= swap.columns else _gather
     size = swap.rows * swap.columns * swap.width
     for index in range(swap.batch):
         write(file, offset + index * size, swap, fd, position + index * size)
@@ -62,6 +63,9 @@ def _scatter(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) 
         count = min(step, swap.rows - start)
         file.read_into(as_bytes(data[:count]), offset + start * swap.columns * swap.width)
         _turn(data[:count], turned)
+        if count == swap.rows:  # all of it: the columns follow each other
+            write_all(fd, as_bytes(turned), position)
+            return
         run = count * swap.width
         for column in range(swap.columns):
             at = position + (column * swap.rows + start) * swap.width
