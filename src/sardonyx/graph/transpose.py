@@ -48,10 +48,9 @@ def as_swap(shape: Sequence[int], perm: Sequence[int], itemsize: int) -> Swap | 
 
 def write_swapped(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
     """Write the transposed matrices to an open file."""
-    whole = swap.rows * swap.columns * swap.width <= BLOCK
-    write = _scatter if whole or swap.rows >= swap.columns else _gather
     size = swap.rows * swap.columns * swap.width
-    for index in range(swap.batch):
+    write = _scatter if size <= BLOCK or swap.rows >= swap.columns else _gather
+    for index in range(swap.batch if size else 0):
         write(file, offset + index * size, swap, fd, position + index * size)
 
 
