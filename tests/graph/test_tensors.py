@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.graph import storage, tensors, transpose
+from sardonyx.graph import storage, transpose
 from sardonyx.graph.storage import SourceFile, stored_bytes, unpacked
 from sardonyx.graph.tensors import ComputedTensor, FileTensor, StreamedTensor, TransposedTensor, reshaped, transposed
 
@@ -50,7 +50,6 @@ def bits(array: np.ndarray) -> bytes:
 def small_blocks(size: int) -> Iterator[None]:
     with (
         mock.patch.object(storage, "BLOCK", size),
-        mock.patch.object(tensors, "BLOCK", size),
         mock.patch.object(transpose, "BLOCK", size),
         mock.patch.object(transpose, "_TILE", 4),
     ):

@@ -89,31 +89,27 @@ class Rewriter:
                 self._watching[root].append(self._pending[rule.name])
 
     def run(self) -> Log:
-        """Infer shapes, run every rule until none applies, and again while that changed anything."""
+        """Infer shapes and sweep, again and again, until a sweep over everything changes nothing."""
         try:
             while True:
+                before = len(self._log.events)
                 self._facts.infer()
-                if not self._to_fixed_point():
+                self._sweep_all()
+                if len(self._log.events) == before:
                     break
         except _LimitReached:
             pass
         self._log.refusals = [refusal for (_, _, node), refusal in self._refusals.items() if node.graph is not None]
         return self._log
 
-    def _to_fixed_point(self) -> bool:
-        """Whether anything changed. A full sweep, then only what rewrites touched, then a full sweep to be sure."""
-        changed = False
-        while True:
-            for rule in self._rules:
-                for root in rule.roots if isinstance(rule, NodeRule) else ():
-                    self._pending[rule.name].update(self._index[root])
-            before = len(self._log.events)
-            self._sweep(everything=True)
-            while any(self._pending.values()):
-                self._sweep(everything=False)
-            if len(self._log.events) == before:
-                return changed
-            changed = True
+    def _sweep_all(self) -> None:
+        """Every rule over everything, then node rules over what rewrites touched."""
+        for rule in self._rules:
+            for root in rule.roots if isinstance(rule, NodeRule) else ():
+                self._pending[rule.name].update(self._index[root])
+        self._sweep(everything=True)
+        while any(self._pending.values()):
+            self._sweep(everything=False)
 
     def _sweep(self, *, everything: bool) -> None:
         for rule in self._rules:

@@ -194,13 +194,28 @@ class SparseTensor(StreamedTensor):
 
 
 class HeldTensor(TensorProtoTensor):
-    """A small tensor kept as the TensorProto it came in, which is never written to."""
+    """A small tensor kept as the TensorProto it came in, which is never written to.
 
-    __slots__ = ("_own_name",)
+    Type and shape are asked for all the time, so they are read from the proto once.
+    """
+
+    __slots__ = ("_dtype", "_own_name", "_shape")
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
         self._own_name = proto.name
+        self._dtype = super().dtype
+        self._shape = super().shape
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:
+        """The shape, which cannot be changed."""
+        return self._shape
 
     @property
     def name(self) -> str:
