@@ -183,3 +183,13 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     assert run.verdict is None
     assert len(run.events) == 3
+
+
+def test_a_model_with_training_info_is_left_alone_and_says_so() -> None:
+    proto = onnx.parser.parse_model(TOWER)
+    proto.training_info.add().algorithm.name = "step"
+    run = optimize(proto, verify="off")
+    assert not run.events
+    assert "training info" in run.notes[0]
+    assert run.model is not None
+    assert io.to_proto(run.model).training_info == proto.training_info

@@ -98,6 +98,12 @@ def test_namespace_of_a_merged_node_is_its_owners() -> None:
     assert reading.origins == {"layer1"}
 
 
+def test_a_node_torch_lost_the_module_of_has_no_origin() -> None:
+    reading = p.read_metadata(torch_props(["_empty_nn_module_stack_from_metadata_hook", "x"], ["m.M", "aten"]))
+    assert reading is not None
+    assert (reading.origins, reading.classes) == (p.UNKNOWN, {})
+
+
 def test_names_with_quotes_survive_torchs_spelling() -> None:
     props = torch_props(["", "it's", "x"], ["m.M", 'm."K"', "aten"])
     reading = p.read_metadata(props)

@@ -1,44 +1,30 @@
-"""Passes in order, proven, rolled back where a proof fails, recorded.
-
-Every candidate is made from the source anew: the driver is deterministic, so the state after k rewrites is had by
-asking for k, and a rewrite is undone by asking for the same without it. That is slower than keeping an undo log for
-the one run in a thousand that needs it, and cannot go wrong in the others.
-"""
+"""Passes in order, proven, rolled back where a proof fails, recorded."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
-import gc
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from sardonyx import ledger, runtime
+from sardonyx import ledger
+from sardonyx.candidates import WHOLE_PASS, Candidate, Forbidden, Job, Progress, Source
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.graph import io, origins
-from sardonyx.graph.facts import Facts
+from sardonyx.graph import io
 from sardonyx.graph.io import check_free
-from sardonyx.graph.rewrite import Log, Rewriter, Tally
 from sardonyx.passes import ALL, Pass
 from sardonyx.proof import Oracle, seeds_from
-from sardonyx.provenance import Hierarchy
 from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
 
-Source = str | Path | onnx.ModelProto | ir.Model
 Inputs = str | Path | Mapping[str, np.ndarray] | None
-Progress = Callable[[str, float | None], None]
-Forbidden = frozenset[tuple[str, str]]
-WHOLE_PASS = "*"
 PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
 
 
@@ -47,16 +33,6 @@ class Optimized(Run):
     """A Run together with the model it made."""
 
     model: ir.Model | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    """A model some rewrites further than the source, and how it got there."""
-
-    model: ir.Model
-    log: Log
-    hierarchy: Hierarchy
-    before: ledger.Census
 
 
 def optimize(
@@ -104,7 +80,7 @@ def optimize(
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
     if output is not None and not dry_run:
         check_free(os.fspath(output), force=force)
-    job = _Job(source, select(target, only, skip), target, progress or (lambda _phase, _fraction: None))
+    job = Job(source, select(target, only, skip), target, progress or (lambda _phase, _fraction: None))
     prover = _Prover(job, inputs=inputs, seed=seed, threads=threads)
     with ThreadPoolExecutor(1) as pool:
         source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
@@ -131,6 +107,7 @@ def optimize(
         rolled_back=rolled_back,
         verdict=verdict,
         seconds={**prover.seconds, "total": time.perf_counter() - began},
+        notes=job.notes,
         model=candidate.model,
     )
 
@@ -151,74 +128,10 @@ def select(target: str, only: Iterable[str] | None, skip: Iterable[str] | None) 
     return tuple(each for each in ALL if each.name in wanted and target in each.targets)
 
 
-class _Job:
-    """The source and the passes to run on it."""
-
-    def __init__(self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress) -> None:
-        self.source = source
-        self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
-        self.passes = passes
-        self.tell = tell
-        self._target = target
-        self._first: ir.Model | None = self._fresh()
-        self.opsets = dict(self._first.opset_imports)
-        self._ir_version = self._first.ir_version
-
-    def _fresh(self) -> ir.Model:
-        match self.source:
-            case onnx.ModelProto():
-                return io.from_proto(self.source)
-            case ir.Model():
-                return self.source.clone()
-            case path:
-                return io.load(path)
-
-    def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> _Candidate:
-        """The source after its first `limit` rewrites, none of them forbidden."""
-        with _collector_paused():
-            return self._candidate(limit, forbidden)
-
-    def _candidate(self, limit: int | None, forbidden: Forbidden) -> _Candidate:
-        model, self._first = self._first or self._fresh(), None
-        for graph in model.graphs():
-            graph.sort()
-        hierarchy = origins.attach(model)
-        before = ledger.census(model)
-        passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
-        facts = Facts(model, target=self._target, evaluate=_evaluate)
-        tell = self.tell
-        log = Rewriter(facts, passes, limit=limit, forbidden=forbidden, progress=lambda name: tell(name, None)).run()
-        for each in self.passes:
-            log.tallies.setdefault(each.name, Tally())
-        origins.write(model, hierarchy)
-        return _Candidate(model, log, hierarchy, before)
-
-    def artifact(self, digest: str | None) -> Artifact:
-        """The source as it was found."""
-        size = os.path.getsize(self.path) if self.path is not None else 0
-        return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Generator[None]:
-    """A graph is one great heap of cycles that are all alive: collecting in between finds nothing and costs a tenth."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _evaluate(model: onnx.ModelProto) -> list[np.ndarray]:
-    return runtime.evaluate(model, [output.name for output in model.graph.output])
-
-
 class _Prover:
     """Proves candidates against the source, and finds what to undo where one fails."""
 
-    def __init__(self, job: _Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
+    def __init__(self, job: Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
         self._job = job
         self._oracle = functools.partial(
             Oracle,
@@ -231,7 +144,7 @@ class _Prover:
         self._asked: Oracle | None = None
         self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
 
-    def settle(self, mode: str) -> tuple[_Candidate, Verdict | None, tuple[RolledBack, ...]]:
+    def settle(self, mode: str) -> tuple[Candidate, Verdict | None, tuple[RolledBack, ...]]:
         """The furthest candidate that holds, its verdict, and what had to be undone on the way.
 
         Raises:
@@ -260,13 +173,13 @@ class _Prover:
                 undone.append(RolledBack(guilty.pass_name, WHOLE_PASS, "", verdict.failures[0]))
                 forbidden.add((guilty.pass_name, WHOLE_PASS))
 
-    def _candidate(self, limit: int | None, forbidden: Forbidden) -> _Candidate:
+    def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
         began = time.perf_counter()
         candidate = self._job.candidate(limit, forbidden)
         self.seconds["passes"] += time.perf_counter() - began
         return candidate
 
-    def _check(self, candidate: _Candidate, mode: str, forbidden: Forbidden) -> tuple[int, int | None, Verdict]:
+    def _check(self, candidate: Candidate, mode: str, forbidden: Forbidden) -> tuple[int, int | None, Verdict]:
         """Prove the candidate; the number of rewrites that hold, and a number known not to."""
         events, good = candidate.log.events, 0
         if mode == "each":
@@ -281,7 +194,7 @@ class _Prover:
         return good, None if verdict.passed else len(events), verdict
 
     def _guilty(
-        self, candidate: _Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
+        self, candidate: Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
     ) -> tuple[Event, Verdict]:
         """The one rewrite between a state that holds and one that does not, by halving."""
         while bad - good > 1:
@@ -294,7 +207,7 @@ class _Prover:
                 bad, verdict = middle, probe
         return candidate.log.events[bad - 1], verdict
 
-    def _verdict(self, candidate: _Candidate) -> Verdict:
+    def _verdict(self, candidate: Candidate) -> Verdict:
         began = time.perf_counter()
         self._asked = self._asked or self._oracle()
         verdict = self._asked.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))

@@ -25,6 +25,7 @@ NAMESPACE = "namespace"  # torch's key that viewers group by: "path: class/path:
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
 
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # torch's word for a node it lost the module of
 Origins = frozenset[str]
 UNKNOWN: Origins = frozenset()
 
@@ -80,7 +81,7 @@ def read_metadata(props: Mapping[str, str]) -> Reading | None:
         return Reading(frozenset(paths), classes, tags | listed)
     if scopes:
         modules = _literal(scopes)[:-1]  # the last entry is the fx node, not a module
-        return Reading(frozenset(modules[-1:]), classes)
+        return Reading(UNKNOWN if _NO_MODULE in modules else frozenset(modules[-1:]), classes)
     return None
 
 
@@ -124,7 +125,9 @@ def _literal(text: str) -> tuple[str, ...]:
 
 def _torch_classes(scopes: str, classes: str) -> dict[str, str]:
     names, kinds = _literal(scopes), _literal(classes)
-    return dict(zip(names[:-1], kinds[:-1], strict=True)) if len(names) == len(kinds) else {}
+    if len(names) != len(kinds) or _NO_MODULE in names:
+        return {}
+    return dict(zip(names[:-1], kinds[:-1], strict=True))
 
 
 class Hierarchy:

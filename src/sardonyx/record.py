@@ -210,6 +210,7 @@ class Run:
     rolled_back: tuple[RolledBack, ...]
     verdict: Verdict | None  # None: verification was switched off
     seconds: dict[str, float]  # by phase
+    notes: tuple[str, ...] = ()  # what a reader should know besides
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -84,7 +86,8 @@ class Judge:
         """The worst of every output, as the record holds it."""
         return tuple(
             OutputDifference(
-                name, w.dtype, w.difference.max_abs, w.difference.max_rel, w.difference.max_ulp,
+                name, w.dtype,
+                _finite(w.difference.max_abs), _finite(w.difference.max_rel), _finite(w.difference.max_ulp),
                 w.allowed.rtol, w.atol, w.passed,
             )
             for name, w in zip(self._names, self._worst, strict=True)
@@ -171,3 +174,8 @@ def _descend(values: Sequence[Value], path: tuple[int, ...]) -> Array | None:
             return None
         value = value[step]
     return value if isinstance(value, np.ndarray) else None
+
+
+def _finite(difference: float) -> float:
+    """The largest number there is for what is infinitely or undefinedly far off: JSON knows no infinity."""
+    return difference if math.isfinite(difference) else sys.float_info.max

@@ -58,6 +58,7 @@ def _heading_block(run: Run, view: View) -> list[str]:
     lines = [view.style.strong(source)]
     for domain, (old, new) in sorted(run.opset_changes.items()):
         lines.append(f"  opset {words.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it")
+    lines += [f"  {words.one_line(note)}" for note in run.notes]
     if view.verbose:
         spent = ", ".join(f"{words.name(phase)} {words.seconds(time)}" for phase, time in run.seconds.items())
         env = run.environment

@@ -6,6 +6,7 @@ reading direction or colour the terminal is spelled out instead of sent.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 LONGEST_NAME = 60
@@ -112,7 +113,9 @@ def seconds(duration: float) -> str:
 
 
 def difference(value: float) -> str:
-    """A deviation: 0, or two digits and a power."""
+    """A deviation: 0, or two digits and a power; infinite from the largest number on."""
+    if value >= sys.float_info.max:
+        return "∞"
     return "0" if value == 0 else f"{value:.1e}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.graph.io.carry import has_training_info
 from sardonyx.graph.io.files import (
     MAX_IR_VERSION,
     MAX_OPSET,
@@ -22,6 +23,7 @@ __all__ = [
     "check_free",
     "explained",
     "from_proto",
+    "has_training_info",
     "load",
     "save",
     "sha256_of",

@@ -93,6 +93,11 @@ def in_order(names: Iterable[str], order: tuple[str, ...] | None) -> list[int]:
     return sorted(range(len(listed)), key=rank.__getitem__)
 
 
+def has_training_info(model: ir.Model) -> bool:
+    """Whether graphs beside the main one may refer to anything in it by name."""
+    return bool(meta(model.graph).get(TRAINING))
+
+
 def tensors_in(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
     """Every TensorProto in a graph, at any depth."""
     yield from graph.initializer

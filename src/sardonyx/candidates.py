@@ -1,0 +1,111 @@
+"""The source after some rewrites: every candidate is made from the source anew.
+
+The driver is deterministic, so the state after k rewrites is had by asking for k, and a rewrite is undone by asking for
+the same without it. That is slower than keeping an undo log for the one run in a thousand that needs it, and cannot go
+wrong in the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx import ledger, runtime
+from sardonyx.graph import io, origins
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rewrite import Log, Rewriter, Tally
+from sardonyx.passes import Pass
+from sardonyx.provenance import Hierarchy
+from sardonyx.record import Artifact
+
+Source = str | Path | onnx.ModelProto | ir.Model
+Progress = Callable[[str, float | None], None]
+Forbidden = frozenset[tuple[str, str]]
+WHOLE_PASS = "*"
+_LEFT_ALONE = "left as it is: its training info may refer to anything in it by name"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A model some rewrites further than the source, and how it got there."""
+
+    model: ir.Model
+    log: Log
+    hierarchy: Hierarchy
+    before: ledger.Census
+
+
+class Job:
+    """The source and the passes to run on it."""
+
+    def __init__(self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress) -> None:
+        self.source = source
+        self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
+        self.passes = passes
+        self.tell = tell
+        self._target = target
+        self.notes: tuple[str, ...] = ()
+        self._first: ir.Model | None = self._fresh()
+        self.opsets = dict(self._first.opset_imports)
+        self._ir_version = self._first.ir_version
+
+    def _fresh(self) -> ir.Model:
+        match self.source:
+            case onnx.ModelProto():
+                return io.from_proto(self.source)
+            case ir.Model():
+                return self.source.clone()
+            case path:
+                return io.load(path)
+
+    def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> Candidate:
+        """The source after its first `limit` rewrites, none of them forbidden."""
+        with _collector_paused():
+            return self._candidate(limit, forbidden)
+
+    def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
+        model, self._first = self._first or self._fresh(), None
+        for graph in model.graphs():
+            graph.sort()
+        hierarchy = origins.attach(model)
+        before = ledger.census(model)
+        if io.has_training_info(model):
+            passes, self.notes = [], (_LEFT_ALONE,)
+        else:
+            passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
+        facts = Facts(model, target=self._target, evaluate=_evaluate)
+        tell = self.tell
+        log = Rewriter(facts, passes, limit=limit, forbidden=forbidden, progress=lambda name: tell(name, None)).run()
+        for each in self.passes:
+            log.tallies.setdefault(each.name, Tally())
+        origins.write(model, hierarchy)
+        return Candidate(model, log, hierarchy, before)
+
+    def artifact(self, digest: str | None) -> Artifact:
+        """The source as it was found."""
+        size = os.path.getsize(self.path) if self.path is not None else 0
+        return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Generator[None]:
+    """A graph is one great heap of cycles that are all alive: collecting in between finds nothing and costs a tenth."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _evaluate(model: onnx.ModelProto) -> list[np.ndarray]:
+    return runtime.evaluate(model, [output.name for output in model.graph.output])
