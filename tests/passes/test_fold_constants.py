@@ -18,8 +18,8 @@ from sardonyx.graph.rewrite import Log
 from sardonyx.passes.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.drop_unused_initializers import DropUnusedInitializers
 from sardonyx.passes.fold_constants import FoldConstants
-from sardonyx.passes.foldable import FAILED, GROWS, LARGE
-from sardonyx.passes.large_constants import TOO_LARGE
+from sardonyx.passes.shared.foldable import FAILED, GROWS, LARGE
+from sardonyx.passes.shared.large_constants import TOO_LARGE
 from sardonyx.record import Kind
 
 CLEAN = [FoldConstants(), DropDeadNodes(), DropUnusedInitializers()]
@@ -362,7 +362,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
 
 
 def test_what_is_too_large_to_hold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.passes.large_constants.LARGEST", LARGE)
+    monkeypatch.setattr("sardonyx.passes.shared.large_constants.LARGEST", LARGE)
     engine = Engine()
     _, log = fold(large("Sin"), engine)
     assert reasons(log) == [TOO_LARGE]

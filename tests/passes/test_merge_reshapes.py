@@ -13,7 +13,7 @@ from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.eliminate_noop_shape import EliminateNoopShape
 from sardonyx.passes.fold_weight_views import FoldWeightViews
 from sardonyx.passes.merge_reshapes import MergeReshapes
-from sardonyx.passes.views import VIEWS
+from sardonyx.passes.shared.views import VIEWS
 
 PASSES = (MergeReshapes(),)
 CONSTANTS = """<

@@ -17,7 +17,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import operand
+from sardonyx.passes.shared.matching import operand
 from sardonyx.record import Accuracy
 
 BROADCASTS = 7  # the opset from which on operands broadcast without being asked

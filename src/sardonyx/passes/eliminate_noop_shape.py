@@ -16,7 +16,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import given, ints, operand
+from sardonyx.passes.shared.matching import given, ints, operand
 from sardonyx.record import Accuracy
 
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"

@@ -17,10 +17,19 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.passes.base import Example, ModelPass
-from sardonyx.passes.constant_region import Region, regions
-from sardonyx.passes.evaluation import Form, evaluate_in_parts
-from sardonyx.passes.foldable import FAILED, GROWS, OUTPUT, UNSIZED, Budget, freed_bytes, give_up, grown_constants
-from sardonyx.passes.large_constants import fold_large
+from sardonyx.passes.shared.constant_region import Region, regions
+from sardonyx.passes.shared.evaluation import Form, evaluate_in_parts
+from sardonyx.passes.shared.foldable import (
+    FAILED,
+    GROWS,
+    OUTPUT,
+    UNSIZED,
+    Budget,
+    freed_bytes,
+    give_up,
+    grown_constants,
+)
+from sardonyx.passes.shared.large_constants import fold_large
 from sardonyx.record import Accuracy
 
 CONE = 256  # makers of a folded value whose origins it inherits; bounds the cost of long shared chains

@@ -15,7 +15,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import ints, maker, operand
+from sardonyx.passes.shared.matching import ints, maker, operand
 from sardonyx.record import Accuracy
 
 

@@ -14,8 +14,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import operand
-from sardonyx.passes.views import reshape_target
+from sardonyx.passes.shared.matching import operand
+from sardonyx.passes.shared.views import reshape_target
 from sardonyx.record import Accuracy
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}

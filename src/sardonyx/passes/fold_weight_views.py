@@ -15,7 +15,7 @@ from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.graph.tensors import reshaped, transposed
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.merge_transposes import permutation
-from sardonyx.passes.views import VIEWS, viewed_shape
+from sardonyx.passes.shared.views import VIEWS, viewed_shape
 from sardonyx.record import Accuracy
 
 BUDGET = 1 << 20  # bytes a weight may have to be stored in two layouts

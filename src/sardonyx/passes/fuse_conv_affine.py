@@ -15,7 +15,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.channels import CONVOLUTIONS, Linear, linear_before, rebuilt
+from sardonyx.passes.shared.channels import CONVOLUTIONS, Linear, linear_before, rebuilt
 from sardonyx.record import Accuracy
 
 

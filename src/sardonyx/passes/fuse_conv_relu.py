@@ -15,7 +15,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
 from sardonyx.record import Accuracy
 
 _LIMIT = float(np.finfo(np.float32).max)

@@ -12,7 +12,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts, Shape
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import maker, operand
+from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.record import Accuracy
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)

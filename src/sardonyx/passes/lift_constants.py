@@ -17,7 +17,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Proposal
 from sardonyx.graph.tensors import reshaped
 from sardonyx.passes.base import Example, ModelPass
-from sardonyx.passes.foldable import LARGE
+from sardonyx.passes.shared.foldable import LARGE
 from sardonyx.record import Accuracy
 
 

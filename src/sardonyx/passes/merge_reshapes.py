@@ -15,8 +15,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.matching import ints, maker, operand
-from sardonyx.passes.views import VIEWS, normal_axes, reshape_target
+from sardonyx.passes.shared.matching import ints, maker, operand
+from sardonyx.passes.shared.views import VIEWS, normal_axes, reshape_target
 from sardonyx.record import Accuracy
 
 

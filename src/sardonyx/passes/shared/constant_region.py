@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from sardonyx.graph.facts import SMALL, Evaluate, Facts
-from sardonyx.passes.evaluation import ConstantModel, Constants, Form, evaluate_in_parts
-from sardonyx.passes.foldable import LARGE, divides_safely, give_up, is_foldable
+from sardonyx.passes.shared.evaluation import ConstantModel, Constants, Form, evaluate_in_parts
+from sardonyx.passes.shared.foldable import LARGE, divides_safely, give_up, is_foldable
 
 HELD = 1 << 26  # bytes of constants in one region
 WORKSPACE = 1 << 24  # bytes of a result that is only needed on the way

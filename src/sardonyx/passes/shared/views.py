@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Dim, Facts, Shape
-from sardonyx.passes.matching import given, ints, operand
+from sardonyx.passes.shared.matching import given, ints, operand
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 

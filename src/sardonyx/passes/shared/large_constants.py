@@ -15,8 +15,8 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.graph.tensors import ComputedTensor
-from sardonyx.passes.evaluation import ConstantModel, Constants, Form, as_tensor
-from sardonyx.passes.foldable import (
+from sardonyx.passes.shared.evaluation import ConstantModel, Constants, Form, as_tensor
+from sardonyx.passes.shared.foldable import (
     FAILED,
     GROWS,
     LARGE,

@@ -1,0 +1,1 @@
+"""What several passes need: reading operands, views and channels, and evaluating constants."""
