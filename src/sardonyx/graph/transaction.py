@@ -167,16 +167,22 @@ class Transactions:
     def _remove_dead(self, nodes: Sequence[ir.Node]) -> tuple[ir.Node, ...]:
         """Take out those matched nodes that nothing reads any more, users before makers."""
         left, removed = list(dict.fromkeys(reversed(nodes))), list[ir.Node]()
-        while dead := [node for node in left if is_dead(node)]:
-            for node in dead:
-                assert node.graph is not None
-                removed.extend(_release_bodies(node))
-                node.graph.remove(node, safe=True)
-                for output in node.outputs:
-                    self._facts.forget(output)
-                left.remove(node)
-            removed.extend(dead)
-        return tuple(removed)
+        while True:
+            kept = [node for node in left if not self._removed_if_dead(node, removed)]
+            if len(kept) == len(left):
+                return tuple(removed)
+            left = kept
+
+    def _removed_if_dead(self, node: ir.Node, removed: list[ir.Node]) -> bool:
+        if not is_dead(node):
+            return False
+        assert node.graph is not None
+        removed.extend(_release_bodies(node))
+        node.graph.remove(node, safe=True)
+        for output in node.outputs:
+            self._facts.forget(output)
+        removed.append(node)
+        return True
 
     def _keep_root_name(self, root: ir.Node, removed: Sequence[ir.Node], added: Sequence[ir.Node]) -> None:
         """The last new node goes by the root's name, so that people find it where they knew it."""
