@@ -52,13 +52,12 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
     known = {info.name: info.type for group in (proto.value_info, proto.input, proto.output) for info in group}
     for value in graph.inputs:
         yield from _typed(value, known)
-    for node, node_proto in zip(graph, proto.node, strict=True):
+    for place, node in enumerate(graph):
         for output in node.outputs:
             yield from _typed(output, known)
-        attributes = {attribute.name: attribute for attribute in node_proto.attribute}
         for name, body in bodies(node):
             base, _, index = name.partition("[")
-            attribute = attributes[base]
+            attribute = next(each for each in proto.node[place].attribute if each.name == base)
             yield from _pairs(body, attribute.graphs[int(index[:-1])] if index else attribute.g)
 
 

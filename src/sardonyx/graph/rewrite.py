@@ -20,7 +20,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Rule, Share
 from sardonyx.graph.scopes import label
 from sardonyx.graph.transaction import Change, Impossible, Transactions
-from sardonyx.record import Event, Refusal
+from sardonyx.record import Event, Kind, Refusal
 
 REACH = 2  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
 ENDLESS = 50  # rewrites a node of the source, on average, after which rules must be undoing each other
@@ -91,25 +91,25 @@ class Rewriter:
     def run(self) -> Log:
         """Infer shapes and sweep, again and again, until a sweep over everything changes nothing."""
         try:
-            while True:
-                before = len(self._log.events)
-                self._facts.infer()
-                self._sweep_all()
-                if len(self._log.events) == before:
-                    break
+            self._facts.infer()
+            while new := self._sweep_all():
+                if any(event.kind in (Kind.FUSE, Kind.FOLD) for event in new):  # the others teach nothing new
+                    self._facts.infer()
         except _LimitReached:
             pass
         self._log.refusals = [refusal for (_, _, node), refusal in self._refusals.items() if node.graph is not None]
         return self._log
 
-    def _sweep_all(self) -> None:
-        """Every rule over everything, then node rules over what rewrites touched."""
+    def _sweep_all(self) -> list[Event]:
+        """Every rule over everything, then node rules over what rewrites touched; what that changed."""
+        before = len(self._log.events)
         for rule in self._rules:
             for root in rule.roots if isinstance(rule, NodeRule) else ():
                 self._pending[rule.name].update(self._index[root])
         self._sweep(everything=True)
         while any(self._pending.values()):
             self._sweep(everything=False)
+        return self._log.events[before:]
 
     def _sweep(self, *, everything: bool) -> None:
         for rule in self._rules:
@@ -142,9 +142,9 @@ class Rewriter:
                     self._carry_out(rule, functools.partial(self._transactions.replace, match, rewrite), match)
                 case Drop(value=value):
                     self._carry_out(rule, functools.partial(self._transactions.drop, value), value)
-                case Share(duplicate=duplicate, kept=kept):
-                    share = functools.partial(self._transactions.share, duplicate, kept)
-                    self._carry_out(rule, share, duplicate)
+                case Share(duplicates=duplicates, kept=kept):
+                    share = functools.partial(self._transactions.share, duplicates, kept)
+                    self._carry_out(rule, share, duplicates[0])
                 case Refused():
                     self._refuse(rule, proposal)
 

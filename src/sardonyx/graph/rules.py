@@ -60,9 +60,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """An initializer that another one equals."""
+    """Initializers that another one equals."""
 
-    duplicate: ir.Value
+    duplicates: tuple[ir.Value, ...]
     kept: ir.Value
 
 

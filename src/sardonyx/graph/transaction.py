@@ -120,14 +120,18 @@ class Transactions:
         graph, size = self._pop_initializer(value)
         return Change(Kind.DROP, (), (), (), (), origins.origins(value), self._facts.scopes[graph].path, -1, -size)
 
-    def share(self, duplicate: ir.Value, kept: ir.Value) -> Change:
-        """Let the readers of an initializer read its equal, and take it out."""
-        users = tuple(duplicate.consumers())
-        duplicate.replace_all_uses_with(kept)
-        graph, size = self._pop_initializer(duplicate)
-        both = origins.origins(duplicate) | origins.origins(kept)
-        origins.give(kept, both)
-        return Change(Kind.SHARE, (), (), users, (), both, self._facts.scopes[graph].path, -1, -size)
+    def share(self, duplicates: Sequence[ir.Value], kept: ir.Value) -> Change:
+        """Let the readers of initializers read their equal, and take them out."""
+        merged = p.merge(origins.origins(value) for value in (*duplicates, kept))
+        users: list[ir.Node] = []
+        freed, path = 0, ""
+        for duplicate in duplicates:
+            users += duplicate.consumers()
+            duplicate.replace_all_uses_with(kept)
+            graph, size = self._pop_initializer(duplicate)
+            freed, path = freed + size, self._facts.scopes[graph].path
+        origins.give(kept, merged)
+        return Change(Kind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed)
 
     def _pop_initializer(self, value: ir.Value) -> tuple[ir.Graph, int]:
         graph, tensor = value.graph, value.const_value

@@ -55,10 +55,12 @@ class ShareConstants(ModelPass):
         alike = _alike(scopes)
         taken = _definitions(scopes)
         for scope in scopes:
-            for value in tuple(scope.graph.initializers.values()):
+            twins: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+            for value in scope.graph.initializers.values():
                 kept = next((one for one in alike.get(value, ()) if _reaches(one, scope, graph, taken)), None)
                 if kept is not None and kept is not value:
-                    yield Share(value, kept)
+                    twins[kept].append(value)
+            yield from (Share(tuple(duplicates), kept) for kept, duplicates in twins.items())
 
 
 def _alike(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:

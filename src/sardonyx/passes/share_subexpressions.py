@@ -8,7 +8,8 @@ operator may be swapped. Helps because exporters compute the same mask, shape or
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import cast
 
 import onnx_ir as ir
@@ -51,8 +52,11 @@ class ShareSubexpressions(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal]:
-        """The later of two twins, in order, so that twins of twins are found in the same walk."""
+        """Sources first, all twins of one at once; then the later of two twins, so that twins of twins follow."""
         for scope in graph.live_scopes():
+            for survivor, *twins in _equal_sources(scope):
+                if twins:
+                    yield _share(twins, survivor)
             seen: dict[Hashable, ir.Node] = {}
             for node in scope.graph:
                 key = _key(node, scope)
@@ -60,13 +64,24 @@ class ShareSubexpressions(ModelPass):
                     continue
                 survivor = seen.setdefault(key, node)
                 if survivor is not node:
-                    yield _share(node, survivor)
+                    yield _share([node], survivor)
 
 
-def _share(twin: ir.Node, survivor: ir.Node) -> Proposal:
-    present = tuple(output for output in twin.outputs if output.name)
+def _equal_sources(scope: Scope) -> Iterable[list[ir.Node]]:
+    """Nodes without inputs that give the same, in order: in some exports they are a third of the graph."""
+    groups: dict[Hashable, list[ir.Node]] = defaultdict(list)
+    for node in scope.graph:
+        if node.inputs or any(output.is_graph_output() for output in node.outputs):
+            continue
+        if (key := _key(node, scope)) is not None:
+            groups[key].append(node)
+    return groups.values()
+
+
+def _share(twins: Sequence[ir.Node], survivor: ir.Node) -> Proposal:
+    present = tuple(output for twin in twins for output in twin.outputs if output.name)
     heirs = tuple(survivor.outputs[output.index() or 0] for output in present)
-    return Proposal(Match((twin,), outputs=present, heir=survivor), lambda _: heirs)
+    return Proposal(Match(tuple(twins), outputs=present, heir=survivor), lambda _: heirs)
 
 
 def _key(node: ir.Node, scope: Scope) -> Hashable | None:
