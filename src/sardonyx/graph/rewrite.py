@@ -126,7 +126,10 @@ class Rewriter:
         while pending:
             node = next(iter(pending))
             del pending[node]
-            if node.graph is None or self._facts.opset(node) < rule.opset or _has_reference(node):
+            if node.graph is None:
+                continue
+            scope = self._facts.scope(node)
+            if scope.opset < rule.opset or (scope.in_function and _has_reference(node)):
                 continue
             found = rule.match(node, self._facts)
             if isinstance(found, Match):

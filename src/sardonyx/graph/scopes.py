@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """One graph, where it hangs, and which operator sets hold in it."""
@@ -45,10 +48,12 @@ def _below(scope: Scope) -> Iterator[Scope]:
 
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """The graphs a node carries in its attributes."""
-    for name, attribute in node.attributes.items():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+    for name, attribute in node.attributes.data.items():  # the plain dict inside: this is asked of every node
+        if attribute.type not in _GRAPHS or attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+        else:
             yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
 
 
