@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.graph import origins
 from sardonyx.graph.facts import constant_tensor
 from sardonyx.graph.rewrite import Log
-from sardonyx.graph.scopes import scopes
+from sardonyx.graph.scopes import is_constant, scopes
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
 from sardonyx.record import (
@@ -56,7 +56,7 @@ def census(model: ir.Model) -> Census:
             size += value.const_value.nbytes if value.const_value is not None else 0
         for node in scope.graph:
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
-            if node.op_type == "Constant" and not node.domain:
+            if is_constant(node):
                 tensor = constant_tensor(node)
                 size += tensor.nbytes if tensor is not None else 0
             else:

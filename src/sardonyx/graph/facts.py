@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.graph import io
 from sardonyx.graph.infer import inferred_types
-from sardonyx.graph.scopes import Scope, scopes
+from sardonyx.graph.scopes import Scope, is_constant, scopes
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -84,7 +84,7 @@ class Facts:
         if value.is_initializer():
             return None if value.is_graph_input() else value.const_value
         node = value.producer()
-        if node is None or node.op_type != "Constant" or node.domain != "":
+        if node is None or not is_constant(node):
             return None
         if value not in self._spelled:
             self._spelled[value] = constant_tensor(node)

@@ -15,7 +15,7 @@ from sardonyx import tree
 from sardonyx.graph.facts import constant_tensor
 from sardonyx.graph.io import from_proto, load
 from sardonyx.graph.origins import attach, owner
-from sardonyx.graph.scopes import bodies, label, scopes
+from sardonyx.graph.scopes import bodies, is_constant, label, scopes
 from sardonyx.graph.tensors import FileTensor
 from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, Module, OpUse, Port
 from sardonyx.provenance import Hierarchy, lowest_common
@@ -84,7 +84,7 @@ def _take(model: ir.Model) -> _Census:
     for scope in scopes(model):
         nodes.extend(scope.graph)
         initializers.extend(scope.graph.initializers.values())
-    constants = {node: constant_tensor(node) for node in nodes if _is_constant(node)}
+    constants = {node: constant_tensor(node) for node in nodes if is_constant(node)}
     return _Census(tuple(nodes), constants, {value: value.const_value for value in initializers})
 
 
@@ -95,10 +95,6 @@ def _counts(census: _Census) -> Counts:
         initializers=len(census.initializers),
         bytes=sum(tensor.nbytes for tensor in census.tensors),
     )
-
-
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and not node.domain
 
 
 def _weights(tensor: ir.TensorProtocol | None) -> int:

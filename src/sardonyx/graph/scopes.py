@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -55,6 +54,11 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
             yield name, attribute.as_graph()
         else:
             yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
+
+
+def is_constant(node: ir.Node) -> bool:
+    """Whether a node only holds a constant, which is counted apart from nodes that compute."""
+    return node.op_type == "Constant" and not node.domain
 
 
 def label(node: ir.Node) -> str:

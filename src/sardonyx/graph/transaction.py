@@ -15,7 +15,7 @@ from sardonyx.graph import origins
 from sardonyx.graph.build import Builder, Names
 from sardonyx.graph.facts import Facts, constant_tensor
 from sardonyx.graph.rules import Match, Replacement
-from sardonyx.graph.scopes import bodies, label
+from sardonyx.graph.scopes import bodies, is_constant, label
 from sardonyx.record import Event, Kind, NodeRef
 
 
@@ -40,12 +40,12 @@ class Change:
     @property
     def nodes(self) -> int:
         """Change in compute nodes."""
-        return sum(not _is_constant(n) for n in self.added) - sum(not _is_constant(n) for n in self.removed)
+        return sum(not is_constant(n) for n in self.added) - sum(not is_constant(n) for n in self.removed)
 
     @property
     def constants(self) -> int:
         """Change in Constant nodes."""
-        return sum(map(_is_constant, self.added)) - sum(map(_is_constant, self.removed))
+        return sum(map(is_constant, self.added)) - sum(map(is_constant, self.removed))
 
     def event(self, rule: str, root: str, source: str) -> Event:
         """The record of it."""
@@ -228,19 +228,15 @@ def _detach(node: ir.Node) -> None:
 def _kind(match: Match, op: Builder) -> Kind:
     if match.heir is not None:
         return Kind.SHARE
-    if any(not _is_constant(node) for node in op.nodes):
+    if any(not is_constant(node) for node in op.nodes):
         return Kind.FUSE
     if op.constants or op.nodes:
         return Kind.FOLD
     return Kind.BYPASS if match.replaced else Kind.DROP
 
 
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain == ""
-
-
 def _constant_bytes(node: ir.Node) -> int:
-    tensor = constant_tensor(node) if _is_constant(node) else None
+    tensor = constant_tensor(node) if is_constant(node) else None
     return tensor.nbytes if tensor is not None else 0
 
 

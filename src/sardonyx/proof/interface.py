@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-RANDOM_OPS = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-)
+from sardonyx.graph.facts import RANDOM
+from sardonyx.graph.scopes import bodies
 
 
 def interface_changes(a: ir.Model, b: ir.Model) -> list[str]:
@@ -66,21 +65,12 @@ def random_outputs(model: ir.Model) -> frozenset[str]:
     return frozenset(v.name for v in model.graph.outputs if v in tainted and v.name is not None)
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs a control-flow node carries."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _draws(node: ir.Node, random_functions: set[ir.OperatorIdentifier]) -> bool:
-    if node.op_identifier() in random_functions or (node.domain in ("", "ai.onnx") and node.op_type in RANDOM_OPS):
+    if node.op_identifier() in random_functions or (node.domain in ("", "ai.onnx") and node.op_type in RANDOM):
         return True
     if node.op_type == "Dropout" and _may_train(node):
         return True
-    return any(_draws(inner, random_functions) for body in bodies(node) for inner in body)
+    return any(_draws(inner, random_functions) for _, body in bodies(node) for inner in body)
 
 
 def _may_train(node: ir.Node) -> bool:
@@ -93,6 +83,6 @@ def _may_train(node: ir.Node) -> bool:
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
     yield from (v for v in node.inputs if v is not None)
-    for body in bodies(node):
+    for _, body in bodies(node):
         for inner in body:
             yield from _reads(inner)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.proof.interface import bodies
+from sardonyx.graph.scopes import bodies
 from sardonyx.runtime import Value
 
 _SUMS = frozenset(
@@ -76,7 +76,7 @@ def _element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
 
     def visit(graph: ir.Graph) -> None:
         for node in graph:
-            for body in bodies(node):
+            for _, body in bodies(node):
                 visit(body)
             kept = 1 if node.op_type in _KEEPS_TYPE_OF_SECOND else 0
             kind = look(node.outputs[0]) if node.outputs else None

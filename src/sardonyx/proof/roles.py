@@ -12,7 +12,8 @@ from enum import StrEnum
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.proof.interface import bodies, dims
+from sardonyx.graph.scopes import bodies
+from sardonyx.proof.interface import dims
 
 
 class Role(StrEnum):
@@ -184,7 +185,7 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
     if node.op_type == "Loop" and operand < 2:
         return
     if node.op_type in ("Loop", "Scan"):
-        for body in bodies(node):
+        for _, body in bodies(node):
             if operand < len(body.inputs):
                 yield _Step(body.inputs[operand], step.same, step.offset, step.hides, step.to_scores)
 
