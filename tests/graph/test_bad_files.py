@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +226,21 @@ def test_a_full_disk_leaves_nothing_behind(outside: bool, limit: int, tmp_path: 
         signal.signal(signal.SIGXFSZ, handler)
     assert [p.name for p in folder.iterdir()] == ["m.onnx"]
     assert (folder / "m.onnx").read_bytes() == b"precious"
+
+
+def test_a_full_disk_for_real(tmp_path: Path) -> None:
+    """A file system of 64 KiB, where this machine lets us have one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        model = io.from_proto(small_model(1 << 16))
+        refused(lambda: io.save(model, disk / "m.onnx"), OutputError, "No space left")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_no_permission_to_write() -> None:
