@@ -232,7 +232,8 @@ def test_a_full_disk_for_real(tmp_path: Path) -> None:
     """A file system of 64 KiB, where this machine lets us have one."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("mounting is not permitted here")
     try:
