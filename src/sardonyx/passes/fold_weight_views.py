@@ -25,7 +25,7 @@ SMALL_VIEW = 1 << 12  # bytes of constants such as axes and scalars, which const
 class FoldWeightViews(NodePass):
     """Views and transposes of constants."""
 
-    name = "fold-weight-transpose"
+    name = "fold-weight-views"
     accuracy = Accuracy.EXACT
     roots = ("Transpose", *VIEWS)
     example = Example(
