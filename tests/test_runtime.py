@@ -148,32 +148,36 @@ def test_refusals_are_one_line_and_nothing_is_printed(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
-def test_evaluate_gives_what_is_fetched_in_that_order() -> None:
+def test_evaluate_gives_all_outputs_in_order() -> None:
     model = text_model("""g () => (float[2] double, int64[1] size) {
         one = Constant <value = float[2] {1, 2}> ()
         double = Add (one, one)
         size = Shape (one)
     }""")
-    size, double = evaluate(model, ["size", "double"])
+    double, size = evaluate(model)
     np.testing.assert_array_equal(size, [2])
     np.testing.assert_array_equal(double, [2, 4])
-    with pytest.raises(RuntimeFailure, match="'other'"):
-        evaluate(model, ["other"])
+
+
+def test_evaluate_gives_tensors_only() -> None:
+    model = text_model("g () => (seq(float[1]) y) { x = Constant <value = float[1] {1}> () y = SequenceConstruct (x) }")
+    with pytest.raises(RuntimeFailure, match="not a tensor"):
+        evaluate(model)
 
 
 def test_evaluate_falls_back_model_by_model() -> None:
     model = text_model("g () => (double[1] y) { x = Constant <value = double[1] {0.5}> () y = Erf (x) }")
-    (y,) = evaluate(model, ["y"])
+    (y,) = evaluate(model)
     assert y.dtype == np.float64
     assert y[0] == pytest.approx(0.5204998778)
     broken = text_model("g () => (float[1] y) { x = Constant <value = float[1] {1}> () y = NoSuchOperator (x) }")
     with pytest.raises(RuntimeFailure):
-        evaluate(broken, ["y"])
+        evaluate(broken)
 
 
 def test_evaluate_keeps_small_types() -> None:
     model = text_model("g () => (bfloat16[2] y) { y = Cast <to = 16> (x) }", opset=19)
     model.graph.initializer.append(numpy_helper.from_array(np.array([1.5, -2], np.float32), "x"))
-    (y,) = evaluate(model, ["y"])
+    (y,) = evaluate(model)
     assert y.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(y.astype(np.float32), [1.5, -2])

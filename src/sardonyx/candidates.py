@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -81,7 +80,7 @@ class Job:
             passes, self.notes = [], (_LEFT_ALONE,)
         else:
             passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
-        facts = Facts(model, target=self._target, evaluate=_evaluate)
+        facts = Facts(model, target=self._target, evaluate=runtime.evaluate)
         tell = self.tell
         log = Rewriter(facts, passes, limit=limit, forbidden=forbidden, progress=lambda name: tell(name, None)).run()
         for each in self.passes:
@@ -105,7 +104,3 @@ def _collector_paused() -> Generator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _evaluate(model: onnx.ModelProto) -> list[np.ndarray]:
-    return runtime.evaluate(model, [output.name for output in model.graph.output])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -125,27 +125,21 @@ def open_engine(source: Source, *, optimize: bool = False, threads: int | None =
             raise RuntimeFailure(f"{refusal.message}; {second.message}", hint=refusal.hint) from second
 
 
-def evaluate(model: onnx.ModelProto, fetch: Sequence[str]) -> list[Array]:
-    """The named outputs of a model without inputs, computed once: what constant folding needs.
+def evaluate(model: onnx.ModelProto) -> list[Array]:
+    """All outputs of a model without inputs, computed once: what constant folding needs.
 
     ONNX Runtime comes first and the reference evaluator second, for loading and for running.
     """
-    names = [output.name for output in model.graph.output]
-    feeds: Feeds = {}
     try:
-        results = Session(model, threads=1).run(feeds)
+        results = Session(model, threads=1).run({})
     except RuntimeFailure as refusal:
         try:
-            results = ReferenceSession(model).run(feeds)
+            results = ReferenceSession(model).run({})
         except RuntimeFailure as second:
             raise RuntimeFailure(f"{refusal.message}; {second.message}") from second
-    by_name = dict(zip(names, results, strict=True))
-    arrays: list[Array] = []
-    for name in fetch:
-        value = by_name.get(name)
-        if not isinstance(value, np.ndarray):
-            raise RuntimeFailure(f"'{name}' is not a tensor output of the model")
-        arrays.append(value)
+    arrays = [result for result in results if isinstance(result, np.ndarray)]
+    if len(arrays) != len(results):
+        raise RuntimeFailure("an output of the model is not a tensor")
     return arrays
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -37,13 +36,8 @@ def read(text: str) -> ir.Model:
 
 def run(one: Pass, model: ir.Model) -> Log:
     """The pass alone, to its fixed point."""
-    facts = Facts(model, target=target_of(one), evaluate=evaluate)
+    facts = Facts(model, target=target_of(one), evaluate=runtime.evaluate)
     return Rewriter(facts, [one]).run()
-
-
-def evaluate(model: onnx.ModelProto) -> list[np.ndarray]:
-    """What the pipeline hands to folding."""
-    return runtime.evaluate(model, [output.name for output in model.graph.output])
 
 
 def expression(value: ir.Value | None, graph: ir.Graph) -> object:

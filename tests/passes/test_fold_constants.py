@@ -38,7 +38,7 @@ class Engine:
         if any(node.op_type in self._unknown for node in model.graph.node):
             raise RuntimeFailure("no such operator")
         assert not model.graph.input
-        arrays = runtime.evaluate(model, [output.name for output in model.graph.output])
+        arrays = runtime.evaluate(model)
         self.largest = max([self.largest, *(array.nbytes for array in arrays)])
         return arrays
 
