@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import models
 
-# A busy machine is no failure. What lands must not depend on luck, so CI draws the same cases every time; people explore.
+# A busy machine is no failure. What lands must not depend on luck: CI draws the same cases every time; people explore.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("project")
 
