@@ -22,7 +22,7 @@ from sardonyx.graph.scopes import label
 from sardonyx.graph.transaction import Change, Impossible, Transactions
 from sardonyx.record import Event, Kind, Refusal
 
-REACH = 2  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
+REACH = 1  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
 ENDLESS = 50  # rewrites a node of the source, on average, after which rules must be undoing each other
 HUB = 16  # users from which on a node's users are left to the last sweep, so that cost stays linear
 
