@@ -193,3 +193,16 @@ def test_a_model_with_training_info_is_left_alone_and_says_so() -> None:
     assert "training info" in run.notes[0]
     assert run.model is not None
     assert io.to_proto(run.model).training_info == proto.training_info
+
+
+@pytest.mark.parametrize(("ir_version", "opset"), [(4, 9), (8, 17), (10, 18), (13, 26), (14, 18)])
+def test_versions_stay_what_the_source_says(ir_version: int, opset: int) -> None:
+    """Neither the onnx package's newer defaults nor a pass may change them unasked."""
+    proto = onnx.parser.parse_model(TOWER)
+    proto.ir_version = ir_version
+    proto.opset_import[0].version = opset
+    run = optimize(proto)
+    assert run.model is not None
+    result = io.to_proto(run.model)
+    assert (result.ir_version, result.opset_import[0].version) == (ir_version, opset)
+    assert (run.result.ir_version, run.result.opsets, run.opset_changes) == (ir_version, {"": opset}, {})

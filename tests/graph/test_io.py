@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.errors import OutputError
 from sardonyx.graph import io
 from sardonyx.graph.io import files, place
 from sardonyx.graph.tensors import ComputedTensor, FileTensor, transposed
@@ -253,28 +253,6 @@ def test_sparse_initializers_are_constants_like_others() -> None:
     expected = np.zeros((ROWS, COLUMNS), "f4")
     expected[0, 1], expected[3, 2] = 5, 7
     np.testing.assert_array_equal(tensor.numpy(), expected)
-
-
-def test_stamp_raises_the_format_with_the_opset_but_not_beyond_the_runtime() -> None:
-    model = io.from_proto(model_proto())
-    io.stamp(model)
-    assert (model.ir_version, model.opset_imports[""]) == (8, 17)
-    io.stamp(model, opset=21)
-    assert (model.ir_version, model.opset_imports[""]) == (10, 21)
-    for versions in ({"opset": io.MAX_OPSET + 1}, {"ir_version": io.MAX_IR_VERSION + 1}):
-        with pytest.raises(UsageError):
-            io.stamp(model, **versions)
-        assert (model.ir_version, model.opset_imports[""]) == (10, 21)
-
-
-def test_old_format_is_raised_when_weights_are_no_inputs() -> None:
-    proto = model_proto()
-    proto.ir_version = 3
-    del proto.opset_import[:]
-    proto.opset_import.add(version=8)
-    model = io.from_proto(proto)
-    io.stamp(model)
-    assert model.ir_version == 4
 
 
 _MEASURE = """

@@ -5,20 +5,17 @@ from __future__ import annotations
 from sardonyx.graph.io.carry import has_training_info
 from sardonyx.graph.io.files import (
     MAX_IR_VERSION,
-    MAX_OPSET,
     from_proto,
     load,
     save,
     sha256_of,
     skeleton,
-    stamp,
     to_proto,
 )
 from sardonyx.graph.io.place import Draft, check_free, explained
 
 __all__ = [
     "MAX_IR_VERSION",
-    "MAX_OPSET",
     "Draft",
     "check_free",
     "explained",
@@ -28,6 +25,5 @@ __all__ = [
     "save",
     "sha256_of",
     "skeleton",
-    "stamp",
     "to_proto",
 ]

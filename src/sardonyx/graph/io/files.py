@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from sardonyx.errors import ModelError, OutputError, UsageError
+from sardonyx.errors import ModelError, OutputError
 from sardonyx.graph.io import carry, wire
 from sardonyx.graph.io.decode import decode
 from sardonyx.graph.io.encode import Encoder
@@ -27,8 +27,7 @@ from sardonyx.graph.io.reader import Reader
 from sardonyx.graph.storage import RAW_DATA, SourceFile, write_all
 from sardonyx.graph.tensors import FileTensor, write_tensor
 
-MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own defaults are newer
-MAX_OPSET = 26
+MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own default is newer
 
 LARGE = 1 << 12  # bytes from which on a tensor stays in its file; a page
 _INLINE_LIMIT = (1 << 31) - 1  # protobuf reads no message above this
@@ -124,32 +123,6 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, 
             _save_inline(plan, small, name, force=force)
         for data in previous:
             os.unlink(data)
-
-
-def stamp(model: ir.Model, *, opset: int | None = None, ir_version: int | None = None) -> None:
-    """Set the versions a model claims, never raising them beyond what the runtime takes.
-
-    Args:
-        model: Changed in place.
-        opset: Version of the standard operators; None keeps it.
-        ir_version: Version of the format; None keeps it, or raises it as far as the opset and the initializers need.
-    """
-    present = model.opset_imports.get("", 1)
-    wanted = present if opset is None else opset
-    if ir_version is None:
-        needed = onnx.helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", wanted), model.ir_version)
-        inputs = {value.name for value in model.graph.inputs}
-        if not inputs.issuperset(model.graph.initializers):
-            needed = max(needed, 4)  # before, every initializer had to be an input too
-        ir_version = max(model.ir_version, needed)
-    if ir_version > max(MAX_IR_VERSION, model.ir_version) or wanted > max(MAX_OPSET, present):
-        raise UsageError(
-            f"IR version {ir_version} with opset {wanted} is beyond ONNX Runtime",
-            hint=f"at most IR version {MAX_IR_VERSION} and opset {MAX_OPSET}",
-        )
-    model.ir_version = ir_version
-    if opset is not None:
-        model.opset_imports[""] = opset
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

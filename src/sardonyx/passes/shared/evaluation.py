@@ -18,6 +18,7 @@ from onnx_ir import serde
 
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.facts import Evaluate, Facts
+from sardonyx.graph.io import MAX_IR_VERSION
 from sardonyx.graph.storage import stored_bytes
 
 _BYTES_OF_A_STRING = 32  # a guess: strings are as long as they are
@@ -77,7 +78,8 @@ class ConstantModel:
         """
         self._names: dict[ir.Value, str] = {}
         self._tensors: dict[str, ir.TensorProtocol] = {}
-        self._proto = onnx.ModelProto(ir_version=constants.graph.model.ir_version)
+        version = min(constants.graph.model.ir_version, MAX_IR_VERSION)  # newer formats change nothing about operators
+        self._proto = onnx.ModelProto(ir_version=version)
         self._proto.opset_import.add(domain="", version=constants.graph.opset(nodes[0]))
         self._proto.graph.name = "constants"
         for node in nodes:
