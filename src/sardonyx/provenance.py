@@ -54,11 +54,6 @@ def lowest_common(paths: Iterable[str]) -> str:
     return ".".join(first[:shared])
 
 
-def is_ancestor(ancestor: str, path: str) -> bool:
-    """Whether `ancestor` is `path` or contains it."""
-    return ancestor in (ROOT, path) or path.startswith(ancestor + ".")
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one node's metadata says: its origins, and what it teaches about modules."""
