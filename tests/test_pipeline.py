@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -206,3 +208,23 @@ def test_versions_stay_what_the_source_says(ir_version: int, opset: int) -> None
     result = io.to_proto(run.model)
     assert (result.ir_version, result.opset_import[0].version) == (ir_version, opset)
     assert (run.result.ir_version, run.result.opsets, run.opset_changes) == (ir_version, {"": opset}, {})
+
+
+@pytest.mark.parametrize("name", ["cnn", "mobilenet"])
+def test_torchs_own_metadata_stays_true(small_model: Callable[[str, str], Path], name: str) -> None:
+    """Viewers group by torch's keys: they must name the owner, also where several nodes became one."""
+    run = optimize(small_model(name, "dynamo"))
+    assert run.verdict is not None
+    assert run.verdict.passed
+    assert not run.rolled_back
+    assert run.model is not None
+    merged = 0
+    for node in run.model.graph:
+        props = node.metadata_props
+        *modules, _leaf = ast.literal_eval(props[p.NAME_SCOPES])
+        merged += p.MODULE_PATHS in props
+        if "_empty_nn_module_stack_from_metadata_hook" not in modules:
+            known = [path for path in modules if props[p.MODULE_PATH] == path or props[p.MODULE_PATH].startswith(path)]
+            assert known == modules, "a scope that does not contain the owner"
+            assert props[p.NAMESPACE].split("/")[len(modules) - 1].startswith(modules[-1] + ": ")
+    assert merged, "nothing was fused, so nothing was tested"
