@@ -14,7 +14,6 @@ from onnx.shape_inference import infer_shapes
 
 from sardonyx.graph.scopes import bodies
 
-_STANDARD = ("", "ai.onnx")
 Shape = tuple[int | str | None, ...]
 Typed = tuple[ir.DataType | None, Shape | None]
 
@@ -30,10 +29,7 @@ def inferred_types(model: ir.Model, skeleton: onnx.ModelProto) -> dict[ir.Value,
 
 
 def _drop_claims(graph: onnx.GraphProto, *, body: bool = False) -> None:
-    foreign = {name for node in graph.node if node.domain not in _STANDARD for name in node.output}
-    kept = [info for info in graph.value_info if info.name in foreign]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
+    foreign = {name for node in graph.node if node.domain for name in node.output}
     claims = [info for info in graph.output if info.name not in foreign]
     if body:  # what a loop carries may change its shape from turn to turn
         claims.extend(graph.input)

@@ -37,10 +37,11 @@ def declared_by_default(value: ir.Value) -> bool:
 
 
 class Encoder:
-    """Writes messages with everything in them."""
+    """Writes messages with everything in them, or bare ones: what shape inference needs and no more."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, bare: bool = False) -> None:
         self._place = place
+        self._bare = bare
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
         """The whole model."""
@@ -65,6 +66,10 @@ class Encoder:
                 self._tensor(value.const_value, proto.initializer.add(), value.name)
         for node in graph:
             self._node(node, proto.node.add())
+        if self._bare:  # what operators of other domains make is known from their declaration alone
+            foreign = (value for node in graph if node.domain for value in node.outputs if declared_by_default(value))
+            proto.value_info.extend(map(value_shell, foreign))
+            return
         known = _values(graph)
         infos = [_declaration(value, carry.VALUE_INFO) for value in known if _is_declared(value)]
         infos += _parsed(onnx.ValueInfoProto, carry.meta(graph).get(carry.LOOSE_INFO, ()))
@@ -88,7 +93,10 @@ class Encoder:
         proto.value_info.extend(infos[place] for place in order)
 
     def _node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
-        proto.CopyFrom(carry.recall(carry.meta(node), carry.NODE, node_shell(node)) if node.meta else node_shell(node))
+        shell = node_shell(node, bare=self._bare)
+        if not self._bare and carry.NODE in node.meta:
+            shell = carry.recall(carry.meta(node), carry.NODE, shell)
+        proto.CopyFrom(shell)
         for attribute in proto.attribute:
             self._fill(attribute, node.attributes.get(attribute.name))
 

@@ -81,7 +81,10 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def skeleton(model: ir.Model) -> onnx.ModelProto:
-    """The model with type and shape, but no data, for every large tensor: what shape inference needs."""
+    """What shape inference needs: operators, interfaces, small constants, and of large ones the type and shape.
+
+    Declarations are left out, but for values made by operators of other domains.
+    """
 
     def stub(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
         if tensor.nbytes < LARGE:
@@ -93,7 +96,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
         proto.external_data.add(key="location", value="-")
         proto.data_location = onnx.TensorProto.EXTERNAL
 
-    return Encoder(stub).model(model)
+    return Encoder(stub, bare=True).model(model)
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, external: bool | None = None) -> None:
