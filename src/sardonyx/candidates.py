@@ -21,6 +21,7 @@ from sardonyx import ledger, runtime
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter, Tally
+from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
 from sardonyx.record import Artifact
@@ -57,13 +58,14 @@ class Job:
         self._ir_version = self._first.ir_version
 
     def _fresh(self) -> ir.Model:
-        match self.source:
-            case onnx.ModelProto():
-                return io.from_proto(self.source)
-            case ir.Model():
-                return self.source.clone()
-            case path:
-                return io.load(path)
+        with _collector_paused():
+            match self.source:
+                case onnx.ModelProto():
+                    return io.from_proto(self.source)
+                case ir.Model():
+                    return self.source.clone()
+                case path:
+                    return io.load(path)
 
     def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> Candidate:
         """The source after its first `limit` rewrites, none of them forbidden."""
@@ -72,8 +74,9 @@ class Job:
 
     def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
         model, self._first = self._first or self._fresh(), None
-        for graph in model.graphs():
-            graph.sort()
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            if not is_sorted(graph):
+                graph.sort()
         hierarchy = origins.attach(model)
         before = ledger.census(model)
         if io.has_training_info(model):

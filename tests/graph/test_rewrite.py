@@ -13,6 +13,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter
 from sardonyx.graph.rules import Match, NodeRule, Refused, Replacement, Rule
+from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.eliminate_identity import EliminateIdentity
 from sardonyx.record import Accuracy, Kind
@@ -191,3 +192,16 @@ def test_what_a_body_reads_is_not_dead_until_the_body_is() -> None:
     events = run(model, DropDeadNodes()).events
     assert [node.op_type for node in model.graph] == ["Sin"]
     assert {ref.op_type for event in events for ref in event.before} == {"If", "Neg", "Exp"}
+
+
+def test_order_is_seen_through_bodies() -> None:
+    model = load(BRANCHES)
+    assert is_sorted(model.graph)
+    neg, exp, choice = model.graph
+    model.graph.remove(exp)
+    model.graph.insert_after(choice, exp)
+    assert not is_sorted(model.graph)
+    model.graph.sort()
+    assert is_sorted(model.graph)
+    assert list(model.graph)[-1] is choice
+    assert neg in model.graph

@@ -56,6 +56,20 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
             yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
 
 
+def is_sorted(graph: ir.Graph, seen: set[ir.Node] | None = None) -> bool:
+    """Whether every node comes after those whose values it or its bodies read; `seen` are those before the graph."""
+    seen = set() if seen is None else seen
+    for node in graph:
+        for value in node.inputs:
+            maker = value.producer() if value is not None else None
+            if maker is not None and maker not in seen:
+                return False
+        if not all(is_sorted(body, seen) for _, body in bodies(node)):
+            return False
+        seen.add(node)
+    return True
+
+
 def is_constant(node: ir.Node) -> bool:
     """Whether a node only holds a constant, which is counted apart from nodes that compute."""
     return node.op_type == "Constant" and not node.domain
