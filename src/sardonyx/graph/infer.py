@@ -16,6 +16,7 @@ from sardonyx.graph.scopes import bodies
 
 Shape = tuple[int | str | None, ...]
 Typed = tuple[ir.DataType | None, Shape | None]
+_DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}  # calling the enum is slow
 
 
 def inferred_types(model: ir.Model, skeleton: onnx.ModelProto) -> dict[ir.Value, Typed]:
@@ -62,7 +63,7 @@ def _typed(value: ir.Value, known: dict[str, onnx.TypeProto]) -> Iterator[tuple[
     if proto is None or not proto.HasField("tensor_type"):
         return
     tensor = proto.tensor_type
-    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    dtype = _DTYPES.get(tensor.elem_type)
     if not tensor.HasField("shape"):
         yield value, (dtype, None)
         return

@@ -5,6 +5,7 @@ In between it lives in `meta`, which the file does not see, so that only one pla
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import cast
 
 import onnx_ir as ir
@@ -18,7 +19,8 @@ _MERGED = "sardonyx.merged"
 
 def origins(thing: ir.Node | ir.Value) -> p.Origins:
     """The modules a node or constant comes from; empty where unknown."""
-    return cast("p.Origins", thing.meta[_ORIGINS]) if _ORIGINS in thing.meta else p.UNKNOWN
+    store = cast("UserDict[str, p.Origins]", thing.meta)
+    return store.data.get(_ORIGINS, p.UNKNOWN)  # the plain dict inside: this is asked all the time
 
 
 def owner(thing: ir.Node | ir.Value) -> str:

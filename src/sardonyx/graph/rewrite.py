@@ -166,7 +166,7 @@ class Rewriter:
             if isinstance(what, Match):
                 self._refuse(rule, Refused(str(error), what.nodes))
             return
-        self._log.events.append(change.event(rule.name, root or "", _source(rule)))
+        self._log.events.append(change.event(rule.name, root or "", _source(type(rule))))
         tally = self._log.tallies[rule.name]
         tally.rewrites += 1
         tally.nodes += change.nodes
@@ -225,7 +225,8 @@ def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     yield from seen
 
 
-def _source(rule: Rule) -> str:
-    work = getattr(type(rule), "rewrite", None) or getattr(type(rule), "propose", None)
-    file, code = type(rule).__module__.replace(".", "/"), getattr(work, "__code__", None)
+@functools.cache
+def _source(rule: type[Rule]) -> str:
+    work = getattr(rule, "rewrite", None) or getattr(rule, "propose", None)
+    file, code = rule.__module__.replace(".", "/"), getattr(work, "__code__", None)
     return f"{file}.py:{code.co_firstlineno}" if code is not None else file

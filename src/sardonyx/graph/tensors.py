@@ -196,16 +196,17 @@ class SparseTensor(StreamedTensor):
 class HeldTensor(TensorProtoTensor):
     """A small tensor kept as the TensorProto it came in, which is never written to.
 
-    Type and shape are asked for all the time, so they are read from the proto once.
+    Type, shape and size are asked for all the time, so they are read from the proto once.
     """
 
-    __slots__ = ("_dtype", "_own_name", "_shape")
+    __slots__ = ("_dtype", "_nbytes", "_own_name", "_shape")
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
         self._own_name = proto.name
         self._dtype = super().dtype
         self._shape = super().shape
+        self._nbytes: int | None = None  # a tensor of no type has none
 
     @property
     def dtype(self) -> ir.DataType:
@@ -216,6 +217,13 @@ class HeldTensor(TensorProtoTensor):
     def shape(self) -> ir.Shape:
         """The shape, which cannot be changed."""
         return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the data takes."""
+        if self._nbytes is None:
+            self._nbytes = super().nbytes
+        return self._nbytes
 
     @property
     def name(self) -> str:
