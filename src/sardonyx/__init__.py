@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sardonyx import collector
+
 if TYPE_CHECKING:
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
@@ -22,8 +24,9 @@ def __getattr__(name: str) -> Any:
     """Load a verb on first use (PEP 562)."""
     if name not in _VERBS:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
-    importlib.import_module("sardonyx.graph")  # first, since it makes onnx_ir load quickly
-    return getattr(importlib.import_module(_VERBS[name]), name)
+    with collector.paused():
+        importlib.import_module("sardonyx.graph")  # first, since it makes onnx_ir load quickly
+        return getattr(importlib.import_module(_VERBS[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -7,17 +7,15 @@ wrong in the others.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from sardonyx import ledger, runtime
+from sardonyx import collector, ledger, runtime
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter, Tally
@@ -58,7 +56,7 @@ class Job:
         self._ir_version = self._first.ir_version
 
     def _fresh(self) -> ir.Model:
-        with _collector_paused():
+        with collector.paused():
             match self.source:
                 case onnx.ModelProto():
                     return io.from_proto(self.source)
@@ -69,7 +67,7 @@ class Job:
 
     def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> Candidate:
         """The source after its first `limit` rewrites, none of them forbidden."""
-        with _collector_paused():
+        with collector.paused():
             return self._candidate(limit, forbidden)
 
     def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
@@ -95,15 +93,3 @@ class Job:
         """The source as it was found."""
         size = os.path.getsize(self.path) if self.path is not None else 0
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Generator[None]:
-    """A graph is one great heap of cycles that are all alive: collecting in between finds nothing and costs a tenth."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

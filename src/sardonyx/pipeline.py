@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -21,8 +21,10 @@ from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.graph import io
 from sardonyx.graph.io import check_free
 from sardonyx.passes import ALL, Pass
-from sardonyx.proof import Oracle, seeds_from
 from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
+
+if TYPE_CHECKING:
+    from sardonyx.proof import Oracle
 
 Inputs = str | Path | Mapping[str, np.ndarray] | None
 PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
@@ -133,15 +135,9 @@ class _Prover:
 
     def __init__(self, job: Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
         self._job = job
-        self._oracle = functools.partial(
-            Oracle,
-            job.source,
-            inputs=inputs,
-            seeds=seeds_from(seed),
-            threads=threads,
-            progress=lambda text: job.tell(text, None),
-        )
-        self._asked: Oracle | None = None
+        self._inputs = inputs
+        self._seed = seed
+        self._threads = threads
         self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
 
     def settle(self, mode: str) -> tuple[Candidate, Verdict | None, tuple[RolledBack, ...]]:
@@ -207,10 +203,21 @@ class _Prover:
                 bad, verdict = middle, probe
         return candidate.log.events[bad - 1], verdict
 
+    @functools.cached_property
+    def _oracle(self) -> Oracle:
+        from sardonyx.proof import Oracle, seeds_from  # only here: a run without proof need not load it
+
+        return Oracle(
+            self._job.source,
+            inputs=self._inputs,
+            seeds=seeds_from(self._seed),
+            threads=self._threads,
+            progress=lambda text: self._job.tell(text, None),
+        )
+
     def _verdict(self, candidate: Candidate) -> Verdict:
         began = time.perf_counter()
-        self._asked = self._asked or self._oracle()
-        verdict = self._asked.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))
+        verdict = self._oracle.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))
         self.seconds["proof"] += time.perf_counter() - began
         return verdict
 
