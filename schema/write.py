@@ -1,13 +1,22 @@
-"""Writes the published JSON Schemas anew from the types. Run it after a change to record.py or inspection.py."""
+"""Writes the published JSON Schemas anew from the types: here for people, and into the package for programs.
+
+Run it after a change to a type that is published.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from sardonyx import inspection, record
+from sardonyx import inspection, module_graphs, record
 
-SCHEMAS = {"run.schema.json": record.json_schema, "inspection.schema.json": inspection.json_schema}
+SCHEMAS = {
+    "run.schema.json": record.json_schema,
+    "inspection.schema.json": inspection.json_schema,
+    "dag.schema.json": module_graphs.json_schema,
+}
+HERE = Path(__file__).parent
+PLACES = (HERE, HERE.parent / "src" / "sardonyx" / "schemas")
 
 
 def published(name: str) -> str:
@@ -18,4 +27,5 @@ def published(name: str) -> str:
 
 if __name__ == "__main__":
     for name in SCHEMAS:
-        (Path(__file__).parent / name).write_text(published(name), encoding="utf-8")
+        for place in PLACES:
+            (place / name).write_text(published(name), encoding="utf-8")

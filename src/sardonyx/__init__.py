@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 from sardonyx import collector
 
 if TYPE_CHECKING:
+    from sardonyx.graph.dag import dag as dag
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.proof import verify as verify
 
-_VERBS = {"inspect": "sardonyx.graph.inspector", "optimize": "sardonyx.pipeline", "verify": "sardonyx.proof"}
+_VERBS = {
+    "dag": "sardonyx.graph.dag",
+    "inspect": "sardonyx.graph.inspector",
+    "optimize": "sardonyx.pipeline",
+    "verify": "sardonyx.proof",
+}
 
-__all__ = ["inspect", "optimize", "verify"]
+__all__ = ["dag", "inspect", "optimize", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import runpy
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 
@@ -19,6 +21,13 @@ WRITER = runpy.run_path(str(SCHEMA / "write.py"))
 @pytest.mark.parametrize("name", list(WRITER["SCHEMAS"]))
 def test_the_published_schema_is_current(name: str) -> None:
     assert (SCHEMA / name).read_text(encoding="utf-8") == WRITER["published"](name), "run: python schema/write.py"
+    jsonschema.Draft202012Validator.check_schema(json.loads(WRITER["published"](name)))
+
+
+@pytest.mark.parametrize("name", list(WRITER["SCHEMAS"]))
+def test_the_package_has_the_schema_too(name: str) -> None:
+    inside = importlib.resources.files("sardonyx") / "schemas" / name
+    assert inside.read_text(encoding="utf-8") == WRITER["published"](name), "run: python schema/write.py"
 
 
 def test_every_field_of_a_run_is_in_the_schema() -> None:
