@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from sardonyx.demo import SEED, bert_tiny, randomize
+from sardonyx.demo import SEED, bert_tiny
+from sardonyx.source.weights import randomize
 
 Inputs = dict[str, torch.Tensor]
 Built = tuple[torch.nn.Module, Inputs]

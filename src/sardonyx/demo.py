@@ -69,6 +69,8 @@ def bert_tiny() -> tuple[nn.Module, dict[str, Tensor]]:
     torch = _torch()
     from transformers import BertConfig, BertModel
 
+    from sardonyx.source.weights import randomize
+
     torch.manual_seed(SEED)
     config = BertConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512)
     model = cast("Any", BertModel(config))
@@ -80,25 +82,7 @@ def bert_tiny() -> tuple[nn.Module, dict[str, Tensor]]:
         "attention_mask": mask,
         "token_type_ids": torch.zeros(2, 16, dtype=torch.long),
     }
-    return randomize(model), inputs
-
-
-def randomize(model: nn.Module) -> nn.Module:
-    """Give every bias, zeroed weight and normalisation statistic a seeded value that shows in the output."""
-    torch = _torch()
-    torch.manual_seed(SEED)
-    with torch.no_grad():
-        for key, buffer in model.named_buffers():
-            if key.endswith("running_mean"):
-                buffer.normal_(0, 0.1)
-            elif key.endswith("running_var"):
-                buffer.uniform_(0.5, 1.5)
-        for key, parameter in model.named_parameters():
-            if key.endswith("bias"):
-                parameter.normal_(0, 0.05)
-            elif not parameter.any():
-                parameter.normal_(0, 0.02)  # some heads start as all zeros
-    return model.eval()
+    return randomize(model, SEED), inputs
 
 
 def _torch() -> Any:

@@ -30,7 +30,7 @@ def split_cache(value: object) -> list[Pair] | None:
 
 
 def join_cache(template: object, pairs: Sequence[Pair]) -> object:
-    """A new cache like `template` with other contents. Modules write into the cache they get, so every call needs one."""
+    """A new cache like `template` with other contents: modules write into theirs, so every call needs its own."""
     fresh = cast("Any", copy.copy(template))
     layers = [copy.copy(layer) for layer in fresh.layers]
     for layer, (keys, values) in zip(layers, pairs, strict=True):

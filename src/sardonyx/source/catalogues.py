@@ -1,0 +1,47 @@
+"""Image models by name from torchvision and timm, both optional installs, with seeded random weights."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from sardonyx.errors import UsageError
+from sardonyx.source.quiet import quietly
+from sardonyx.source.weights import randomize, seeded
+from sardonyx.source.words import reason, suggest
+
+
+def build_torchvision(name: str, *, seed: int) -> nn.Module:
+    """`torchvision:NAME`."""
+    models = _package("torchvision").models
+    _require_known(name, models.list_models(), "torchvision")
+    with quietly(), seeded(seed):
+        return randomize(models.get_model(name, weights=None), seed)
+
+
+def build_timm(name: str, *, seed: int) -> nn.Module:
+    """`timm:NAME`."""
+    timm = _package("timm")
+    _require_known(name, timm.list_models(), "timm")
+    with quietly(), seeded(seed):
+        return randomize(timm.create_model(name, pretrained=False), seed)
+
+
+def _package(name: str) -> Any:
+    try:
+        with quietly():
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name}: models need {name}, which is not installed", hint=f"pip install {name}") from error
+    except RuntimeError as error:  # its compiled operators were built for another torch
+        raise UsageError(
+            f"{name} does not load beside this torch: {reason(error)}", hint=f"install the {name} that matches torch"
+        ) from error
+
+
+def _require_known(name: str, known: Sequence[str], package: str) -> None:
+    if name not in known:
+        raise UsageError(f"{package} has no model '{name}'", hint=suggest(name, known))

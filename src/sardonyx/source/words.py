@@ -1,0 +1,29 @@
+"""How this room words what went wrong: the nearest names to an unknown one, and a library's error in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_FEW = 8
+_LONGEST = 240
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """A hint with the names nearest to `name`; None where there is nothing to choose from."""
+    names = sorted(set(known))
+    folded = {candidate.lower(): candidate for candidate in names}
+    close = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if not names:
+        return None
+    return f"known: {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}"
+
+
+def reason(error: BaseException) -> str:
+    """An exception's kind and its first telling line."""
+    lines = [line for line in (" ".join(line.split()) for line in str(error).splitlines()) if line]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
