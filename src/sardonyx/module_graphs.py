@@ -78,6 +78,29 @@ class HierarchyDag(msgspec.Struct, frozen=True):
     initializers: dict[str, Initializer]
     schema_version: int = DAG_VERSION
 
+    def tops(self) -> list[str]:
+        """The modules that lie in no other: the model, or those that were asked for."""
+        below = {child for module in self.modules.values() for child in module.children}
+        return [tag for tag in self.modules if tag not in below]
+
+    def makers(self) -> dict[str, tuple[str, int]]:
+        """Which operation makes a value, and as which of its outputs."""
+        made = {name: operation.outputs for name, operation in self.operations.items()}
+        return {value: (name, i) for name, values in made.items() for i, value in enumerate(values) if value}
+
+    def edges(self) -> list[tuple[str, str]]:
+        """All edges there are, each once: also those between modules that were asked for beside each other."""
+        makers = self.makers()
+        read = ((value, name) for name, operation in self.operations.items() for value in operation.inputs)
+        direct = ((makers[value][0], name) for value, name in read if value in makers)
+        return list(dict.fromkeys([*direct, *(edge for tag in self.tops() for edge in self.modules[tag].edges)]))
+
+    def homes(self) -> dict[str, str]:
+        """The module each operation is shown in: its owner, or where that is left out, the deepest that reads it."""
+        deepest = {name: tag for tag, module in self.modules.items() for name in module.nodes}
+        owners = {name: operation.tags[0] for name, operation in self.operations.items()}
+        return {name: tag if tag in self.modules else deepest[name] for name, tag in owners.items()}
+
     def to_json(self) -> bytes:
         """The document as JSON."""
         return msgspec.json.encode(self)

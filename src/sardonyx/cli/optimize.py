@@ -13,6 +13,7 @@ import typer
 from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.files import check_free, write_whole
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.report.text import closing_sentence, render_run
@@ -100,7 +101,7 @@ def optimize(
             hashes=True if record is not None or as_json else None,
         )
     if record is not None:
-        _write_record(run, record, force=force)
+        write_whole(record, msgspec.json.format(run.to_json(), indent=2) + b"\n", force=force)
     _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
     return _outcome(run, gates, as_json=as_json)
 
@@ -117,11 +118,7 @@ def _check_destinations(output: Path, record: Path | None, *, force: bool) -> No
     """Refuse at once what could not be written after all the work."""
     if record is not None and record.resolve() == output.resolve():
         raise UsageError("--record and --output name the same file", hint="give them different names")
-
-    from sardonyx.graph.io import check_free
-
-    for path in filter(None, (output, record)):
-        check_free(str(path), force=force)
+    check_free(output, record, force=force)
 
 
 def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
@@ -131,15 +128,6 @@ def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
         return VerificationFailed.exit_code
     gate.check(gates, gate.measures_of_run(run))
     return 0
-
-
-def _write_record(run: Run, path: Path, *, force: bool) -> None:
-    from sardonyx.graph.io import Draft, explained
-
-    with explained(str(path)), Draft(str(path)) as draft:
-        with open(draft.fileno(), "wb", closefd=False) as stream:
-            stream.write(msgspec.json.format(run.to_json(), indent=2) + b"\n")
-        draft.commit(replace=force)
 
 
 def _show(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:

@@ -27,8 +27,10 @@ class Tagged:
 
     @property
     def name(self) -> str:
-        """How a person would call the model."""
-        return str(self.path) if self.path is not None else self.model.graph.name or "model in memory"
+        """How a person would call the model; a path with bytes that are no text loses those."""
+        if self.path is not None:
+            return os.fsencode(self.path).decode(errors="replace")
+        return self.model.graph.name or "model in memory"
 
 
 def tagged(source: Source) -> Tagged:

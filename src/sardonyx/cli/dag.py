@@ -1,0 +1,104 @@
+"""`sardonyx dag`: the graph of every module, in one file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx.cli import options
+from sardonyx.cli.console import put
+from sardonyx.cli.files import check_free, write_whole
+from sardonyx.errors import UsageError
+from sardonyx.report import words
+
+if TYPE_CHECKING:
+    from sardonyx.module_graphs import HierarchyDag
+
+SUMMARY = "Write the graph of every module, for programs and viewers."
+HELP = """\b
+Example:
+  sardonyx dag model.onnx -o hierarchy.json
+  sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' | jq '.modules | keys'
+  sardonyx dag model.onnx --format graphml -o model.graphml
+
+For every module, by its tag: the operations inside it and how they are connected, what it takes and gives; every
+operation with its modules; every weight with all modules that read it. No weight is read.
+GraphML opens in yEd and NetworkX, the other JSON in Model Explorer; modules are groups in both.
+
+Exit: 0 done, 1 failed, 2 usage.
+"""
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    JSON = "json"
+    GRAPHML = "graphml"
+    MODEL_EXPLORER = "model-explorer"
+
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: standard output]")
+]
+As = Annotated[Format, typer.Option("--format", help="What to write.")]
+Module = Annotated[
+    str | None,
+    typer.Option("--module", "-m", metavar="NAME", help="Only this module: a tag, an instance path, or a glob."),
+]
+TorchNN = Annotated[
+    bool, typer.Option("--include-torch-nn", help="A graph for torch's own modules too: Linear, LayerNorm, …")
+]
+
+
+def dag(
+    model: options.Model,
+    output: Output = None,
+    as_format: As = Format.JSON,
+    module: Module = None,
+    include_torch_nn: TorchNN = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb and write its document."""
+    if output is not None and output.resolve() == model.resolve():
+        raise UsageError("--output names the model itself", hint="choose another name")
+    check_free(output, force=force)
+
+    from sardonyx import dag as draw
+
+    found = draw(model, module=module, include_torch_nn=include_torch_nn)
+    document = _rendered(found, as_format)
+    if output is None:
+        put(document)
+        return 0
+    write_whole(output, document.encode(), force=force)
+    if not quiet:
+        put(f"{_sentence(found)} → {words.visible(str(output))}\n")
+    return 0
+
+
+def _rendered(found: HierarchyDag, as_format: Format) -> str:
+    match as_format:
+        case Format.JSON:
+            return found.to_json().decode() + "\n"
+        case Format.GRAPHML:
+            from sardonyx.report.graphml import render_graphml
+
+            return render_graphml(found)
+        case Format.MODEL_EXPLORER:
+            from sardonyx.report.model_explorer import render_model_explorer
+
+            return render_model_explorer(found).decode() + "\n"
+
+
+def _sentence(found: HierarchyDag) -> str:
+    parts = (
+        words.plural(len(found.modules), "module"),
+        words.plural(len(found.operations), "operation"),
+        words.plural(len(found.initializers), "initializer"),
+    )
+    return ", ".join(parts)

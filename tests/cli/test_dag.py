@@ -1,0 +1,73 @@
+"""`sardonyx dag`: the document goes where it was asked to, whole, and over nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from sardonyx.module_graphs import HierarchyDag
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "/encoder/layer.0/Relu"),
+        helper.make_node("Neg", ["a"], ["y"], "/head\x1b[31m/Neg"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "small", ports[:1], ports[1:])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+def test_the_document_alone_goes_to_standard_output(model: Path, command: Command) -> None:
+    done = command("dag", model)
+    assert (done.code, done.err) == (0, "")
+    found = HierarchyDag.from_json(done.out)
+    assert found.modules["/encoder/layer/0"].nodes == ("/encoder/layer.0/Relu",)
+    only = json.loads(command("dag", model, "--module", "encoder.*").out)
+    assert list(only["modules"]) == ["/encoder/layer", "/encoder/layer/0"]
+
+
+def test_a_file_is_written_in_every_format(model: Path, command: Command) -> None:
+    for form in ("json", "graphml", "model-explorer"):
+        output = model.with_name(f"out.{form}")
+        done = command("dag", model, "--format", form, "-o", output)
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"5 modules, 2 operations, 0 initializers → {output}\n"
+    assert networkx.read_graphml(model.with_name("out.graphml")).number_of_edges() == 1
+    assert json.loads(model.with_name("out.model-explorer").read_text())["graphs"][0]["nodes"]
+    assert command("dag", model, "-o", model.with_name("quiet.json"), "-q").out == ""
+
+
+def test_nothing_is_overwritten_unasked_and_the_model_never(model: Path, command: Command) -> None:
+    output = model.with_name("mine.json")
+    output.write_text("mine")
+    before = model.read_bytes()
+    refused = command("dag", model, "-o", output)
+    assert (refused.code, output.read_text()) == (1, "mine")
+    assert "--force" in refused.err
+    assert command("dag", model, "-o", output, "-f").code == 0
+    assert HierarchyDag.from_json(output.read_bytes()).operations
+    assert command("dag", model, "-o", model, "-f").code == 2
+    assert model.read_bytes() == before
+
+
+def test_a_wrong_name_is_answered_with_the_right_one(model: Path, command: Command) -> None:
+    output = model.with_name("out.json")
+    wrong = command("dag", model, "--module", "encoder.layr", "-o", output)
+    assert (wrong.code, wrong.out, output.exists()) == (2, "", False)
+    assert "no module 'encoder.layr'" in wrong.err
+    assert "encoder.layer" in wrong.err
+    assert command("dag", model.with_name("none.onnx")).code == 1
+    assert command("dag", model, "--format", "svg").code == 2
