@@ -30,7 +30,9 @@ def load_pretrained(name: str, *, task: str | None) -> nn.Module:
     if not local:
         _require_reachable(name)
     hint = (
-        None if local else "check the name and the network, or give a local folder that holds config.json and weights"
+        "the folder needs a config.json and weights"
+        if local
+        else "check the name and the network, or give a local folder that holds config.json and weights"
     )
     try:
         with quietly():

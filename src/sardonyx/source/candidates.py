@@ -1,0 +1,186 @@
+"""What could be fed to one parameter of a forward, best guess first: by its name, then by the first layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import nn
+
+from sardonyx.source.facts import Facts
+from sardonyx.source.specs import Spec
+
+_SMALL_SIZES = (32, 28, 64, 16)
+_LARGE_SIZES = (224, 256, 384, 96, 128, 299, 512)
+_ANY_SIZES = tuple(range(8, 65))  # a perceptron on top of convolutions takes one size only
+_LARGE_STRIDE = 4  # what shrinks its input this much is made for large pictures
+_LINE_SIZES = (64, 1000, 4000, 16000, *_ANY_SIZES)
+_VOLUME_SIZES = ((16, 32, 32), (8, 112, 112), (16, 64, 64))
+_WAVE_SIZES = (4000, 16000, 48000)
+_MOST_FRAMES = 100
+
+
+class Role(StrEnum):
+    """What a parameter is for."""
+
+    IDS = "token ids"
+    SEGMENTS = "segment ids"
+    POSITIONS = "positions"
+    MASK = "mask"
+    IMAGE = "image"
+    WAVE = "audio samples"
+    FEATURES = "audio features"
+    HIDDEN = "hidden states"
+    UNKNOWN = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that several inputs share; all different, so that dims can be told apart."""
+
+    batch: int
+    length: int
+    decoder_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An input to try, and what its values mean."""
+
+    spec: Spec
+    role: Role
+    high: int | None = None  # ids lie below it
+
+
+_WORDS = (
+    (Role.MASK, {"mask", "masks"}),
+    (Role.SEGMENTS, {"type", "segment"}),
+    (Role.POSITIONS, {"position", "positions"}),
+    (Role.IDS, {"ids", "idx", "tokens", "token", "indices"}),
+    (Role.IMAGE, {"pixel", "image", "images", "img"}),
+    (Role.FEATURES, {"features"}),
+    (Role.WAVE, {"values", "waveform", "wav", "audio"}),
+    (Role.HIDDEN, {"embeds", "embeddings", "states"}),
+)
+
+
+def role_of(name: str) -> Role:
+    """What a parameter's name says it is for."""
+    words = set(name.lower().split("_"))
+    return next((role for role, telling in _WORDS if words & telling), Role.UNKNOWN)
+
+
+def candidates(name: str, facts: Facts, sizes: Sizes) -> list[Candidate]:
+    """What to try for a parameter, in order, without repetition."""
+    role = role_of(name)
+    said = [
+        Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
+    ]
+    if role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
+        said.extend(_by_layers(name, facts, sizes))
+    return list(dict.fromkeys(said))
+
+
+def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
+    batch, real = sizes.batch, facts.dtype
+    length = sizes.decoder_length if name.startswith("decoder_") else sizes.length
+    if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
+        high = {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
+        yield "int64", (batch, length), high
+    elif role is Role.MASK:
+        yield "int64", (batch, length), None
+        yield "bool", (batch, length), None
+    elif role is Role.IMAGE:
+        for shape in _images(facts):
+            yield real, (batch, *shape), None
+    elif role is Role.WAVE:
+        bins, frames = facts.count("mel bins"), facts.count("mel frames")
+        if bins and frames:
+            yield real, (batch, frames, bins), None
+        for samples in _WAVE_SIZES:
+            yield real, (batch, samples), None
+    elif role is Role.FEATURES:
+        for shape in _features(facts):
+            yield real, (batch, *shape), None
+    elif role is Role.HIDDEN and (width := facts.count("width")):
+        yield real, (batch, length, width), None
+
+
+def _images(facts: Facts) -> Iterator[tuple[int, ...]]:
+    channels, frames, said = facts.count("channels") or _first_channels(facts), facts.count("frames"), facts.image
+    pictures = [said] if said else [(size, size) for size in _picture_sizes(facts)]
+    for height, width in pictures:
+        if frames:
+            yield frames, channels, height, width
+        yield channels, height, width
+
+
+def _picture_sizes(facts: Facts) -> tuple[int, ...]:
+    """Picture sizes to try; those that the module is likely made for first."""
+    layers = [each for each in facts.module.modules() if isinstance(each, (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d))]
+    strides = [each.stride if isinstance(each.stride, int) else each.stride[0] for each in layers]
+    large = math.prod(strides) >= _LARGE_STRIDE
+    return (*_LARGE_SIZES, *_SMALL_SIZES, *_ANY_SIZES) if large else (*_SMALL_SIZES, *_LARGE_SIZES, *_ANY_SIZES)
+
+
+def _first_channels(facts: Facts) -> int:
+    return next((layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d)), 3)
+
+
+def _features(facts: Facts) -> Iterator[tuple[int, int]]:
+    """Spectrogram frames: a front end may halve them before the positions that the config counts."""
+    bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
+    lengths = [2 * positions, positions, 4 * positions] if positions else []
+    for frames in (*lengths, facts.count("mel frames") or _MOST_FRAMES):
+        yield bins, frames
+        yield frames, bins
+
+
+def _by_layers(name: str, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
+    """What the first layers of each kind take; the layer that is registered first usually meets the input first."""
+    seen: set[type] = set()
+    for layer in facts.module.modules():
+        if type(layer) in seen:
+            continue
+        found = list(_by_layer(layer, facts, sizes))
+        if found:
+            seen.add(type(layer))
+        for shape in found:
+            if isinstance(layer, nn.Embedding):
+                yield Candidate(Spec(name, "int64", shape), Role.IDS, layer.num_embeddings)
+            else:
+                yield Candidate(Spec(name, facts.dtype, shape), Role.UNKNOWN)
+
+
+def _by_layer(layer: nn.Module, facts: Facts, sizes: Sizes) -> Iterator[tuple[int, ...]]:
+    batch, length = sizes.batch, sizes.length
+    match layer:
+        case nn.Embedding():
+            yield batch, length
+        case nn.Conv1d() | nn.ConvTranspose1d():
+            yield from ((batch, layer.in_channels, size) for size in _LINE_SIZES)
+        case nn.Conv2d() | nn.ConvTranspose2d():
+            yield from ((batch, layer.in_channels, size, size) for size in _picture_sizes(facts))
+        case nn.Conv3d() | nn.ConvTranspose3d():
+            yield from ((batch, layer.in_channels, *size) for size in _VOLUME_SIZES)
+        case nn.RNNBase():
+            yield (batch, length, layer.input_size) if layer.batch_first else (length, batch, layer.input_size)
+        case nn.RNNCellBase():
+            yield batch, layer.input_size
+        case nn.MultiheadAttention():
+            width = layer.out_proj.in_features
+            yield (batch, length, width) if layer.batch_first else (length, batch, width)
+        case nn.Linear():
+            yield batch, layer.in_features
+            yield batch, length, layer.in_features
+        case nn.LayerNorm():
+            yield batch, *layer.normalized_shape
+            yield batch, length, *layer.normalized_shape
+        case nn.BatchNorm1d():
+            yield batch, layer.num_features
+        case nn.BatchNorm2d():
+            yield batch, layer.num_features, _SMALL_SIZES[0], _SMALL_SIZES[0]
+        case _:
+            return

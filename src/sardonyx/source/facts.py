@@ -1,0 +1,106 @@
+"""What a module says about its own inputs: settings of its config found by meaning, and its first layers.
+
+Settings are looked for in the module's config and the configs nested in it, then on the module itself. Only what a
+setting means is known here, never which architecture it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+# The same meaning under the names that configs give it, the commonest first.
+_MEANINGS = {
+    "vocabulary": ("vocab_size", "n_vocab", "vocabulary_size"),
+    "segments": ("type_vocab_size",),
+    "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
+    "target positions": ("max_target_positions", "decoder_max_position_embeddings", "max_position_embeddings"),
+    "source positions": ("max_source_positions",),
+    "width": ("hidden_size", "d_model", "n_embd", "dim", "embed_dim"),
+    "image": ("image_size", "img_size", "input_size"),
+    "channels": ("num_channels", "in_channels", "in_chans", "num_input_channels"),
+    "frames": ("num_frames",),
+    "mel bins": ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "feature_projection_input_dim"),
+    "mel frames": ("max_length", "spectrogram_length"),
+    "padding": ("pad_token_id",),
+    "end": ("eos_token_id",),
+    "start": ("decoder_start_token_id",),
+}
+
+
+class Facts:
+    """Questions about one module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._places = list(_places(module))
+
+    def find(self, meaning: str) -> Any:
+        """The first setting with this meaning, nearest to the module first; None where there is none."""
+        for place in self._places:
+            for name in _MEANINGS[meaning]:
+                value: Any = _look(place, name)
+                if value is not None:
+                    return value
+        return None
+
+    def count(self, meaning: str) -> int | None:
+        """A setting that must be a positive number."""
+        value = self.find(meaning)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def token(self, meaning: str, vocabulary: int) -> int | None:
+        """A special token that lies in the vocabulary."""
+        value = self.find(meaning)
+        first: Any = next(iter(cast("Sequence[Any]", value)), None) if isinstance(value, (list, tuple)) else value
+        return first if isinstance(first, int) and 0 <= first < vocabulary else None
+
+    @property
+    def image(self) -> tuple[int, int] | None:
+        """Height and width of a picture."""
+        value = self.find("image")
+        if isinstance(value, int):
+            return value, value
+        if isinstance(value, Mapping):
+            sizes = list(cast("Mapping[str, Any]", value).values())
+        else:
+            sizes = list(cast("Sequence[Any]", value))[-2:] if isinstance(value, (list, tuple)) else []
+        return (sizes[0], sizes[1]) if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether a second sequence is decoded from the first."""
+        return any(getattr(place, "is_encoder_decoder", False) is True for place in self._places)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many token ids there are: what the config says, and never more than the first table has rows."""
+        tables = [layer.num_embeddings for layer in self.module.modules() if isinstance(layer, nn.Embedding)]
+        said = self.count("vocabulary")
+        return min(said, max(tables)) if said and tables else said or (tables[0] if tables else None)
+
+    @property
+    def dtype(self) -> str:
+        """The element type that the module computes in, as it is written in a specification."""
+        kinds = (tensor.dtype for tensor in self.module.parameters() if tensor.is_floating_point())
+        return str(next(kinds, torch.float32)).removeprefix("torch.")
+
+
+def _look(place: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", place).get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+
+
+def _places(module: nn.Module) -> Iterator[Any]:
+    """The module's config, the configs inside it level by level, and the module with its catalogue entry."""
+    level: list[Any] = [config for config in (getattr(module, "config", None),) if hasattr(config, "__dict__")]
+    while level:
+        yield from level
+        held = [value for place in level for value in cast("dict[str, Any]", vars(place)).values()]
+        level = [value for value in held if hasattr(value, "to_dict")]
+    yield module
+    entry = getattr(module, "default_cfg", None) or getattr(module, "pretrained_cfg", None)
+    if isinstance(entry, Mapping):
+        yield entry
