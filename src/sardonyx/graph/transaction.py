@@ -151,7 +151,7 @@ class Transactions:
             return
         if any(p.NAMESPACE in source.metadata_props for source in match.nodes):
             node.metadata_props[p.NAMESPACE] = ""  # written true with the tags, from the merged origins
-        origins.give(node, merged)
+        origins.give(node, merged, match.nodes)
 
     def _take_over(self, old: ir.Value, value: ir.Value) -> None:
         """`value` is read where `old` was, and leaves the graph under its name where `old` did."""

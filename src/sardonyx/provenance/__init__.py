@@ -1,0 +1,66 @@
+"""Where a node comes from: module paths, the merge law, the tag codec.
+
+A node's *origins* are the instance paths of the modules whose work it does (`encoder.layer.0.attention.self`; the
+root module is the empty path). Its *owner* is the lowest common module of its origins, so the owner of a merged node
+follows from the union alone and merging is associative, commutative and idempotent. A node of unknown origin has the
+empty set, which changes nothing it is merged with. This room knows strings only.
+"""
+
+from __future__ import annotations
+
+from sardonyx.provenance.codec import (
+    CALL,
+    CLASS_HIERARCHY,
+    HIERARCHY_TAGS,
+    HOW,
+    MODULE_PATH,
+    MODULE_PATHS,
+    MODULES,
+    NAME_SCOPES,
+    NAMESPACE,
+    SOURCE_MODULE,
+    TAG_KEYS,
+    Reading,
+    read_metadata,
+    read_scoped_name,
+)
+from sardonyx.provenance.hierarchy import Hierarchy, ModuleTable
+from sardonyx.provenance.paths import (
+    ROOT,
+    UNKNOWN,
+    Origins,
+    is_within,
+    lowest_common,
+    merge,
+    module_of,
+    nearest,
+    owner_of,
+)
+
+__all__ = [
+    "CALL",
+    "CLASS_HIERARCHY",
+    "HIERARCHY_TAGS",
+    "HOW",
+    "MODULES",
+    "MODULE_PATH",
+    "MODULE_PATHS",
+    "NAMESPACE",
+    "NAME_SCOPES",
+    "ROOT",
+    "SOURCE_MODULE",
+    "TAG_KEYS",
+    "UNKNOWN",
+    "Hierarchy",
+    "ModuleTable",
+    "Origins",
+    "Reading",
+    "is_within",
+    "lowest_common",
+    "merge",
+    "module_of",
+    "nearest",
+    "owner_of",
+    "read_metadata",
+    "read_scoped_name",
+]

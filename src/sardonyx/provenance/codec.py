@@ -1,0 +1,110 @@
+"""Reads where a node comes from: Sardonyx tags, torch's own metadata, scoped node names."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sardonyx.provenance.paths import UNKNOWN, Origins
+from sardonyx.record import How
+
+SOURCE_MODULE = "sardonyx.source_module"  # primary tag: class path of the owner
+MODULE_PATH = "sardonyx.module_path"  # instance path of the owner
+CALL = "sardonyx.call"  # the same path with the call that is meant, where it is not the first
+HIERARCHY_TAGS = "sardonyx.hierarchy_tags"  # JSON list of all tags, where several
+MODULE_PATHS = "sardonyx.module_paths"  # JSON list of all instance paths, parallel to the tags
+HOW = "sardonyx.how"  # how the tag was found, where no module was seen running the node
+TAG_KEYS = (SOURCE_MODULE, MODULE_PATH, CALL, HIERARCHY_TAGS, MODULE_PATHS, HOW)
+MODULES = "sardonyx.modules"  # of the model: the table of all its modules
+
+NAMESPACE = "namespace"  # torch's key that viewers group by: "path: class/path: class/leaf: op"
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
+
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # torch's word for a node it lost the module of
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one node's metadata says: its origins, how they were found, and what it teaches about modules."""
+
+    origins: Origins
+    classes: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> qualified class
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> primary tag
+    how: How = How.DIRECT
+
+
+def read_metadata(props: Mapping[str, str]) -> Reading | None:
+    """Origins from Sardonyx tags, else from torch's scopes; None where the metadata holds neither."""
+    scopes = props.get(NAME_SCOPES)
+    classes = _torch_classes(scopes, props[CLASS_HIERARCHY]) if scopes and CLASS_HIERARCHY in props else {}
+    if MODULE_PATH in props:
+        return _tagged(props, classes)
+    if scopes:
+        modules = _literal(scopes)[:-1]  # the last entry is the fx node, not a module
+        return Reading(UNKNOWN if _NO_MODULE in modules else frozenset(modules[-1:]), classes)
+    return None
+
+
+def _tagged(props: Mapping[str, str], classes: Mapping[str, str]) -> Reading:
+    path = props[MODULE_PATH]
+    how = How(props[HOW]) if props.get(HOW) in _HOWS else How.DIRECT
+    tags = {path: props[SOURCE_MODULE]} if SOURCE_MODULE in props else {}
+    if how is How.ROOT:
+        return Reading(UNKNOWN, classes, tags, how)
+    if MODULE_PATHS not in props:
+        return Reading(frozenset({props.get(CALL, path)}), classes, tags, how)
+    paths = strings(props[MODULE_PATHS])
+    listed = dict(zip(paths, strings(props.get(HIERARCHY_TAGS, "[]")), strict=False))
+    return Reading(frozenset(paths), classes, tags | listed, how)
+
+
+_HOWS = frozenset(How)
+
+
+def read_scoped_name(name: str) -> Origins | None:
+    """Origins from a scoped node name (`/encoder/layer.0/attention/self/MatMul`); None where it has no scope.
+
+    A scope that repeats its parent's name (`/layer1/layer1.0/conv1`, as containers are written) extends it.
+    """
+    if "/" not in name:
+        return None
+    *scopes, _op = name.strip("/").split("/")
+    parts: list[str] = []
+    previous = ""
+    for scope in scopes:
+        if previous and scope.startswith(previous + "."):
+            parts.pop()
+        parts.append(scope)
+        previous = scope
+    return frozenset({".".join(parts)})
+
+
+def strings(text: str) -> list[str]:
+    """The strings of a JSON list; a malformed one teaches nothing."""
+    try:
+        loaded = json.loads(text)
+    except ValueError:
+        return []
+    return [str(item) for item in loaded] if isinstance(loaded, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  (json)
+
+
+@functools.lru_cache(maxsize=4096)
+def _literal(text: str) -> tuple[str, ...]:
+    """The strings of a Python list written with repr, as torch stores them."""
+    if "\\" not in text and '"' not in text:  # a hundred times faster than parsing it
+        return tuple(text[2:-2].split("', '"))
+    try:
+        return tuple(str(item) for item in ast.literal_eval(text))
+    except (SyntaxError, ValueError, TypeError):
+        return ()
+
+
+def _torch_classes(scopes: str, classes: str) -> dict[str, str]:
+    names, kinds = _literal(scopes), _literal(classes)
+    if len(names) != len(kinds) or _NO_MODULE in names:
+        return {}
+    return dict(zip(names[:-1], kinds[:-1], strict=True))

@@ -1,0 +1,65 @@
+"""A module under a flat signature: named tensors in, named tensors out, as an ONNX graph has them.
+
+Both exporters and the proof see a model through this, so that names, nesting and order are decided once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from sardonyx.source.structure import Flat, named_arguments
+
+INNER = "module"  # the attribute that holds the real module: its name is in front of all that torch reports
+
+
+class Call:
+    """How a module is called on its example inputs, and what its inputs and outputs are named."""
+
+    def __init__(self, module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Take the example apart; the module is not run."""
+        self.module = module
+        self._flat = Flat(named_arguments(module, args, kwargs))
+        self._positional = len(args)
+        self.inputs = self._flat.names
+        self.tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
+        self.outputs: list[str] = []  # known once the module has run, or was traced
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The module's answer, flat, to other tensors in the places of the example's."""
+        values: dict[str, Any] = self._flat.rebuilt([tensor.clone() for tensor in tensors])
+        given = list(values.items())
+        result = self.module(*(value for _, value in given[: self._positional]), **dict(given[self._positional :]))
+        leaves = Flat(result).leaves
+        self.outputs[:] = _output_names([leaf.name for leaf in leaves], taken=self.inputs)
+        return tuple(leaf.tensor for leaf in leaves)
+
+
+class Adapter(torch.nn.Module):
+    """The module as the exporters call it."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.module = call.module
+        self._call = call
+        self.train(call.module.training)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Flat tensors in, flat tensors out."""
+        return self._call(tensors)
+
+
+def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Names a reader can use: `output_0` for a bare tuple, `present.…` for the cache that comes back."""
+    found: list[str] = []
+    for name in names:
+        head, dot, tail = name.partition(".")
+        if head.isdecimal():
+            head = f"output_{head}"
+        elif head == "past_key_values":
+            head = "present"
+        plain = head + dot + tail
+        found.append(f"{plain}_out" if plain in taken or plain in found else plain)
+    return found

@@ -1,0 +1,83 @@
+"""Exports through torch.export, which records for every operation the modules it was run in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import onnx_ir as ir
+import torch
+
+from sardonyx import provenance as p
+from sardonyx.graph.origins import set_origins
+from sardonyx.graph.scopes import scopes
+from sardonyx.provenance.codec import NAME_SCOPES
+from sardonyx.record import How
+from sardonyx.source import symbols
+from sardonyx.source.adapter import INNER, Adapter, Call
+from sardonyx.source.live import LiveTree, Step
+from sardonyx.source.quiet import quietly
+from sardonyx.source.symbols import Axes
+
+
+def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
+    """The module as an ONNX graph whose nodes have origins where torch saw a module run them, and notes on its dims."""
+    wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
+    with quietly():
+        captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=(wanted,), strict=False)
+        program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+            captured,
+            (),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            opset_version=opset,
+            input_names=call.inputs,
+            output_names=call.outputs,
+        )
+    model: ir.Model = program.model
+    _place(model, program.exported_program, tree)
+    _rename_parameters(model)
+    ranges = {str(symbol): (found.lower, found.upper) for symbol, found in captured.range_constraints.items()}
+    return model, symbols.settle(model, axes, ranges)
+
+
+def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
+    """Give every node the module of the operation it was made from."""
+    stacks = {node.name: node.meta.get("nn_module_stack") for node in program.graph.nodes}
+    for scope in scopes(model):
+        for node in scope.graph:
+            stack = stacks.get(_operation(node)) if scope.holder is None else None
+            path = _path(stack, tree) if stack else None
+            if path is not None:
+                set_origins(node, frozenset({path}))
+            elif scope.holder is not None:
+                set_origins(node, frozenset({""}), How.ROOT)
+            else:
+                set_origins(node, p.UNKNOWN, How.ROOT)
+
+
+def _operation(node: ir.Node) -> str:
+    """The name of the fx node an ONNX node was made from: the last of its scopes."""
+    return node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
+
+
+def _path(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | None:
+    steps: list[Step] = []
+    for key, (name, _) in stack.items():
+        inner = name.removeprefix(INNER).removeprefix(".")
+        try:
+            module = tree.root.get_submodule(inner)
+        except AttributeError:  # torch's word for an operation that it lost the module of
+            return None
+        if name:
+            steps.append(Step(module, key))
+    return tree.path(steps)
+
+
+def _rename_parameters(model: ir.Model) -> None:
+    """Parameters go by the names they have in the module."""
+    for value in list(model.graph.initializers.values()):
+        name = cast(str, value.name)
+        if name.startswith(f"{INNER}.") and name[len(INNER) + 1 :] not in model.graph.initializers:
+            value.name = name[len(INNER) + 1 :]

@@ -1,0 +1,69 @@
+"""Names for dynamic dims: torch calls them s27, the user batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+
+from sardonyx.errors import ModelError
+from sardonyx.graph.scopes import scopes
+
+Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dim
+Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
+_SYMBOL = re.compile(r"\bs\d+\b")
+_BOUNDLESS = 1 << 31
+
+
+def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
+    """Rename torch's symbols to the asked names, and say which limits torch found for them.
+
+    Raises:
+        ModelError: where an asked dim came out fixed, with the size that the model insists on.
+    """
+    names: dict[str, str] = {}
+    notes: list[str] = []
+    for value in model.graph.inputs:
+        for axis, name in axes.get(value.name or "", {}).items():
+            dim = value.shape[axis] if value.shape is not None else None
+            if isinstance(dim, int):
+                raise ModelError(
+                    f"the dim {value.name}:{axis} ('{name}') cannot be dynamic: the model fixes it at {dim}",
+                    hint="leave it out of --dynamic" + (", or give an example of size 2 or more" if dim < 2 else ""),
+                )
+            symbol = str(dim.value) if dim is not None else ""
+            if names.setdefault(symbol, name) != name:
+                notes.append(f"{name} is always equal to {names[symbol]}, and goes by that name")
+    notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
+    for value in _values(model):
+        if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
+            value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
+    return list(dict.fromkeys(notes))
+
+
+def _limits(name: str, found: tuple[object, object] | None) -> Iterator[str]:
+    low, high = (_number(found[0]), _number(found[1])) if found is not None else (None, None)
+    if high is not None and high < _BOUNDLESS:
+        yield f"{name} is at most {high}"
+    if low is not None and low > 2:
+        yield f"{name} is at least {low}"
+
+
+def _number(bound: object) -> int | None:
+    """Torch's own kind of integer as ours; None for an infinity."""
+    text = str(bound)
+    return int(text) if text.isdecimal() else None
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for scope in scopes(model):
+        for node in scope.graph:
+            yield from node.outputs
+
+
+def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return _SYMBOL.sub(lambda found: names.get(found[0], found[0]), dim.value) if dim.value is not None else None

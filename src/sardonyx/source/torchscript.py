@@ -1,0 +1,122 @@
+"""Exports through torch's tracer, with every running module written into the names the exporter gives its nodes.
+
+The tracer keeps a stack of scopes and spells it into each node's name. Its own entries are attribute names, which do
+not tell `a.conv` from `b.conv` nor a first call from a second, so hooks push an entry of ours in front of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from sardonyx import provenance as p
+from sardonyx.graph import io
+from sardonyx.graph.origins import set_origins
+from sardonyx.graph.scopes import scopes
+from sardonyx.record import How
+from sardonyx.source.adapter import INNER, Adapter, Call
+from sardonyx.source.live import LiveTree, Step
+from sardonyx.source.quiet import quietly
+from sardonyx.source.symbols import Axes
+
+_ENTRY = re.compile(r"/sardonyx(\d+)x(\d+)/([^/]+)")
+_DEFAULT_OPSET = 18
+
+
+def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
+    """The module as an ONNX graph whose nodes have origins where the tracer saw a module run them."""
+    modules = list(tree.root.modules())
+    adapter = Adapter(call)
+    folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+    path = Path(folder.name) / "traced.onnx"
+    with quietly(), _scoped(modules):
+        torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+            adapter,
+            call.tensors,
+            str(path),
+            dynamo=False,
+            do_constant_folding=False,
+            opset_version=opset or _DEFAULT_OPSET,
+            input_names=call.inputs,
+            dynamic_axes={name: dict(spec) for name, spec in axes.items()} or None,
+        )
+    model = io.load(path)
+    weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
+    _place(model, modules, tree)
+    _rename(model)
+    for value, name in zip(model.graph.outputs, call.outputs, strict=True):
+        value.name = name
+    return model, []
+
+
+@contextlib.contextmanager
+def _scoped(modules: list[torch.nn.Module]) -> Generator[None]:
+    """While tracing, push which module runs and for which time."""
+    places = {module: place for place, module in enumerate(modules)}
+    calls: Counter[torch.nn.Module] = Counter()
+
+    def enter(module: torch.nn.Module, _args: object) -> None:
+        if (state := _tracing()) is not None:
+            state.push_scope(f"Module::sardonyx{places[module]}x{calls[module]}")
+            calls[module] += 1
+
+    def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
+        if (state := _tracing()) is not None:
+            state.pop_scope()
+
+    handles = [module.register_forward_pre_hook(enter, prepend=True) for module in modules]
+    handles += [module.register_forward_hook(leave, always_call=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tracing() -> Any:
+    return torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]  # the tracer has no public face
+
+
+def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree) -> None:
+    for scope in scopes(model):
+        for node in scope.graph:
+            entries = _ENTRY.findall(node.name or "")
+            steps = [Step(modules[int(place)], int(call)) for place, call, _ in entries]
+            if steps:
+                set_origins(node, frozenset({tree.path(steps)}))
+            else:
+                set_origins(node, p.UNKNOWN, How.ROOT)
+
+
+def _rename(model: ir.Model) -> None:
+    """Take our entries out of all names again, and the module that held the model."""
+    taken: Counter[str] = Counter()
+    for scope in scopes(model):
+        for node in scope.graph:
+            node.name = _free(_plain(node.name or node.op_type), taken)
+            for value in node.outputs:
+                if value.name and not value.is_graph_output():
+                    value.name = _free(_plain(value.name), taken)
+    for value in list(model.graph.initializers.values()):
+        value.name = (value.name or "").removeprefix(f"{INNER}.")
+
+
+def _plain(name: str) -> str:
+    return _ENTRY.sub(lambda entry: "" if entry[1] == "0" else f"/{entry[3]}", name)
+
+
+def _free(name: str, taken: Counter[str]) -> str:
+    """The name, or the name with the first number that makes it new."""
+    taken[name] += 1
+    if taken[name] == 1:
+        return name
+    return _free(f"{name}_{taken[name] - 1}", taken)
