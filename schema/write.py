@@ -13,6 +13,7 @@ from sardonyx import inspection, module_graphs, record
 SCHEMAS = {
     "run.schema.json": record.json_schema,
     "inspection.schema.json": inspection.json_schema,
+    "module.schema.json": inspection.module_json_schema,
     "dag.schema.json": module_graphs.json_schema,
 }
 HERE = Path(__file__).parent

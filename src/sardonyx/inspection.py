@@ -72,6 +72,36 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """How the modules of the nodes are known, Constants included."""
+
+    direct: int  # a module was seen running them
+    inherited: int  # they belong to what they feed, or to what feeds them
+    root: int  # neither is known, and they count to the model itself
+    own: int  # of the direct ones: run by the model's own forward, in no module of it
+
+
+@dataclass(frozen=True, slots=True)
+class RootNode:
+    """A node that counts to the model itself because nothing better is known, and why."""
+
+    name: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An initializer, and every module that reads it."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    parameters: int
+    modules: tuple[str, ...]  # instance paths
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """One model, looked at without running it."""
 
@@ -90,7 +120,41 @@ class Inspection:
     functions: tuple[FunctionUse, ...]
     bodies: tuple[Body, ...]
     modules: tuple[Module, ...]
+    coverage: Coverage
+    root_nodes: tuple[RootNode, ...]
+    tied: tuple[Weight, ...]  # weights that several modules read
     metadata: dict[str, str]
+    schema_version: int = INSPECTION_VERSION
+
+    def to_json(self) -> bytes:
+        """The inspection as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """An inspection read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInspection:
+    """One module of a model, with everything below it."""
+
+    model: str
+    path: str
+    tag: str
+    kind: str | None  # qualified class, where the file knows it
+    calls: tuple[str, ...]  # the paths of its calls, where it is called more than once
+    nodes: int  # compute nodes; a node that other modules share is not among them
+    constants: int  # Constants that its nodes read or that are its own
+    parameters: int  # of all weights its nodes read
+    ops: tuple[OpUse, ...]
+    inputs: tuple[Port, ...]  # what it takes from elsewhere
+    outputs: tuple[Port, ...]  # what is read elsewhere
+    weights: tuple[Weight, ...]
+    shared_nodes: tuple[str, ...]  # nodes that do its work and that of modules outside it
+    modules: tuple[Module, ...]  # it and those below it
+    coverage: Coverage
     schema_version: int = INSPECTION_VERSION
 
     def to_json(self) -> bytes:
@@ -106,3 +170,8 @@ class Inspection:
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of an Inspection."""
     return msgspec.json.schema(Inspection)
+
+
+def module_json_schema() -> dict[str, Any]:
+    """The published JSON Schema of a ModuleInspection."""
+    return msgspec.json.schema(ModuleInspection)

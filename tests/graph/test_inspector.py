@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.errors import ModelError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.graph.inspector import inspect
-from sardonyx.inspection import DynamicDim, FunctionUse, Inspection, OpUse, Port
+from sardonyx.inspection import Coverage, DynamicDim, FunctionUse, Inspection, ModuleInspection, OpUse, Port, RootNode
 
 
 def _layered(layers: int = 3) -> onnx.ModelProto:
@@ -161,3 +161,73 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     with pytest.raises(ModelError):
         inspect(tmp_path / "text.onnx")
+
+
+def _props(node: onnx.NodeProto, **values: str) -> None:
+    for key, value in values.items():
+        node.metadata_props.add(key=f"sardonyx.{key}", value=value)
+
+
+def test_coverage_passes_nothing_off_as_known() -> None:
+    model = _layered(2)
+    names = {node.name: node for node in model.graph.node}
+    _props(names["/head/ReduceSum"], module_path="head", source_module="/Net/Head", how="inherited")
+    _props(names["/head/Greater"], module_path="", source_module="/Net")
+    lost = helper.make_node("Shape", ["x"], ["shape"], "lost")
+    _props(lost, module_path="", source_module="/Net", how="root")
+    model.graph.node.append(lost)
+    found = inspect(model)
+    # 4 in the layers, Constant, Greater, If, its two bodies, Twice; ReduceSum; Shape and the function's Add
+    assert found.coverage == Coverage(direct=10, inherited=1, root=2, own=1)
+    assert sum((found.coverage.direct, found.coverage.inherited, found.coverage.root)) == 13
+    assert RootNode("lost", "Shape", "no module ran it, and nothing says where it belongs") in found.root_nodes
+    assert len(found.root_nodes) == 2
+
+
+def test_tied_weights_name_every_reader_and_calls_are_one_module() -> None:
+    model = _layered()
+    model.graph.node[2].input[1] = "w0"
+    found = inspect(model)
+    assert [(w.name, w.shape, w.modules) for w in found.tied] == [
+        ("w0", (4, 4), ("encoder.layer.0.dense", "encoder.layer.1.dense"))
+    ]
+    for node in model.graph.node[2:4]:
+        _props(node, module_path="encoder.layer.0.dense", call="encoder.layer.0@1.dense", source_module="/Dense")
+    again = inspect(model)
+    assert again.tied == ()
+    assert {m.path: m.nodes for m in again.modules}["encoder.layer.0.dense"] == 4
+    part = inspect(model, module="encoder.layer.0")
+    assert part.calls == ("encoder.layer.0", "encoder.layer.0@1")
+    assert part.nodes == 4
+
+
+def test_one_module_shows_its_boundary_and_what_it_shares() -> None:
+    model = _layered()
+    model.graph.node[4].input[1] = "w1"  # layer 2 uses the weight of layer 1
+    found = inspect(model, module="encoder.layer.1")
+    assert (found.path, found.nodes, found.constants, found.parameters) == ("encoder.layer.1", 2, 0, 20)
+    assert [port.name for port in found.inputs] == ["a0"]
+    assert found.inputs[0] == Port("a0", "float", ("batch", 4))  # inferred, the file declares nothing
+    assert [port.name for port in found.outputs] == ["a1"]
+    assert {w.name: w.modules for w in found.weights}["w1"] == ("encoder.layer.1.dense", "encoder.layer.2.dense")
+    assert [module.path for module in found.modules] == ["encoder.layer.1", "encoder.layer.1.dense"]
+    assert found.ops == (OpUse("", "Add", 1), OpUse("", "MatMul", 1))
+    assert ModuleInspection.from_json(found.to_json()) == found
+    head = inspect(model, module="hea*")
+    assert [port.name for port in head.inputs] == ["a2"]
+    assert (head.nodes, head.constants, head.outputs[0].name) == (6, 1, "y")
+
+
+def test_a_node_of_several_modules_is_named_as_shared() -> None:
+    model = _layered()
+    paths = ["encoder.layer.0.dense", "encoder.layer.1.dense"]
+    _props(model.graph.node[1], module_path="encoder.layer", source_module="/Layers", module_paths=json.dumps(paths))
+    assert inspect(model, module="encoder.layer.1").shared_nodes == ("/encoder/layer.0/dense/Add",)
+    assert inspect(model, module="encoder.layer").shared_nodes == ()
+
+
+def test_a_module_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no module 'decoder'"):
+        inspect(_layered(), module="decoder")
+    with pytest.raises(UsageError, match="3 modules"):
+        inspect(_layered(), module="encoder.layer.*")

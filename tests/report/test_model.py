@@ -6,7 +6,18 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, Module, OpUse, Port
+from sardonyx.inspection import (
+    Body,
+    Coverage,
+    DynamicDim,
+    FunctionUse,
+    Inspection,
+    Module,
+    OpUse,
+    Port,
+    RootNode,
+    Weight,
+)
 from sardonyx.record import Counts
 from sardonyx.report.model import inspection_sentence, render_inspection
 from sardonyx.report.modules import FITTING
@@ -46,6 +57,9 @@ def _inspection(layers: int = 3) -> Inspection:
         functions=(FunctionUse("com.example", "Twice", 1, 5),),
         bodies=(Body("/head/If", "If", "then_branch", 1),),
         modules=tuple(modules),
+        coverage=Coverage(direct=14, inherited=3, root=2, own=2),
+        root_nodes=(RootNode("shape", "Shape", "no module ran it, and nothing says where it belongs"),),
+        tied=(Weight("w", "float", (4, 10), 40, ("encoder.layer.0.dense", "")),),
         metadata={"author": "[bold]me[/]"},
     )
 
@@ -59,7 +73,7 @@ def test_reads_as_the_golden_file_does() -> None:
 
 def test_a_kind_is_said_where_it_is_new_and_never_repeats_the_path() -> None:
     lines = render_inspection(_inspection(), View(verbose=True)).splitlines()
-    tree = lines[lines.index("Modules") + 2 : -2]
+    tree = lines[lines.index("Modules") + 2 : lines.index("Weights of several modules") - 1]
     assert [line.split()[0] for line in tree] == ["(model)", "encoder.layer.0…2", "dense"]
     assert [line.split()[-1] for line in tree] == ["Bert", "BertLayer", "120"]
 
@@ -76,7 +90,7 @@ def test_the_tree_goes_as_deep_as_reads_well_unless_told() -> None:
     found = replace(_inspection(30), modules=odd)
 
     def rows(view: View) -> int:
-        lines = render_inspection(found, view).splitlines()
+        lines = render_inspection(replace(found, tied=(), root_nodes=()), view).splitlines()
         return len(lines) - lines.index("Modules") - 4
 
     assert 1 < rows(View()) <= FITTING < len(odd)
@@ -98,8 +112,21 @@ def test_hostile_names_move_no_cursor() -> None:
         functions=(FunctionUse(bad, bad, 1, 1),),
         bodies=(Body(bad, bad, bad, 1),),
         modules=(Module(bad, bad, 1, 1, 1, 1),),
+        root_nodes=(RootNode(bad, bad, bad),),
+        tied=(Weight(bad, bad, (1,), 1, (bad, bad)),),
         metadata={bad: bad},
     )
     shown = render_inspection(found, View(verbose=True)) + inspection_sentence(found)
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert "[/] \\x1b[31m" in shown
+
+
+def test_how_the_modules_are_known_is_said_and_the_root_is_explained_where_asked() -> None:
+    plain, verbose = (render_inspection(_inspection(), View(verbose=deep)) for deep in (False, True))
+    line = "nodes by module  14 direct (2 of them in the model's own forward), 3 inherited, 2 at the root"
+    assert line in plain
+    assert "nothing says where it belongs" not in plain
+    assert "nothing says where it belongs" in verbose
+    assert "encoder.layer.0.dense, (model)" in verbose
+    nothing_own = replace(_inspection(), coverage=Coverage(1, 0, 0, 0))
+    assert "1 direct, 0 inherited, 0 at the root" in render_inspection(nothing_own)

@@ -44,10 +44,6 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: standard output]")
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write.")]
-Module = Annotated[
-    str | None,
-    typer.Option("--module", "-m", metavar="NAME", help="Only this module: a tag, an instance path, or a glob."),
-]
 TorchNN = Annotated[
     bool, typer.Option("--include-torch-nn", help="A graph for torch's own modules too: Linear, LayerNorm, …")
 ]
@@ -57,7 +53,7 @@ def dag(
     model: options.Model,
     output: Output = None,
     as_format: As = Format.JSON,
-    module: Module = None,
+    module: options.Module = None,
     include_torch_nn: TorchNN = False,
     force: options.Force = False,
     quiet: options.Quiet = False,

@@ -31,6 +31,10 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: MODEL.optimized.onnx beside it]"),
 ]
+Module = Annotated[
+    str | None,
+    typer.Option("--module", "-m", metavar="NAME", help="Only this module: a tag, an instance path, or a glob."),
+]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.")]

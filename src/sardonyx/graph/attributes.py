@@ -54,10 +54,10 @@ def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
     """A tensor's type and shape, and its elements where they are few and at hand."""
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
     few = tensor.size <= FEW and not isinstance(tensor, FileTensor)
-    return TensorValue(type_name(tensor.dtype), shape, elements(tensor.numpy()) if few else None)
+    return TensorValue(dtype_name(tensor.dtype), shape, elements(tensor.numpy()) if few else None)
 
 
-def type_name(dtype: ir.DataType) -> str:
+def dtype_name(dtype: ir.DataType) -> str:
     """An element type as ONNX spells it, in small letters."""
     return dtype.name.lower()
 

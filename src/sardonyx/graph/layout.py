@@ -19,7 +19,7 @@ class Layout:
         self._chains: dict[str, tuple[str, ...]] = {}
         self.paths: dict[str, str] = {}  # tag -> the topmost module that has it
         self.parents: dict[str, str | None] = {}
-        self.chain(ROOT)
+        (self.top,) = self.chain(ROOT)  # the tag of the model itself
 
     def tag(self, path: str) -> str:
         """The tag of a module."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sardonyx.inspection import Inspection, Port
+from collections.abc import Iterable, Mapping, Sequence
+
+from sardonyx.inspection import Coverage, Inspection, Module, OpUse, Port, Weight
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
@@ -14,11 +16,13 @@ def render_inspection(found: Inspection, view: View | None = None) -> str:
     view = view or View()
     blocks = [
         _facts(found, view),
-        _interface(found, view),
+        interface(found.inputs, found.outputs, view),
         _dynamic(found, view),
         _inside(found, view),
-        _ops(found, view),
-        _modules(found, view),
+        operators(found.ops, view),
+        module_table(found.modules, view),
+        _tied(found, view),
+        _root_nodes(found, view),
         [view.style.strong(inspection_sentence(found))],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -50,18 +54,34 @@ def _facts(found: Inspection, view: View) -> list[str]:
         "weights": f"{words.size(counts.bytes)} in {words.plural(counts.initializers, 'initializer')}",
         "parameters": words.count(found.parameters),
         "nodes": f"{words.count(counts.nodes)}, and {words.plural(counts.constants, 'Constant')} apart",
+        "nodes by module": coverage_line(found.coverage),
     }
     if view.verbose:
         facts |= {words.name(key): words.name(value, 100) for key, value in found.metadata.items()}
     title = words.visible(found.path) if found.path else words.name(found.graph) or "model in memory"
+    return titled(title, facts, view)
+
+
+def titled(title: str, facts: Mapping[str, str], view: View) -> list[str]:
+    """A heading, and facts below it."""
     width = max(map(len, facts))
     return [view.style.strong(title), *(f"  {key:<{width}}  {value}" for key, value in facts.items())]
 
 
-def _interface(found: Inspection, view: View) -> list[str]:
+def coverage_line(found: Coverage) -> str:
+    """How the modules of the nodes are known, root ones never passed off as known."""
+    own = f" ({words.count(found.own)} of them in the model's own forward)" if found.own else ""
+    return (
+        f"{words.count(found.direct)} direct{own}, {words.count(found.inherited)} inherited, "
+        f"{words.count(found.root)} at the root"
+    )
+
+
+def interface(inputs: Iterable[Port], outputs: Iterable[Port], view: View) -> list[str]:
+    """What goes in and what comes out."""
     columns = (text_column(""), text_column("name"), text_column("type"), text_column("shape"))
-    lines = [Line(("input", *_port(port))) for port in found.inputs]
-    lines += [Line(("output", *_port(port))) for port in found.outputs]
+    lines = [Line(("input", *_port(port))) for port in inputs]
+    lines += [Line(("output", *_port(port))) for port in outputs]
     return [view.style.strong("Interface"), *table(columns, lines, view.style)] if lines else []
 
 
@@ -99,15 +119,21 @@ def _inside(found: Inspection, view: View) -> list[str]:
     return [view.style.strong("Functions and bodies"), *lines] if lines else []
 
 
-def _ops(found: Inspection, view: View) -> list[str]:
+def operators(uses: Iterable[OpUse], view: View) -> list[str]:
+    """How often each operator occurs."""
     columns = (text_column("operator"), Column("nodes"))
-    labels = ((f"{words.name(op.domain)}::" if op.domain else "") + words.name(op.op_type) for op in found.ops)
-    lines = [Line((label, words.count(op.count))) for label, op in zip(labels, found.ops, strict=True)]
+    lines = [Line((operator_name(use.domain, use.op_type), words.count(use.count))) for use in uses]
     return [view.style.strong("Operators"), *table(columns, lines, view.style)] if lines else []
 
 
-def _modules(found: Inspection, view: View) -> list[str]:
-    if not found.modules:
+def operator_name(domain: str, op_type: str) -> str:
+    """An operator, with its domain where it is not ONNX's own."""
+    return (f"{words.name(domain)}::" if domain else "") + words.name(op_type)
+
+
+def module_table(modules: Sequence[Module], view: View, top: str = "") -> list[str]:
+    """The tree of modules from `top` down, with what each owns and holds."""
+    if not modules:
         return []
     columns = (
         text_column("module"),
@@ -128,6 +154,33 @@ def _modules(found: Inspection, view: View) -> list[str]:
                 words.name(row.branch.tag),
             )
         )
-        for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in found.modules), view)
+        for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in modules), view, top)
     ]
     return [view.style.strong("Modules"), *table(columns, lines, view.style)]
+
+
+def weight_table(heading: str, weights: Iterable[Weight], view: View) -> list[str]:
+    """Weights, and the modules that read each."""
+    columns = (text_column("weight"), text_column("type"), text_column("shape"), text_column("read by"))
+    lines = [
+        Line((words.name(w.name), words.name(w.type), str(list(w.shape)), ", ".join(map(module_name, w.modules))))
+        for w in weights
+    ]
+    return [view.style.strong(heading), *table(columns, lines, view.style)] if lines else []
+
+
+def module_name(path: str) -> str:
+    """An instance path; the model itself has an empty one."""
+    return words.name(path) or "(model)"
+
+
+def _tied(found: Inspection, view: View) -> list[str]:
+    return weight_table("Weights of several modules", found.tied, view) if view.verbose else []
+
+
+def _root_nodes(found: Inspection, view: View) -> list[str]:
+    if not view.verbose or not found.root_nodes:
+        return []
+    columns = (text_column("node"), text_column("operator"), text_column("why"))
+    lines = [Line((words.name(n.name), words.name(n.op_type), words.visible(n.reason))) for n in found.root_nodes]
+    return [view.style.strong("Nodes at the root"), *table(columns, lines, view.style)]

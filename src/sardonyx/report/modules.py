@@ -12,13 +12,18 @@ from sardonyx.report.view import View
 FITTING = 40  # rows that still read at a glance
 
 
-def module_rows(modules: Iterable[tuple[str, str, tree.Numbers]], view: View) -> list[tree.Row]:
-    """The tree over (path, tag, own numbers); a branch carries the kind of its module, "" where nothing is known."""
+def module_rows(modules: Iterable[tuple[str, str, tree.Numbers]], view: View, top: str = "") -> list[tree.Row]:
+    """The tree over (path, tag, own numbers); a branch carries the kind of its module, "" where nothing is known.
+
+    Where all modules lie at or below `top`, the tree starts there.
+    """
     known = list(modules)
     tags = {path: tag for path, tag, _numbers in known}
     entries = [tree.Entry(path, _kind(path, tags), numbers) for path, _tag, numbers in known]
     width = len(known[0][2]) if known else 0
     root = tree.build(entries, width)
+    if top and root.children:
+        (root,) = root.children  # what lies between holds nothing else, so it is named together with the top
     return list(tree.rows(root, view.depth)) if view.verbose or view.depth is not None else _fitting(root)
 
 
