@@ -27,9 +27,10 @@ class Extract:
     """A module as a model, and how it was cut."""
 
     model: ir.Model
-    path: str  # the module that was cut out, after widening; says which call where there are several
+    path: str  # the module that was cut out, after widening; marked where this is not its first call
     asked: str  # the module that was asked for
-    calls: int  # how often the asked module was called
+    call: int  # which call of that module
+    calls: int  # how often it is called
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     straddling: tuple[str, ...]  # nodes that made the cut wider
@@ -76,12 +77,14 @@ def extract(
             f"{path or 'the model'} owns no node of this model",
             hint="it only holds other modules or was never called; `sardonyx inspect` shows which modules own nodes",
         )
+    calls = _calls(flow, module_of(place))
     region = _bounded(flow, inside) if place != ROOT else _whole(model, flow)
     made = _build(model, hierarchy, region, flow, place, facts)
     return Extract(
         made,
         place,
         path,
+        calls.index(place),
         len(calls),
         tuple(value.name or "" for value in made.graph.inputs),
         tuple(value.name or "" for value in made.graph.outputs),

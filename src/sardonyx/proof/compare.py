@@ -33,7 +33,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """What the reference said to one set of inputs."""
 
     seed: int | None
@@ -86,30 +86,38 @@ class Oracle:
         trials: int | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        """All as in `verify`; an `engine` answers in place of the reference: the module it was exported from."""
         if not seeds:
             raise UsageError("verification needs at least one seed")
         self._subject = Subject(reference)
         self._inputs = Inputs(self._subject.model)
         self._given = _given_feeds(inputs, self._inputs)
-        self._plans = self._inputs.plans(seeds)[:trials]
+        plans = self._inputs.plans(seeds)
+        self._plans = [plan for plan in plans if engine is None or not plan.empty][:trials]
         self._exact_plans = self._inputs.exact_plans(seeds)
-        self._exact_answers: list[_Answer] | None = None
+        self._exact_answers: list[Answer] | None = None
         self._way = 0
         self._threads = threads
         self._progress: Progress = progress or (lambda _: None)
         self._random = random_outputs(self._subject.model)
-        self._answers: list[_Answer] | None = None
+        self._answers: list[Answer] | None = None
         self._noise: dict[int, Noise | None] = {}
         self._probe: Engine | None = None
         self._probed = False
         self._notes: list[str] = []
+        self._live = engine
         self._engine: Engine | None = None
 
     @property
     def inputs(self) -> Inputs:
         """How the inputs of the reference are drawn."""
         return self._inputs
+
+    def answers(self) -> list[Answer]:
+        """What the reference takes and says to it; the user's inputs first, then the drawn ones."""
+        return list(self._reference_answers())
 
     def check(self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
         """Judge a candidate against the reference."""
@@ -129,7 +137,7 @@ class Oracle:
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         return Verdict(
             passed=not failures,
-            reference=self._name,
+            reference=self.name,
             accuracy=accuracy,
             trials=tuple(trials),
             outputs=judge.outputs(),
@@ -138,7 +146,7 @@ class Oracle:
             seconds=time.perf_counter() - began,
         )
 
-    def _try(self, engine: Engine, judge: Judge, number: int, answer: _Answer) -> Trial:
+    def _try(self, engine: Engine, judge: Judge, number: int, answer: Answer) -> Trial:
         try:
             results = engine.run(answer.draw.feeds)
             lines = judge.compare(answer.outputs, results, lambda: self._noise_of(number))
@@ -147,14 +155,20 @@ class Oracle:
         return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
 
     @property
-    def _name(self) -> str:
+    def notes(self) -> list[str]:
+        """What the answers do not cover."""
+        return list(self._notes)
+
+    @property
+    def name(self) -> str:
+        """Which engine runs the reference."""
         return self._engine.name if self._engine is not None else "none"
 
-    def _reference_answers(self) -> list[_Answer]:
+    def _reference_answers(self) -> list[Answer]:
         """The reference's answers, from ONNX Runtime, or from onnx.reference where the runtime answers nothing."""
         if self._answers is None:
             self._progress("running the reference")
-            self._engine = self._subject.open(lambda source: open_engine(source, threads=self._threads))
+            self._engine = self._live or self._subject.open(lambda source: open_engine(source, threads=self._threads))
             answers, reasons = self._ask(self._engine)
             if not answers and isinstance(self._engine, Session):
                 self._engine = self._subject.open(ReferenceSession)
@@ -169,12 +183,12 @@ class Oracle:
             self._notes += self._coverage(answers)
         return self._answers
 
-    def _ask(self, engine: Engine) -> tuple[list[_Answer], list[str]]:
-        answers: list[_Answer] = []
+    def _ask(self, engine: Engine) -> tuple[list[Answer], list[str]]:
+        answers: list[Answer] = []
         reasons: list[str] = []
         for feeds in self._given:
             try:
-                answers.append(_Answer(None, "given", Draw(dict(feeds), {}), engine.run(feeds)))
+                answers.append(Answer(None, "given", Draw(dict(feeds), {}), engine.run(feeds)))
             except RuntimeFailure as failure:
                 raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
         self._way = 0
@@ -184,14 +198,14 @@ class Oracle:
                 answers.append(answer)
         return answers, reasons
 
-    def _more_answers(self) -> list[_Answer]:
+    def _more_answers(self) -> list[Answer]:
         """The reference's answers to what only bit-exact rewrites are tried on."""
         if self._exact_answers is None and self._engine is not None:
             found = [self._first_accepted(self._engine, plan, []) for plan in self._exact_plans]
             self._exact_answers = [answer for answer in found if answer is not None]
         return self._exact_answers or []
 
-    def _first_accepted(self, engine: Engine, plan: Plan, reasons: list[str]) -> _Answer | None:
+    def _first_accepted(self, engine: Engine, plan: Plan, reasons: list[str]) -> Answer | None:
         """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
         last = self._way + 1 if plan.empty else self._inputs.ways
         for way in range(self._way, last):
@@ -202,12 +216,12 @@ class Oracle:
                 reasons.append(failure.message)
                 continue
             self._way = way
-            return _Answer(plan.seed, plan.label, draw, outputs)
+            return Answer(plan.seed, plan.label, draw, outputs)
         if plan.empty:
             self._notes.append("the reference takes no empty batch")
         return None
 
-    def _coverage(self, answers: list[_Answer]) -> list[str]:
+    def _coverage(self, answers: list[Answer]) -> list[str]:
         """Say which dynamic dims were seen at fewer than two sizes, and which outputs cannot be compared by value."""
         notes: list[str] = []
         for name in self._inputs.dynamic:
@@ -244,7 +258,7 @@ class Oracle:
             self._noise[number] = self._first_noise(self._probe, answer) if self._probe is not None else None
         return self._noise[number]
 
-    def _first_noise(self, probe: Engine, answer: _Answer) -> Noise | None:
+    def _first_noise(self, probe: Engine, answer: Answer) -> Noise | None:
         def disturb(draw: int) -> Sequence[Value]:
             return probe.run({**answer.draw.feeds, **noise.draw(draw)})
 
@@ -252,7 +266,12 @@ class Oracle:
             disturb(0)
         except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
             return None
-        return Noise(answer.outputs, disturb)
+        return Noise(self._undisturbed(answer), disturb)
+
+    def _undisturbed(self, answer: Answer) -> Sequence[Value]:
+        """What the probe disturbs: the graph's own answer, which is not the module's."""
+        plain = self._open_like_reference(self._subject)[0] if self._live is not None else None
+        return answer.outputs if plain is None else plain.run(answer.draw.feeds)
 
 
 def _says_nothing(values: Sequence[Value]) -> bool:

@@ -1,0 +1,248 @@
+"""`sardonyx.extract`: one module of a model as a model of its own, proven before it is written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from sardonyx import ledger
+from sardonyx.errors import VerificationFailed
+from sardonyx.graph import extract as cutting
+from sardonyx.graph import io, origins
+from sardonyx.graph.inspector import inspect
+from sardonyx.graph.scopes import is_sorted, scopes
+from sardonyx.graph.select import find_module
+from sardonyx.graph.tagged import Source, Tagged, tagged
+from sardonyx.inspection import Port
+from sardonyx.provenance import merge, module_of
+from sardonyx.record import Artifact, BoundaryValue, Extraction, Verdict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sardonyx.proof.module import LiveProof, ModuleProof
+    from sardonyx.source.capture import Captured
+
+Progress = Callable[[str, float | None], None]
+_DRAWN_BESIDE_LIVE = 1  # trials on drawn inputs where the example is there as well
+
+
+@dataclass(frozen=True)
+class Extracted(Extraction):
+    """An Extraction together with the model it made."""
+
+    model: ir.Model | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """What the proofs said."""
+
+    verdict: Verdict | None = None
+    live: LiveProof | None = None
+    notes: tuple[str, ...] = ()
+
+
+def extract(
+    source: Source,
+    module: str,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    live: nn.Module | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    call: int = 0,
+    exact: bool = False,
+    force: bool = False,
+    verify: bool = True,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Extracted:
+    """Cut a module out of a model and prove that it computes what it computed there.
+
+    Args:
+        source: a path, a ModelProto or an onnx-ir Model; never changed.
+        module: its tag, its instance path, or a glob that names one.
+        output: where to write the result; nothing is written where None.
+        live: the module that the file was exported from, to compare with what its part really computes.
+        args: example inputs of the live module, by position.
+        kwargs: example inputs by name.
+        call: which call of the module, where it is called more than once.
+        exact: refuse where fused nodes would make the cut wider than what was asked for.
+        force: overwrite an existing output.
+        verify: prove the result before it is written.
+        seed: of the drawn inputs.
+        threads: of the runtime.
+        progress: told the phase, and how far it is where that is known.
+
+    Returns:
+        The record of the cut, with the model as `.model`.
+
+    Raises:
+        VerificationFailed: where the result does not compute what it should; nothing is written then.
+    """
+    began = time.perf_counter()
+    tell: Progress = progress or (lambda _phase, _fraction: None)
+    if output is not None:
+        io.check_free(os.fspath(output), force=force)
+    whole = tagged(source)
+    for scope in scopes(whole.model):
+        if not is_sorted(scope.graph) and scope.holder is None:
+            scope.graph.sort()
+    tell("cutting", None)
+    cut = cutting.extract(whole.model, whole.hierarchy, _path(whole, module), call=call, exact=exact)
+    cut_seconds = time.perf_counter() - began
+    proven = _Proven()
+    if verify:
+        proof = _proof(whole, cut, live, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
+        proven = _judged(proof, cut, live, args, kwargs or {})
+        _learn_ranks(cut.model, proof)
+    if output is not None:
+        tell("writing", None)
+        io.save(cut.model, output, force=force)
+    total = time.perf_counter() - began
+    return _record(whole, cut, proven, output, call, {"cut": cut_seconds, "total": total})
+
+
+def _path(whole: Tagged, wanted: str) -> str:
+    """The instance path of the module that is meant."""
+    everywhere = merge(origins.origins(node) for scope in scopes(whole.model) for node in scope.graph)
+    return find_module(whole.hierarchy, map(module_of, sorted(everywhere)), wanted)
+
+
+def _proof(
+    whole: Tagged,
+    cut: cutting.Extract,
+    live: nn.Module | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    seed: int,
+    threads: int | None,
+    tell: Progress,
+) -> ModuleProof:
+    from sardonyx.proof import seeds_from
+    from sardonyx.proof.module import ModuleProof
+
+    feeds = None
+    if live is not None:
+        from sardonyx.source.capture import example_feeds
+
+        graph = whole.model.graph
+        names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
+        feeds = example_feeds(live, args, kwargs, names)
+    return ModuleProof(
+        whole.model,
+        cut,
+        inputs=feeds,
+        seeds=seeds_from(seed),
+        trials=None if live is None else _DRAWN_BESIDE_LIVE,
+        threads=threads,
+        progress=lambda text: tell(text, None),
+    )
+
+
+def _judged(
+    proof: ModuleProof, cut: cutting.Extract, live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Proven:
+    """Both proofs, as far as there is something to compare with.
+
+    Raises:
+        VerificationFailed: where one of them fails.
+    """
+    verdict = proof.against_model()
+    _insist(verdict, f"{cut.path or 'the model'} does not compute on its own what it computes in the whole model")
+    if live is None:
+        return _Proven(verdict)
+    from sardonyx.source.capture import capture
+
+    name = module_of(cut.path)
+    calls = capture(live, args, kwargs, name)
+    if not calls:
+        return _Proven(verdict, notes=(f"{name} is never called itself: it was compared with the whole model only",))
+    seen = _one_of(calls, cut)
+    against = proof.against_live(name, seen[0], seen[1])
+    _insist(against.verdict, f"the cut does not compute what the live module {name} computes")
+    return _Proven(verdict, against)
+
+
+def _insist(verdict: Verdict, message: str) -> None:
+    if not verdict.passed:
+        raise VerificationFailed(f"{message}: {verdict.failures[0]}", hint="nothing was written; --no-verify writes it")
+
+
+def _one_of(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors of the call that was cut out; those of all calls where the file does not tell them apart."""
+    if len(calls) == cut.calls:
+        return dict(calls[cut.call].inputs), dict(calls[cut.call].outputs)
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    for number, call in enumerate(calls):
+        mark = f"@{number}" if number else ""
+        inputs |= {name + mark: tensor for name, tensor in call.inputs.items()}
+        outputs |= {name + mark: tensor for name, tensor in call.outputs.items()}
+    return inputs, outputs
+
+
+def _learn_ranks(model: ir.Model, proof: ModuleProof) -> None:
+    """Where inference knows no shape, a file still needs a rank, and the whole model was seen running."""
+    seen = proof.values()
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        array = seen.get(value.name or "")
+        if value.shape is None and array is not None and not isinstance(array, list):
+            value.shape = ir.Shape([None] * array.ndim)
+
+
+def _record(
+    whole: Tagged,
+    cut: cutting.Extract,
+    proven: _Proven,
+    output: str | os.PathLike[str] | None,
+    call: int,
+    seconds: dict[str, float],
+) -> Extracted:
+    makers = {value.name: origins.owner(node) for node in whole.model.graph for value in node.outputs}
+    found = inspect(cut.model)
+    live = proven.live
+    arguments: Mapping[str, str] = live.arguments if live is not None else {}
+    results: Mapping[str, str] = live.results if live is not None else {}
+    proofs = {"proof": seconds["total"] - seconds["cut"]} if proven.verdict is not None else {}
+    return Extracted(
+        status="done",
+        environment=ledger.environment(),
+        source=_artifact(whole.model, whole.path),
+        result=_artifact(cut.model, None if output is None else Path(output)),
+        asked=cut.asked,
+        path=cut.path,
+        tag=whole.hierarchy.tag(cut.path),
+        call=call,
+        calls=cut.calls,
+        counts=found.counts,
+        inputs=tuple(_value(each, makers, arguments) for each in found.inputs),
+        outputs=tuple(_value(each, makers, results) for each in found.outputs),
+        straddling=cut.straddling,
+        dropped=live.dropped if live is not None else (),
+        verdict=proven.verdict,
+        live=live.verdict if live is not None else None,
+        seconds={**seconds, **proofs},
+        notes=(*cut.notes, *proven.notes),
+        model=cut.model,
+    )
+
+
+def _value(port: Port, makers: Mapping[str | None, str], live: Mapping[str, str]) -> BoundaryValue:
+    return BoundaryValue(port.name, port.type, port.shape, makers.get(port.name), live.get(port.name))
+
+
+def _artifact(model: ir.Model, path: Path | None) -> Artifact:
+    versions = dict(model.opset_imports)
+    if path is None:
+        return Artifact(None, None, 0, model.ir_version, versions)
+    return Artifact(os.fspath(path), io.sha256_of(path), path.stat().st_size, model.ir_version, versions)
