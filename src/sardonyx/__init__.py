@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sardonyx import collector
 
 if TYPE_CHECKING:
+    from sardonyx.exporting import export as export
+    from sardonyx.extraction import extract as extract
     from sardonyx.graph.dag import dag as dag
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 
 _VERBS = {
     "dag": "sardonyx.graph.dag",
+    "export": "sardonyx.exporting",
+    "extract": "sardonyx.extraction",
     "inspect": "sardonyx.graph.inspector",
     "optimize": "sardonyx.pipeline",
     "verify": "sardonyx.proof",
 }
 
-__all__ = ["dag", "inspect", "optimize", "verify"]
+__all__ = ["dag", "export", "extract", "inspect", "optimize", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,8 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
                     hint="leave it out of --dynamic" + (", or give an example of size 2 or more" if dim < 2 else ""),
                 )
             symbol = str(dim.value) if dim is not None else ""
+            if not _SYMBOL.fullmatch(symbol):  # a formula of other dims, which have names of their own
+                continue
             if names.setdefault(symbol, name) != name:
                 notes.append(f"{name} is always equal to {names[symbol]}, and goes by that name")
     notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
@@ -45,9 +47,9 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
 def _limits(name: str, found: tuple[object, object] | None) -> Iterator[str]:
     low, high = (_number(found[0]), _number(found[1])) if found is not None else (None, None)
     if high is not None and high < _BOUNDLESS:
-        yield f"{name} is at most {high}"
+        yield f"{name} at most {high}"
     if low is not None and low > 2:
-        yield f"{name} is at least {low}"
+        yield f"{name} at least {low}"
 
 
 def _number(bound: object) -> int | None:

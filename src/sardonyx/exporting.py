@@ -1,0 +1,261 @@
+"""`sardonyx.export`: a module becomes an ONNX file whose nodes know their modules, proven against PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from sardonyx import ledger, pipeline
+from sardonyx.errors import VerificationFailed
+from sardonyx.export_record import ExampleInput, Export, SourceModule
+from sardonyx.graph import io
+from sardonyx.graph.inspector import inspect
+from sardonyx.proof import Oracle, seeds_from
+from sardonyx.record import Accuracy, Artifact, Verdict
+from sardonyx.source import traced
+from sardonyx.source.adapter import Call
+from sardonyx.source.dynamic import find_dynamic, position_limit
+from sardonyx.source.engine import TorchEngine, to_array
+from sardonyx.source.examples import Example, derive
+from sardonyx.source.identity import state_sha256
+from sardonyx.source.past import with_past as continued
+from sardonyx.source.prepare import prepared
+from sardonyx.source.specs import DynamicRequest, Spec, resolve_axes
+from sardonyx.source.symbols import Axes
+from sardonyx.source.traced import Exporter, TagStyle
+
+Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
+Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
+Progress: TypeAlias = Callable[[str, float | None], None]
+_DRAWN_TRIALS = 2
+
+
+@dataclass(frozen=True)
+class Exported(Export):
+    """An Export together with the model it made."""
+
+    model: ir.Model | None = None
+
+
+@dataclass(slots=True)
+class _Clock:
+    """How long each phase took, and who wants to know which one it is."""
+
+    tell: Progress
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        self.tell(name, None)
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
+def export(
+    module: nn.Module,
+    inputs: Inputs = None,
+    output: str | Path | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    exporter: Exporter = "dynamo",
+    dynamic: Dims = None,
+    with_past: bool = False,
+    opset: int | None = None,
+    include_torch_nn: bool = False,
+    tag_attributes: bool = False,
+    keep_stack_traces: bool = False,
+    verify: bool = True,
+    optimize: bool = False,
+    label: str | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    external: bool | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Export a module to ONNX, tell every node its module, and prove the result against the module.
+
+    Args:
+        module: any module; it is run in eval mode and left as it was.
+        inputs: example inputs: a tensor, positional ones, or a mapping by name; derived where None, and where the
+            mapping gives specifications to draw by.
+        output: where to write the result; nothing is written where None.
+        kwargs: keyword inputs beside positional ones.
+        exporter: torch.export ("dynamo") or the tracer ("torchscript").
+        dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
+        with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
+        opset: the ONNX opset; the exporter's own default where None.
+        include_torch_nn: let tags go down to torch's own modules.
+        tag_attributes: write tags as node attributes as well.
+        keep_stack_traces: keep all of torch's metadata, which names files of this machine.
+        verify: compare with the module on the example and on drawn inputs.
+        optimize: optimize the result, with proof.
+        label: what the record calls the module.
+        seed: of what is drawn.
+        threads: of the runtime.
+        force: overwrite an existing output.
+        external: weights in a file of their own or inside; by size where None.
+        progress: told the phase.
+
+    Returns:
+        The record of the export, with the model as `.model`.
+
+    Raises:
+        ModelError: torch cannot export the module.
+        VerificationFailed: the graph does not compute what the module does; nothing is written.
+    """
+    if output is not None:
+        io.check_free(os.fspath(output), force=force)
+    clock = _Clock(progress or (lambda _phase, _fraction: None))
+    style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
+    with prepared(module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        with clock.phase("inputs"):
+            example = _example(plain, inputs, kwargs, seed=seed, with_past=with_past)
+            call = Call(plain, example.args, example.kwargs)
+            axes, found = _axes(call, dynamic)
+        with clock.phase("export"):
+            model, noted = traced.export(call, exporter, axes, opset, style)
+        job = _Job(call, model, Path(folder) / "exported.onnx", seed, threads, clock)
+        verdict = job.prove() if verify else None
+        run = job.optimize(output, force=force, external=external) if optimize else None
+        result = run.result if run is not None else job.write(output, force=force, external=external, hashed=verify)
+        return Exported(
+            status="done",
+            environment=ledger.environment(),
+            options={"exporter": exporter, "opset": opset, "with_past": with_past, "seed": seed, "optimize": optimize},
+            module=_identified(plain, label, hashed=verify),
+            inputs=tuple(_input(name, tensor, axes) for name, tensor in zip(call.inputs, call.tensors, strict=True)),
+            outputs=tuple(call.outputs),
+            result=result,
+            **_census(model),
+            verdict=verdict,
+            optimized=run,
+            seconds=clock.seconds,
+            notes=tuple(dict.fromkeys((*example.notes, *found, *noted))),
+            model=model if run is None else run.model,
+        )
+
+
+class _Job:
+    """An exported graph on its way to a file."""
+
+    def __init__(self, call: Call, model: ir.Model, draft: Path, seed: int, threads: int | None, clock: _Clock) -> None:
+        self._call, self._model, self._draft = call, model, draft
+        self._seed, self._threads, self._clock = seed, threads, clock
+
+    def _saved(self) -> Path:
+        """The graph as a file to prove and to optimize, before anything is written where the user asked."""
+        if not self._draft.exists():
+            io.save(self._model, self._draft)
+        return self._draft
+
+    def prove(self) -> Verdict:
+        """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
+
+        Raises:
+            VerificationFailed: where they disagree.
+        """
+        with self._clock.phase("proof"):
+            arrays = [to_array(tensor) for tensor in self._call.tensors]
+            oracle = Oracle(
+                self._saved(),
+                inputs=dict(zip(self._call.inputs, arrays, strict=True)),
+                seeds=seeds_from(self._seed),
+                trials=_DRAWN_TRIALS,
+                threads=self._threads,
+                progress=lambda text: self._clock.tell(text, None),
+                engine=TorchEngine(self._call),
+            )
+            verdict = oracle.check(self._saved(), Accuracy.REASSOCIATES)
+        if not verdict.passed:
+            raise VerificationFailed(
+                f"the exported graph does not compute what the module does: {verdict.failures[0]}",
+                hint="try the other --exporter; a tracer keeps only the branch and the sizes it saw",
+            )
+        return verdict
+
+    def optimize(self, output: str | Path | None, *, force: bool, external: bool | None) -> pipeline.Optimized:
+        """Make it smaller, with proof, and write that."""
+        with self._clock.phase("optimize"):
+            return pipeline.optimize(
+                self._saved(),
+                output,
+                seed=self._seed,
+                threads=self._threads,
+                force=force,
+                external=external,
+                progress=self._clock.tell,
+            )
+
+    def write(self, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool) -> Artifact:
+        """Write it where the user asked."""
+        versions = dict(self._model.opset_imports)
+        if output is None:
+            return Artifact(None, None, 0, self._model.ir_version, versions)
+        with self._clock.phase("writing"):
+            io.save(self._model, output, force=force, external=external)
+            digest = io.sha256_of(output) if hashed else None
+        return Artifact(os.fspath(output), digest, os.path.getsize(output), self._model.ir_version, versions)
+
+
+def _example(
+    module: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None, *, seed: int, with_past: bool
+) -> Example:
+    """The user's example inputs, or ones found by asking the module."""
+    if inputs is None and not kwargs:
+        example = derive(module, seed=seed)
+    elif isinstance(inputs, Mapping) and any(isinstance(value, Spec) for value in inputs.values()):
+        example = derive(module, given=dict(inputs), seed=seed)
+    elif isinstance(inputs, Mapping):
+        example = Example((), {**inputs, **(kwargs or {})})
+    else:
+        args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
+        example = Example(args, dict(kwargs or {}))
+    return continued(module, example) if with_past else example
+
+
+def _axes(call: Call, dynamic: Dims) -> tuple[Axes, tuple[str, ...]]:
+    """The dims to leave open, and what was found out about them."""
+    request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
+    if isinstance(dynamic, Mapping):
+        request = DynamicRequest(False, dynamic)
+    leaves = dict(zip(call.inputs, call.tensors, strict=True))
+    named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
+    if not request.auto:
+        return named, ()
+    found = find_dynamic(call, leaves, longest=position_limit(call.module))
+    return {name: {**found.axes.get(name, {}), **named.get(name, {})} for name in leaves}, found.notes
+
+
+def _identified(module: nn.Module, label: str | None, *, hashed: bool) -> SourceModule:
+    kind = type(module)
+    return SourceModule(
+        label=label or kind.__name__,
+        class_name=f"{kind.__module__}.{kind.__qualname__}",
+        modules=sum(1 for _ in module.modules()),
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        sha256=state_sha256(module) if hashed else None,
+    )
+
+
+def _input(name: str, tensor: torch.Tensor, axes: Axes) -> ExampleInput:
+    return ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
+
+
+def _census(model: ir.Model) -> dict[str, Any]:
+    """What the record says of the exported graph."""
+    looked = inspect(model)
+    owning = sum(each.nodes > 0 for each in looked.modules)
+    shown = {"counts": looked.counts, "modules": owning, "coverage": looked.coverage}
+    return {**shown, "root_nodes": looked.root_nodes, "tied": looked.tied}

@@ -1,0 +1,18 @@
+"""A module's weights as one number, so that a record can say which weights were exported."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import nn
+
+
+def state_sha256(module: nn.Module) -> str:
+    """SHA-256 over the names, types, shapes and bytes of a module's parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted((*module.named_parameters(), *module.named_buffers())):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""A module becomes a tagged graph: prepared, exported by either of torch's exporters, every node told its module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from sardonyx import provenance as p
+from sardonyx.errors import ModelError, SardonyxError
+from sardonyx.graph import armour, origins
+from sardonyx.graph.scopes import scopes
+from sardonyx.source import dynamo, torchscript
+from sardonyx.source.adapter import Call
+from sardonyx.source.live import LiveTree
+from sardonyx.source.symbols import Axes
+from sardonyx.source.words import reason
+
+Exporter = Literal["dynamo", "torchscript"]
+_EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
+_OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
+_TORCH_PREFIX = "pkg.torch."
+
+
+@dataclass(frozen=True, slots=True)
+class TagStyle:
+    """How tags are written into a file."""
+
+    include_torch_nn: bool = False  # tags go down to torch's own modules
+    attributes: bool = False  # also as node attributes
+    keep_stack_traces: bool = False  # keep all that torch wrote, which names files of this machine
+
+
+def export(
+    call: Call, exporter: Exporter, axes: Axes, opset: int | None, style: TagStyle
+) -> tuple[ir.Model, tuple[str, ...]]:
+    """The graph of a call, tagged, and what is worth knowing about its dims.
+
+    Raises:
+        ModelError: with torch's reason where it cannot export the module.
+    """
+    tree = LiveTree(call.module)
+    try:
+        model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
+    except SardonyxError:
+        raise
+    except Exception as error:  # torch, its exporters and the module's own code fail in any way they like
+        raise _refused(error, exporter) from error
+    _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
+    return model, tuple(notes)
+
+
+def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
+    origins.inherit(model)
+    for scope in scopes(model):
+        for node in scope.graph:
+            leaf = node.metadata_props.get(p.NAMESPACE, "").rpartition("/")[2] or origins.leaf(node)
+            if not style.keep_stack_traces:
+                _strip(node.metadata_props)
+            node.metadata_props[p.NAMESPACE] = hierarchy.namespace(origins.origins(node), leaf)
+            if style.attributes:
+                armour.order(node)
+            for value in node.outputs:
+                _strip(value.metadata_props)
+        for value in (*scope.graph.initializers.values(), *scope.graph.inputs):
+            _strip(value.metadata_props)
+    for props in (model.graph.metadata_props, model.metadata_props):
+        _strip(props)
+    origins.write(model, hierarchy)
+
+
+def _strip(props: dict[str, str]) -> None:
+    """Drop what torch says of a graph at length: the tags say it in short, and without the paths of this machine."""
+    for key in [key for key in props if key.startswith(_TORCH_PREFIX)]:
+        del props[key]
+
+
+def _refused(error: BaseException, exporter: Exporter) -> ModelError:
+    while error.__cause__ is not None:  # torch wraps its reasons in advice
+        error = error.__cause__
+    return ModelError(
+        f"torch cannot export the model: {reason(error)}",
+        hint=f"try --exporter {_OTHER[exporter]}, or other example inputs with --input",
+    )
