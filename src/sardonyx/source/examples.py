@@ -251,7 +251,10 @@ def _ladder(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Ite
     room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some tables start after the padding row
     lengths = [text[1]] if text else list(dict.fromkeys(min(length, room) for length in _LENGTHS))
     decoder = min(_DECODER_LENGTH, max(1, (facts.count("target positions") or _DECODER_LENGTH + 2) - 2))
-    for length in lengths:
+    yield Sizes(first, lengths[0], decoder)
+    if facts.is_encoder_decoder:
+        yield Sizes(first, lengths[0], lengths[0])  # some heads look for the end of the first text in the second
+    for length in lengths[1:]:
         yield Sizes(first, length, decoder)
     if first != 1 and not fixed:
         yield Sizes(1, lengths[0], decoder)
