@@ -111,8 +111,12 @@ def extract(
     return _record(whole, cut, proven, output, call, {"cut": cut_seconds, "total": total})
 
 
+def path_of(source: Source, module: str) -> str:
+    """The instance path of the one module that a tag, a path or a glob names."""
+    return _path(tagged(source), module)
+
+
 def _path(whole: Tagged, wanted: str) -> str:
-    """The instance path of the module that is meant."""
     everywhere = merge(origins.origins(node) for scope in scopes(whole.model) for node in scope.graph)
     return find_module(whole.hierarchy, map(module_of, sorted(everywhere)), wanted)
 

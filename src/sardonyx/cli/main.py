@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli import dag, demo, inspect, optimize, passes, verify
+from sardonyx.cli import dag, demo, extract, inspect, optimize, passes, verify
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
 from sardonyx.errors import SardonyxError, UsageError
 
@@ -39,6 +39,7 @@ for verb, module in (
     ("optimize", optimize),
     ("verify", verify),
     ("inspect", inspect),
+    ("extract", extract),
     ("dag", dag),
     ("passes", passes),
     ("demo", demo),

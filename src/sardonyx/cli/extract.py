@@ -1,0 +1,129 @@
+"""`sardonyx extract`: one module of a model as a model of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sardonyx.cli import options
+from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.options import reject_both
+from sardonyx.errors import UsageError
+from sardonyx.report.extraction import extraction_sentence, render_extraction
+from sardonyx.report.view import View
+
+if TYPE_CHECKING:
+    from sardonyx.inspection import Inspection
+
+SUMMARY = "Cut a module out as a model of its own."
+HELP = """\b
+Example:
+  sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx
+  sardonyx extract model.onnx --module encoder.layer.0 --source hf-config:BertConfig
+  sardonyx extract small.onnx --module 'layer4.*.conv1' --exact
+
+Tensors that cross the module's boundary become inputs and outputs under their names in the file; constants and the
+arithmetic of sizes come along. The result must compute what it computes in the whole model and, with --source, what the
+live module computes, or nothing is written. In an optimized file a fused node may do the work of several modules: then
+the nearest module that contains it is taken, or with --exact none.
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed.
+"""
+
+Module = Annotated[
+    str,
+    typer.Option("--module", "-m", metavar="NAME", help="Tag, instance path, or a glob.", show_default=False),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: MODEL.PATH.onnx beside it]"),
+]
+Live = Annotated[
+    str | None,
+    typer.Option("--source", metavar="SOURCE", help="The live model to compare with, as `sardonyx export` takes it."),
+]
+Task = Annotated[
+    str | None, typer.Option("--task", metavar="TASK", help="The head of a Hugging Face source, as in export.")
+]
+Call = Annotated[int, typer.Option("--call", metavar="N", min=0, help="Which call, where there are several; from 0.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Refuse to take a wider module than the one asked for.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]
+
+
+def extract(
+    model: options.Model,
+    module: Module,
+    output: Output = None,
+    source: Live = None,
+    task: Task = None,
+    call: Call = 0,
+    exact: Exact = False,
+    verify: Verify = True,
+    force: options.Force = False,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb and show its Extraction."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--no-verify", not verify, "--source", source is not None)
+    if task is not None and source is None:
+        raise UsageError("--task chooses the head of a --source", hint="give the --source too")
+    destination = output or _beside(model, module)
+    if destination.resolve() == model.resolve():
+        raise UsageError("--output names the model itself", hint="choose another name")
+
+    from sardonyx import extract as cut
+    from sardonyx import inspect
+
+    with progress(not quiet) as report:
+        live = {} if source is None else _live(source, task, seed, inspect(model))
+        found = cut(
+            model,
+            module,
+            destination,
+            call=call,
+            exact=exact,
+            force=force,
+            verify=verify,
+            seed=seed,
+            threads=threads,
+            progress=report,
+            **live,
+        )
+    style = style_for(sys.stdout)
+    if as_json:
+        put_json(found.to_json())
+    elif quiet:
+        put(extraction_sentence(found, style) + "\n")
+    else:
+        put(render_extraction(found, View(style, verbose)))
+    return 0
+
+
+def _beside(model: Path, module: str) -> Path:
+    """Beside the model, named for the module."""
+    from sardonyx.extraction import path_of
+
+    name = re.sub(r"[^\w.-]+", "_", path_of(model, module)) or "whole"
+    return model.parent / f"{model.stem}.{name}.onnx"
+
+
+def _live(source: str, task: str | None, seed: int, file: Inspection) -> dict[str, Any]:
+    """The live model and inputs that fit both it and the file."""
+    from sardonyx.source.fitting import FileInput, fitting_example
+    from sardonyx.source.resolve import resolve
+
+    found = resolve(source, task=task, seed=seed)
+    if found.args is not None or found.kwargs is not None:
+        return {"live": found.module, "args": found.args or (), "kwargs": found.kwargs or {}}
+    ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
+    example = fitting_example(found.module, ports, seed=seed)
+    return {"live": found.module, "args": example.args, "kwargs": example.kwargs}
