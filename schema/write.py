@@ -14,6 +14,7 @@ SCHEMAS = {
     "run.schema.json": record.json_schema,
     "inspection.schema.json": inspection.json_schema,
     "module.schema.json": inspection.module_json_schema,
+    "extraction.schema.json": record.extraction_schema,
     "dag.schema.json": module_graphs.json_schema,
 }
 HERE = Path(__file__).parent
