@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from sardonyx import ledger
-from sardonyx.errors import VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.graph import extract as cutting
 from sardonyx.graph import io, origins
 from sardonyx.graph.inspector import inspect
@@ -117,8 +117,12 @@ def path_of(source: Source, module: str) -> str:
 
 
 def _path(whole: Tagged, wanted: str) -> str:
-    everywhere = merge(origins.origins(node) for scope in scopes(whole.model) for node in scope.graph)
-    return find_module(whole.hierarchy, map(module_of, sorted(everywhere)), wanted)
+    """A module that runs is meant first; one that never does is found too, to say so."""
+    running = sorted(merge(origins.origins(node) for scope in scopes(whole.model) for node in scope.graph))
+    try:
+        return find_module(whole.hierarchy, running, wanted)
+    except UsageError:
+        return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
 
 
 def _proof(

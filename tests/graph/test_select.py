@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sardonyx.errors import UsageError
 from sardonyx.graph.select import find_module, find_modules
-from sardonyx.provenance import Hierarchy, Reading
+from sardonyx.provenance import Hierarchy, ModuleTable, Reading
 
 CLASSES = {
     "": "bert.BertModel",
@@ -80,3 +80,19 @@ def test_several_where_one_is_needed_are_listed() -> None:
 def test_a_name_in_full_is_never_read_as_a_glob(paths: list[str]) -> None:
     for path in paths:
         assert find_modules(Hierarchy(), paths, path) == [path]
+
+
+def test_calls_are_no_part_of_a_name() -> None:
+    assert find_modules(Hierarchy(), ["twice.lin", "twice@1.lin"], "twice.*") == ["twice.lin"]
+
+
+def test_a_module_answers_to_all_its_names() -> None:
+    table = ModuleTable.of({"a": "m.A", "b": "m.A"}, {"b": "a", "c": "a"}, include_torch_nn=False)
+    assert find_modules(Hierarchy((), table), ["b"], "c") == ["b"]
+    assert find_modules(Hierarchy((), table), ["a"], "b") == ["a"]
+
+
+def test_torch_modules_are_found_by_their_class() -> None:
+    assert find_modules(HIERARCHY, OWNERS, "/BertModel/**/Linear") == [
+        f"encoder.layer.{index}.attn.query" for index in range(2)
+    ]

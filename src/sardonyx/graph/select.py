@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from sardonyx.errors import UsageError
-from sardonyx.provenance import ROOT, Hierarchy
+from sardonyx.provenance import ROOT, Hierarchy, module_of
 
 _SHOWN = 5  # names in a hint
 
@@ -20,7 +20,8 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     """The instance paths that `wanted` names, in the order of `paths`, modules above them included.
 
     A name in full stands before a glob. `*` and `?` stay within one part of a path or tag, `**` crosses parts. A tag
-    names the topmost module that has it: those of `torch.nn` below share the tag of the module they belong to.
+    names the topmost module that has it: those of `torch.nn` below share the tag of the module they belong to, and have
+    one of their own that goes down to their class. A module with several names answers to all of them.
 
     Raises:
         UsageError: where nothing has that name.
@@ -28,8 +29,9 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     known = _with_ancestors(paths)
     if wanted.strip("/") == ROOT:
         return [ROOT]
-    if wanted in known:
-        return [wanted]
+    for name in (wanted, *_other_names(hierarchy, wanted)):
+        if name in known:
+            return [name]
     tags = _tagged(hierarchy, known)
     slashed = "/" + wanted.strip("/")
     if slashed in tags:
@@ -57,10 +59,16 @@ def find_module(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> str:
     return found[0]
 
 
+def _other_names(hierarchy: Hierarchy, path: str) -> list[str]:
+    """All names of the module that goes by this one."""
+    first = hierarchy.aliases.get(path, path)
+    return [first, *(other for other, name in hierarchy.aliases.items() if name == first)]
+
+
 def _with_ancestors(paths: Iterable[str]) -> dict[str, None]:
     """All paths and the modules above them, each after those above it."""
     known: dict[str, None] = {ROOT: None}
-    for path in paths:
+    for path in map(module_of, paths):
         if path in known:
             continue
         parts = path.split(".")
@@ -69,10 +77,12 @@ def _with_ancestors(paths: Iterable[str]) -> dict[str, None]:
 
 
 def _tagged(hierarchy: Hierarchy, known: Iterable[str]) -> dict[str, str]:
-    """The topmost path of every tag."""
+    """The topmost path of every tag, then of those that go down to torch's own modules."""
     tops: dict[str, str] = {}
-    for path in sorted(known, key=lambda path: path.count(".") + bool(path)):
-        tops.setdefault(hierarchy.tag(path), path)
+    ordered = sorted(known, key=lambda path: path.count(".") + bool(path))
+    for deep in (False, True):
+        for path in ordered:
+            tops.setdefault(hierarchy.tag(path, torch_nn=deep), path)
     return tops
 
 

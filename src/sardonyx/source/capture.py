@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from sardonyx.errors import UsageError
 from sardonyx.runtime import Array
+from sardonyx.source.engine import to_array
 from sardonyx.source.examples import run
 from sardonyx.source.structure import Flat, named_arguments
 
@@ -87,14 +87,4 @@ def _copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[
 
 
 def _arrays(value: object) -> dict[str, Array]:
-    return {leaf.name: as_array(leaf.tensor) for leaf in Flat(value).leaves}
-
-
-def as_array(tensor: torch.Tensor) -> Array:
-    """A copy of a tensor's numbers, also of types that numpy has no name for."""
-    plain = tensor.detach().cpu().clone()
-    if plain.dtype is not torch.bfloat16:
-        return plain.numpy()
-    import ml_dtypes
-
-    return plain.view(torch.int16).numpy().view(np.dtype(ml_dtypes.bfloat16))
+    return {leaf.name: to_array(leaf.tensor.clone()) for leaf in Flat(value).leaves}
