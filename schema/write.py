@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sardonyx import inspection, module_graphs, record
+from sardonyx import comparison, export_record, inspection, module_graphs, record
 
 SCHEMAS = {
     "run.schema.json": record.json_schema,
+    "export.schema.json": export_record.json_schema,
     "inspection.schema.json": inspection.json_schema,
     "module.schema.json": inspection.module_json_schema,
     "extraction.schema.json": record.extraction_schema,
     "dag.schema.json": module_graphs.json_schema,
+    "comparison.schema.json": comparison.json_schema,
 }
 HERE = Path(__file__).parent
 PLACES = (HERE, HERE.parent / "src" / "sardonyx" / "schemas")

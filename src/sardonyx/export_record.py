@@ -34,10 +34,8 @@ class ExampleInput:
     dynamic: dict[int, str]  # axis -> name of the dim
 
     def __str__(self) -> str:
-        """As it is written on the command line, dynamic dims by name."""
-        names = {axis: f"{dim}=" for axis, dim in self.dynamic.items()}
-        dims = ",".join(f"{names.get(axis, '')}{size}" for axis, size in enumerate(self.shape))
-        return f"{self.name}={self.dtype}[{dims}]"
+        """As it is written on the command line."""
+        return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from sardonyx.source.examples import Example, derive
 from sardonyx.source.identity import state_sha256
 from sardonyx.source.past import with_past as continued
 from sardonyx.source.prepare import prepared
+from sardonyx.source.resolve import Resolved, resolve
 from sardonyx.source.specs import DynamicRequest, Spec, resolve_axes
 from sardonyx.source.symbols import Axes
 from sardonyx.source.traced import Exporter, TagStyle
@@ -63,11 +65,12 @@ class _Clock:
 
 
 def export(
-    module: nn.Module,
+    source: nn.Module | str,
     inputs: Inputs = None,
     output: str | Path | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
+    task: str | None = None,
     exporter: Exporter = "dynamo",
     dynamic: Dims = None,
     with_past: bool = False,
@@ -77,7 +80,6 @@ def export(
     keep_stack_traces: bool = False,
     verify: bool = True,
     optimize: bool = False,
-    label: str | None = None,
     seed: int = 0,
     threads: int | None = None,
     force: bool = False,
@@ -87,11 +89,13 @@ def export(
     """Export a module to ONNX, tell every node its module, and prove the result against the module.
 
     Args:
-        module: any module; it is run in eval mode and left as it was.
-        inputs: example inputs: a tensor, positional ones, or a mapping by name; derived where None, and where the
-            mapping gives specifications to draw by.
+        source: any module, which is run in eval mode and left as it was; or where one comes from, as the command line
+            takes it (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`).
+        inputs: example inputs: a tensor, positional ones, or a mapping by name. Where None they are derived, and where
+            the mapping holds specifications or numpy arrays, those that it lacks are.
         output: where to write the result; nothing is written where None.
         kwargs: keyword inputs beside positional ones.
+        task: which head a Hugging Face model gets.
         exporter: torch.export ("dynamo") or the tracer ("torchscript").
         dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
         with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
@@ -101,7 +105,6 @@ def export(
         keep_stack_traces: keep all of torch's metadata, which names files of this machine.
         verify: compare with the module on the example and on drawn inputs.
         optimize: optimize the result, with proof.
-        label: what the record calls the module.
         seed: of what is drawn.
         threads: of the runtime.
         force: overwrite an existing output.
@@ -119,9 +122,13 @@ def export(
         io.check_free(os.fspath(output), force=force)
     clock = _Clock(progress or (lambda _phase, _fraction: None))
     style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
-    with prepared(module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with clock.phase("model"):
+        resolved = Resolved(source, None, None, type(source).__name__) if isinstance(source, nn.Module) else None
+        resolved = resolved or resolve(str(source), task=task, seed=seed)
+    with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
-            example = _example(plain, inputs, kwargs, seed=seed, with_past=with_past)
+            example = _example(plain, resolved, inputs, kwargs, seed)
+            example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
             axes, found = _axes(call, dynamic)
         with clock.phase("export"):
@@ -134,7 +141,7 @@ def export(
             status="done",
             environment=ledger.environment(),
             options={"exporter": exporter, "opset": opset, "with_past": with_past, "seed": seed, "optimize": optimize},
-            module=_identified(plain, label, hashed=verify),
+            module=_identified(plain, resolved.label, hashed=verify),
             inputs=tuple(_input(name, tensor, axes) for name, tensor in zip(call.inputs, call.tensors, strict=True)),
             outputs=tuple(call.outputs),
             result=result,
@@ -210,19 +217,20 @@ class _Job:
 
 
 def _example(
-    module: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None, *, seed: int, with_past: bool
+    module: nn.Module, resolved: Resolved, inputs: Inputs, kwargs: Mapping[str, Any] | None, seed: int
 ) -> Example:
-    """The user's example inputs, or ones found by asking the module."""
-    if inputs is None and not kwargs:
-        example = derive(module, seed=seed)
-    elif isinstance(inputs, Mapping) and any(isinstance(value, Spec) for value in inputs.values()):
-        example = derive(module, given=dict(inputs), seed=seed)
-    elif isinstance(inputs, Mapping):
-        example = Example((), {**inputs, **(kwargs or {})})
-    else:
+    """The user's example inputs, those that came with the source, or ones found by asking the module."""
+    if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
+        values = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in inputs.items()}  # pyright: ignore
+        return derive(module, given=values, seed=seed)
+    if isinstance(inputs, Mapping):
+        return Example((), {**inputs, **(kwargs or {})})
+    if inputs is not None or kwargs:
         args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
-        example = Example(args, dict(kwargs or {}))
-    return continued(module, example) if with_past else example
+        return Example(args, dict(kwargs or {}))
+    if resolved.args is not None or resolved.kwargs is not None:
+        return Example(resolved.args or (), resolved.kwargs or {})
+    return derive(module, seed=seed)
 
 
 def _axes(call: Call, dynamic: Dims) -> tuple[Axes, tuple[str, ...]]:
@@ -238,10 +246,10 @@ def _axes(call: Call, dynamic: Dims) -> tuple[Axes, tuple[str, ...]]:
     return {name: {**found.axes.get(name, {}), **named.get(name, {})} for name in leaves}, found.notes
 
 
-def _identified(module: nn.Module, label: str | None, *, hashed: bool) -> SourceModule:
+def _identified(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
     kind = type(module)
     return SourceModule(
-        label=label or kind.__name__,
+        label=label,
         class_name=f"{kind.__module__}.{kind.__qualname__}",
         modules=sum(1 for _ in module.modules()),
         parameters=sum(parameter.numel() for parameter in module.parameters()),

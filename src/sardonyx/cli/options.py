@@ -35,6 +35,12 @@ Module = Annotated[
     str | None,
     typer.Option("--module", "-m", metavar="NAME", help="Only this module: a tag, an instance path, or a glob."),
 ]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        "--depth", metavar="N", min=0, help="Levels of the module tree; -v shows all. [default: as many as read well]"
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.")]
@@ -60,3 +66,6 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
     """Refuse two options that contradict each other."""
     if first_given and second_given:
         raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")
+
+
+Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the record as JSON.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sardonyx.inspection import Coverage, Inspection, Module, OpUse, Port, Weight
+from sardonyx.inspection import Coverage, Inspection, Module, OpUse, Port, RootNode, Weight
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
@@ -179,8 +179,11 @@ def _tied(found: Inspection, view: View) -> list[str]:
 
 
 def _root_nodes(found: Inspection, view: View) -> list[str]:
-    if not view.verbose or not found.root_nodes:
-        return []
+    return root_table(found.root_nodes, view) if view.verbose else []
+
+
+def root_table(nodes: Iterable[RootNode], view: View) -> list[str]:
+    """Nodes that no module could be found for, and why."""
     columns = (text_column("node"), text_column("operator"), text_column("why"))
-    lines = [Line((words.name(n.name), words.name(n.op_type), words.visible(n.reason))) for n in found.root_nodes]
-    return [view.style.strong("Nodes at the root"), *table(columns, lines, view.style)]
+    lines = [Line((words.name(n.name), words.name(n.op_type), words.visible(n.reason))) for n in nodes]
+    return [view.style.strong("Nodes at the root"), *table(columns, lines, view.style)] if lines else []

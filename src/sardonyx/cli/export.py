@@ -1,0 +1,166 @@
+"""`sardonyx export`: a PyTorch model as ONNX, every node with its module, proven."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from sardonyx.cli import files, options
+from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.options import reject_both
+from sardonyx.report.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from sardonyx.export_record import Export
+
+SUMMARY = "Export a PyTorch model to ONNX with its modules visible."
+HELP = """\b
+Example:
+  sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
+  sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
+  sardonyx export model.py:build -o model.onnx --input x=float32[2,3,224,224]
+
+SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
+file.py:factory, a function that returns a module, or a module and its example inputs.
+
+Example inputs are derived from the model's signature and config, shown, and can be given. Every node of the file says
+which module made it. The graph is compared with PyTorch on the example and on drawn inputs before it is written.
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed.
+"""
+
+
+class ExporterName(StrEnum):
+    """Which of torch's exporters."""
+
+    DYNAMO = "dynamo"
+    TORCHSCRIPT = "torchscript"
+
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Where the model comes from.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: model.onnx here]")
+]
+Task = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TASK", help="Head of a Hugging Face model: text-classification, …, or a class."),
+]
+ExporterOption = Annotated[
+    ExporterName, typer.Option("--exporter", help="dynamo: torch.export; torchscript: the tracer.")
+]
+InputSpec = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=DTYPE[DIMS]", help="Type and sizes of one example input. Repeatable."),
+]
+InputFile = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="Example inputs by name, written by numpy.savez."),
+]
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option("--dynamic", metavar="NAME:AXIS=DIM|auto", help="A dim to leave open; auto finds them. Repeatable."),
+]
+WithPast = Annotated[bool, typer.Option("--with-past", help="A decoder's cache becomes inputs and outputs.")]
+Opset = Annotated[int | None, typer.Option("--opset", metavar="N", min=7, help="[default: the exporter's own]")]
+TorchNN = Annotated[bool, typer.Option("--include-torch-nn", help="Tags go down to Linear, LayerNorm, …")]
+Attributes = Annotated[bool, typer.Option("--tag-attributes", help="Write tags as node attributes as well.")]
+Compact = Annotated[
+    bool,
+    typer.Option(
+        "--compact/--keep-stack-traces", help="Drop or keep torch's own metadata, which names files of this machine."
+    ),
+]
+Optimize = Annotated[bool, typer.Option("--optimize", help="Optimize the result, with proof.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Compare with PyTorch before writing.")]
+External = Annotated[
+    bool | None,
+    typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: by size]"),
+]
+
+
+def export(
+    source: Source,
+    output: Output = None,
+    force: options.Force = False,
+    task: Task = None,
+    exporter: ExporterOption = ExporterName.DYNAMO,
+    input_specs: InputSpec = None,
+    input_file: InputFile = None,
+    dynamic: Dynamic = None,
+    with_past: WithPast = False,
+    opset: Opset = None,
+    include_torch_nn: TorchNN = False,
+    tag_attributes: Attributes = False,
+    compact: Compact = True,
+    optimize: Optimize = False,
+    verify: Verify = True,
+    external: External = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    record: options.Record = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Resolve the source, run the public verb and show its Export."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
+    destination = output or Path("model.onnx")
+    files.check_free(destination, record, force=force)
+
+    from sardonyx.source.specs import parse_dynamic, parse_inputs, read_arrays
+
+    request = parse_dynamic(dynamic or ())
+    given: Mapping[str, Any] = parse_inputs(input_specs or ())
+    if input_file is not None:
+        given = read_arrays(input_file)
+    with progress(not quiet) as report:
+        if report is not None:
+            report("loading torch and the model", None)
+        from sardonyx import export as run_export
+
+        made = run_export(
+            source,
+            given or None,
+            destination,
+            task=task,
+            exporter=exporter.value,
+            dynamic=request,
+            with_past=with_past,
+            opset=opset,
+            include_torch_nn=include_torch_nn,
+            tag_attributes=tag_attributes,
+            keep_stack_traces=not compact,
+            optimize=optimize,
+            verify=verify,
+            external=external,
+            seed=seed,
+            threads=threads,
+            force=force,
+            progress=report,
+        )
+    if record is not None:
+        files.write_whole(record, msgspec.json.format(made.to_json(), indent=2) + b"\n", force=force)
+    _show(made, as_json=as_json, quiet=quiet, verbose=verbose)
+    return 0
+
+
+def _show(made: Export, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    from sardonyx.report.export import export_sentence, render_export
+
+    style = style_for(sys.stdout)
+    if as_json:
+        put_json(made.to_json())
+    elif quiet:
+        put(export_sentence(made, style) + "\n")
+    else:
+        put(render_export(made, View(style, verbose)))
