@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from sardonyx.exporting import export as export
     from sardonyx.extraction import extract as extract
     from sardonyx.graph.dag import dag as dag
+    from sardonyx.graph.diff import compare as compare
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.proof import verify as verify
 
 _VERBS = {
+    "compare": "sardonyx.graph.diff",
     "dag": "sardonyx.graph.dag",
     "export": "sardonyx.exporting",
     "extract": "sardonyx.extraction",
@@ -27,7 +29,7 @@ _VERBS = {
     "verify": "sardonyx.proof",
 }
 
-__all__ = ["dag", "export", "extract", "inspect", "optimize", "verify"]
+__all__ = ["compare", "dag", "export", "extract", "inspect", "optimize", "verify"]
 
 
 def __getattr__(name: str) -> Any:

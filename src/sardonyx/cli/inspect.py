@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
@@ -32,18 +29,11 @@ Weights are not read, nothing is run.
 Exit: 0 done, 1 failed, 2 usage.
 """
 
-Depth = Annotated[
-    int | None,
-    typer.Option(
-        "--depth", metavar="N", min=0, help="Levels of the module tree; -v shows all. [default: as many as read well]"
-    ),
-]
-
 
 def inspect(
     model: options.Model,
     module: options.Module = None,
-    depth: Depth = None,
+    depth: options.Depth = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,

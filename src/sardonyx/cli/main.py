@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli import dag, demo, extract, inspect, optimize, passes, verify
+from sardonyx.cli import compare, dag, demo, export, extract, inspect, optimize, passes, verify
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
 from sardonyx.errors import SardonyxError, UsageError
 
@@ -36,11 +36,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb, module in (
+    ("export", export),
     ("optimize", optimize),
     ("verify", verify),
     ("inspect", inspect),
     ("extract", extract),
     ("dag", dag),
+    ("compare", compare),
     ("passes", passes),
     ("demo", demo),
 ):

@@ -12,15 +12,21 @@ import onnx_ir as ir
 from sardonyx.graph.tensors import FileTensor
 from sardonyx.module_graphs import AttributeValue, BodyValue, Scalar, TensorValue
 
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 FEW = 16  # elements of a tensor that are written out
 
 
-def attributes_of(node: ir.Node, names: Mapping[ir.Node, str]) -> dict[str, AttributeValue]:
-    """Every attribute of a node; `names` are those of the nodes inside its bodies."""
-    return {name: _value(attribute, names) for name, attribute in node.attributes.items()}
+def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> dict[str, AttributeValue]:
+    """Every attribute of a node; `names` are those of the nodes inside its bodies, left out where there are none."""
+    return {
+        name: attribute_value(attribute, names)
+        for name, attribute in node.attributes.items()
+        if names is not None or attribute.type not in _BODIES
+    }
 
 
-def _value(attribute: ir.Attr, names: Mapping[ir.Node, str]) -> AttributeValue:
+def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = None) -> AttributeValue:
+    """One attribute; of a body, the names of its nodes."""
     if attribute.is_ref():
         return f"attribute {attribute.ref_attr_name} of the function"
     match attribute.type:
@@ -46,8 +52,8 @@ def _value(attribute: ir.Attr, names: Mapping[ir.Node, str]) -> AttributeValue:
             return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never a weight
 
 
-def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str]) -> tuple[str, ...]:
-    return tuple(names[node] for graph in graphs for node in graph)
+def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> tuple[str, ...]:
+    return tuple(names[node] for graph in graphs for node in graph) if names is not None else ()
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:

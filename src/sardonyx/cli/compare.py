@@ -1,0 +1,59 @@
+"""`sardonyx compare`: two models side by side, module by module."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli import options
+from sardonyx.cli.console import put, put_json, style_for
+from sardonyx.cli.options import reject_both
+from sardonyx.report.comparison import comparison_sentence, render_comparison
+from sardonyx.report.view import View
+
+SUMMARY = "Show how two models differ, module by module."
+HELP = """\b
+Example:
+  sardonyx compare model.onnx small.onnx
+  sardonyx compare torchscript.onnx dynamo.onnx --depth 3
+  sardonyx compare model.onnx small.onnx --json | jq '.moved[].after'
+
+Which operators were added, removed, moved to another module, or got other attributes. Nodes with the same names belong
+together, others by module, operator and order. Wiring and weights are not compared: `sardonyx verify` says whether two
+models compute the same.
+
+Exit: 0 done, 1 failed, or different with --exit-code, 2 usage.
+"""
+
+First = Annotated[Path, typer.Argument(metavar="FIRST", help="An ONNX file.", show_default=False)]
+Second = Annotated[Path, typer.Argument(metavar="SECOND", help="An ONNX file.", show_default=False)]
+ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit 1 if the two differ.")]
+
+
+def compare(
+    first: First,
+    second: Second,
+    depth: options.Depth = None,
+    exit_code: ExitCode = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb and show its Comparison."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+
+    from sardonyx import compare as look
+
+    found = look(first, second)
+    style = style_for(sys.stdout)
+    if as_json:
+        put_json(found.to_json())
+    elif quiet:
+        put(style.strong(comparison_sentence(found)) + "\n")
+    else:
+        put(render_comparison(found, View(style, verbose, depth)))
+    return int(exit_code and not found.same)

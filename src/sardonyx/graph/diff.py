@@ -1,0 +1,184 @@
+"""Two models side by side, module by module: what was added, removed, moved to another module, or changed.
+
+Wiring and weights are not compared: whether two models compute the same is for `verify` to say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.comparison import Comparison, ModuleDifference, OpRef, Pair, Side
+from sardonyx.graph.alignment import Alignment, Op, align
+from sardonyx.graph.attributes import attribute_value, attributes_of
+from sardonyx.graph.origins import owner
+from sardonyx.graph.scopes import is_constant, label, scopes
+from sardonyx.graph.tagged import Source, Tagged, tagged
+from sardonyx.module_graphs import AttributeValue, TensorValue
+from sardonyx.provenance import ROOT, Hierarchy, is_within, lowest_common, module_of
+from sardonyx.record import OpCount
+
+
+def compare(before: Source, after: Source) -> Comparison:
+    """Align two models: a raw and an optimized file, two exports of one module, two versions of a model."""
+    sides = (_read(tagged(before)), _read(tagged(after)))
+    left, right = _unwrapped(*sides)
+    found = align(list(left.ops), list(right.ops))
+    pairs = [
+        Pair(_ref(old), _ref(new), tuple(_changes(left.ops[old], right.ops[new])) + _retyped(old, new))
+        for old, new in found.pairs
+    ]
+    moved = tuple(pair for pair in pairs if pair.before.module != pair.after.module)
+    changed = tuple(pair for pair in pairs if pair.what)
+    return Comparison(
+        before=left.side,
+        after=right.side,
+        ops=_op_counts(left, right),
+        modules=_modules(left, right, found, changed),
+        only_before=_only_in(left, right),
+        only_after=_only_in(right, left),
+        added=tuple(map(_ref, found.added)),
+        removed=tuple(map(_ref, found.removed)),
+        moved=moved,
+        changed=changed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of one side: which operator it is, in which version, and with which attributes."""
+
+    domain: str
+    op_type: str
+    version: int
+    attributes: Mapping[str, AttributeValue]  # bodies are compared node by node, and left out here
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        """An attribute, its default where it is left out."""
+        if name in self.attributes:
+            return self.attributes[name]
+        return _defaults(self.op_type, self.domain, self.version).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    side: Side
+    ops: Mapping[Op, _Node]
+    hierarchy: Hierarchy
+
+    def tag(self, path: str) -> str:
+        """The tag of a module by the path it is compared under."""
+        return self.hierarchy.tag(".".join(filter(None, (self.side.wrapper, path))))
+
+
+def _read(found: Tagged) -> _Side:
+    ops: dict[Op, _Node] = {}
+    constants = initializers = 0
+    for scope in scopes(found.model):
+        initializers += len(scope.graph.initializers)
+        for node in scope.graph:
+            if is_constant(node):
+                constants += 1
+                continue
+            known = _Node(node.domain, node.op_type, scope.opsets.get(node.domain, 0), attributes_of(node))
+            kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+            ops[Op(label(node), kind, module_of(owner(node)), len(ops), repr(known.attributes))] = known
+    return _Side(Side(found.name, len(ops), constants, initializers), ops, found.hierarchy)
+
+
+def _unwrapped(left: _Side, right: _Side) -> tuple[_Side, _Side]:
+    """Both sides, one of them without a module around everything, if more of their modules have the same path then."""
+    options = [(left, right), (_without_wrapper(left), right), (left, _without_wrapper(right))]
+    return max(options, key=lambda pair: len(_paths(pair[0]) & _paths(pair[1])))
+
+
+def _without_wrapper(side: _Side) -> _Side:
+    wrapper = lowest_common(op.module for op in side.ops)
+    if wrapper == ROOT:
+        return side
+    ops = {replace(op, module=op.module.removeprefix(wrapper).removeprefix(".")): node for op, node in side.ops.items()}
+    return _Side(replace(side.side, wrapper=wrapper), ops, side.hierarchy)
+
+
+def _paths(side: _Side) -> set[str]:
+    return {op.module for op in side.ops}
+
+
+def _ref(op: Op) -> OpRef:
+    return OpRef(op.name, op.op_type, op.module)
+
+
+def _retyped(old: Op, new: Op) -> tuple[str, ...]:
+    return () if old.op_type == new.op_type else (f"operator: {old.op_type} → {new.op_type}",)
+
+
+def _changes(old: _Node, new: _Node) -> Iterator[str]:
+    """Attributes that differ."""
+    if (old.domain, old.op_type) != (new.domain, new.op_type):
+        return
+    for name in dict.fromkeys((*old.attributes, *new.attributes)):
+        was, now = old.attribute(name), new.attribute(name)
+        if was != now:
+            yield f"{name}: {_shown(was)} → {_shown(now)}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeValue]:
+    """What an operator's attributes are where they are left out."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    known = (ir.from_proto(each.default_value) for each in schema.attributes.values() if each.default_value.name)
+    return {attribute.name: attribute_value(attribute) for attribute in known}
+
+
+def _shown(value: AttributeValue | None) -> str:
+    if isinstance(value, TensorValue):
+        return f"{value.dtype}{list(value.shape)}" + ("" if value.value is None else f" {list(value.value)}")
+    return "none" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+def _op_counts(left: _Side, right: _Side) -> tuple[OpCount, ...]:
+    before, after = (Counter(op.op_type for op in side.ops) for side in (left, right))
+    names = sorted(before | after, key=lambda name: (-before[name], name))
+    return tuple(OpCount(name, before[name], after[name]) for name in names)
+
+
+def _modules(left: _Side, right: _Side, found: Alignment, changed: Iterable[Pair]) -> tuple[ModuleDifference, ...]:
+    counters = (
+        Counter(op.module for op in left.ops),
+        Counter(op.module for op in right.ops),
+        Counter(op.module for op in found.added),
+        Counter(op.module for op in found.removed),
+        Counter(pair.after.module for pair in changed),
+        Counter(new.module for old, new in found.pairs if old.module != new.module),
+    )
+    known = {above for path in counters[1] for above in _with_ancestors(path)}
+    paths = dict.fromkeys(above for counter in counters[:2] for path in counter for above in _with_ancestors(path))
+    return tuple(
+        ModuleDifference(path, (right if path in known else left).tag(path), *(counter[path] for counter in counters))
+        for path in paths
+    )
+
+
+def _only_in(side: _Side, other: _Side) -> tuple[str, ...]:
+    """The topmost modules that run something on one side only."""
+    there = {above for path in _paths(other) for above in _with_ancestors(path)}
+    tops: list[str] = []
+    for path in sorted(_paths(side) - there):
+        missing = next(above for above in _with_ancestors(path) if above not in there)
+        if not tops or not is_within(missing, tops[-1]):
+            tops.append(missing)
+    return tuple(tops)
+
+
+def _with_ancestors(path: str) -> Iterator[str]:
+    """A module and those around it, from the model down."""
+    parts = path.split(".") if path else []
+    return (".".join(parts[:depth]) for depth in range(len(parts) + 1))
