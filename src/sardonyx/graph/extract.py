@@ -235,7 +235,7 @@ def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], model: ir.Model, fac
     """Give every value of the new boundary its type and shape."""
     declared = {*model.graph.inputs, *model.graph.outputs}
     for value, copy in boundary:
-        if value in declared:
+        if value in declared and value.shape is not None:
             continue
         if facts is None:
             facts = Facts(model)
