@@ -30,8 +30,8 @@ class LiveTree:
         everything = cast("Iterable[tuple[str, torch.nn.Module]]", root.named_modules(remove_duplicate=False))
         for path, module in everything:
             self._names[module].append(path)
-        self._calls: dict[tuple[str, str], list[Hashable]] = defaultdict(list)
-        self._known: dict[tuple[Step, ...], str] = {}
+        self._calls: dict[str, list[Hashable]] = defaultdict(list)
+        self._known: dict[tuple[Step, ...], _Place] = {(): _Place(ROOT, ROOT)}
 
     def hierarchy(self, *, include_torch_nn: bool = False) -> Hierarchy:
         """The table of all modules, from which tags follow."""
@@ -46,41 +46,46 @@ class LiveTree:
     def path(self, chain: Sequence[Step]) -> str:
         """The path of the last module of a chain of calls, by the names that the callers know it under.
 
-        A module with several names is called by the one that lies below its caller. The second and later calls under
-        the same caller are marked.
+        A module goes by the name that lies below its nearest caller. Where a caller already ran it, the second and
+        later calls are marked; a module that calls itself is called once more where it was called first.
         """
-        key = tuple(chain)
-        if key not in self._known:
-            self._known[key] = self._path(key)
-        return self._known[key]
+        return self._place(tuple(chain)).path
 
-    def _path(self, chain: tuple[Step, ...]) -> str:
-        if not chain:
-            return ROOT
-        above = self.path(chain[:-1])
+    def _place(self, chain: tuple[Step, ...]) -> _Place:
+        if chain not in self._known:
+            self._known[chain] = self._find(chain)
+        return self._known[chain]
+
+    def _find(self, chain: tuple[Step, ...]) -> _Place:
         step = chain[-1]
         if step.module is self.root:
-            return ROOT
-        caller = self._plain(chain[:-1])
-        plain = self._name(step.module, caller)
-        inside = is_within(plain, caller)
-        calls = self._calls[above if inside else ROOT, plain]
+            return _Place(ROOT, ROOT)
+        above, name = self._caller(chain[:-1], step.module)
+        tail = name[len(above.name) :].lstrip(".")
+        path = f"{above.path}.{tail}" if above.path else tail
+        calls = self._calls[path]
         if step.call not in calls:
             calls.append(step.call)
         place = calls.index(step.call)
-        tail = plain[len(caller) :].lstrip(".") if inside else plain
-        marked = f"{tail}@{place}" if place else tail
-        return f"{above}.{marked}" if inside and above else marked
+        return _Place(f"{path}@{place}" if place else path, name)
 
-    def _plain(self, chain: tuple[Step, ...]) -> str:
-        plain = ROOT
-        for step in chain:
-            plain = self._name(step.module, plain)
-        return plain
-
-    def _name(self, module: torch.nn.Module, caller: str) -> str:
+    def _caller(self, chain: tuple[Step, ...], module: torch.nn.Module) -> tuple[_Place, str]:
+        """The nearest module on the way that holds the called one, and what it is called there."""
         names = self._names[module]
-        return next((name for name in names if is_within(name, caller)), names[0])
+        for length in range(len(chain), 0, -1):
+            above = self._place(chain[:length])
+            for name in names:
+                if name != above.name and is_within(name, above.name):
+                    return above, name
+        return self._known[()], names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a call is: its path with the calls marked, and the name of its module."""
+
+    path: str
+    name: str
 
 
 def _qualified(module: torch.nn.Module) -> str:
