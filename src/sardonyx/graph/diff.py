@@ -20,7 +20,7 @@ from sardonyx.graph.origins import owner
 from sardonyx.graph.scopes import is_constant, label, scopes
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.module_graphs import AttributeValue, TensorValue
-from sardonyx.provenance import ROOT, Hierarchy, is_within, lowest_common, module_of
+from sardonyx.provenance import Hierarchy, is_within, lowest_common, module_of
 from sardonyx.record import OpCount
 
 
@@ -92,15 +92,19 @@ def _read(found: Tagged) -> _Side:
 
 
 def _unwrapped(left: _Side, right: _Side) -> tuple[_Side, _Side]:
-    """Both sides, one of them without a module around everything, if more of their modules have the same path then."""
-    options = [(left, right), (_without_wrapper(left), right), (left, _without_wrapper(right))]
+    """Both sides, one of them without modules around everything, if more of their modules have the same path then."""
+    options = [(left, right)]
+    options += [(_without(left, wrapper), right) for wrapper in _wrappers(left)]
+    options += [(left, _without(right, wrapper)) for wrapper in _wrappers(right)]
     return max(options, key=lambda pair: len(_paths(pair[0]) & _paths(pair[1])))
 
 
-def _without_wrapper(side: _Side) -> _Side:
-    wrapper = lowest_common(op.module for op in side.ops)
-    if wrapper == ROOT:
-        return side
+def _wrappers(side: _Side) -> list[str]:
+    """The modules that everything lies in; a few, for a file may nest as deep as it likes."""
+    return list(_with_ancestors(lowest_common(op.module for op in side.ops)))[1:5]
+
+
+def _without(side: _Side, wrapper: str) -> _Side:
     ops = {replace(op, module=op.module.removeprefix(wrapper).removeprefix(".")): node for op, node in side.ops.items()}
     return _Side(replace(side.side, wrapper=wrapper), ops, side.hierarchy)
 
@@ -140,8 +144,10 @@ def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, Attribute
 
 def _shown(value: AttributeValue | None) -> str:
     if isinstance(value, TensorValue):
-        return f"{value.dtype}{list(value.shape)}" + ("" if value.value is None else f" {list(value.value)}")
-    return "none" if value is None else str(list(value) if isinstance(value, tuple) else value)
+        return f"{value.dtype}{list(value.shape)}" + ("" if value.value is None else f" {_shown(value.value)}")
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return f"{value:.7g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _op_counts(left: _Side, right: _Side) -> tuple[OpCount, ...]:
