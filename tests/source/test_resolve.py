@@ -149,10 +149,15 @@ def test_a_catalogue_builds_by_name_without_weights(package: str, monkeypatch: p
         asked.append(options)
         return nn.BatchNorm2d(3).train()
 
+    def builder(name: str) -> Any:
+        def build(*, weights: Any = "some", weights_backbone: Any = "some", progress: bool = True) -> None: ...
+
+        return build
+
     def names() -> list[str]:
         return ["resnet50", "resnet18", "swin_t"]
 
-    catalogue = SimpleNamespace(list_models=names, get_model=make, create_model=make)
+    catalogue = SimpleNamespace(list_models=names, get_model=make, create_model=make, get_model_builder=builder)
     catalogue.models = catalogue
     monkeypatch.setitem(sys.modules, package, catalogue)
     module = resolve(f"{package}:resnet50").module
@@ -160,7 +165,8 @@ def test_a_catalogue_builds_by_name_without_weights(package: str, monkeypatch: p
     assert not module.training
     assert module.running_mean is not None
     assert module.running_mean.any()
-    assert asked == [{"weights": None} if package == "torchvision" else {"pretrained": False}]
+    nothing = {"weights": None, "weights_backbone": None} if package == "torchvision" else {"pretrained": False}
+    assert asked == [nothing]
     with pytest.raises(UsageError, match="no model 'resnet5'") as caught:
         resolve(f"{package}:resnet5")
     assert "resnet50" in (caught.value.hint or "")

@@ -23,6 +23,7 @@ from sardonyx.proof.noise import disturbed
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
+from sardonyx.source.specs import read_arrays
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -125,7 +126,8 @@ class Oracle:
         every = self._reference_answers() + (self._more_answers() if accuracy is Accuracy.EXACT else [])
         subject = Subject(candidate)
         failures = interface_changes(self._subject.model, subject.model)
-        judge = Judge([v.name or "" for v in self._subject.model.graph.outputs], accuracy, self._random)
+        names = [v.name or "" for v in self._subject.model.graph.outputs]
+        judge = Judge(names, accuracy, self._random, exported=self._live is not None)
         trials: list[Trial] = []
         engine, refusal = self._open_like_reference(subject)
         if engine is None:
@@ -294,7 +296,7 @@ def _given_feeds(given: Given, inputs: Inputs) -> list[Mapping[str, Value]]:
     if given is None:
         return []
     if isinstance(given, (str, Path)):
-        feeds: list[Mapping[str, Value]] = [_read_npz(Path(given))]
+        feeds: list[Mapping[str, Value]] = [dict(read_arrays(Path(given)))]
     else:
         feeds = [given] if isinstance(given, Mapping) else list(given)
     for one in feeds:
@@ -302,11 +304,3 @@ def _given_feeds(given: Given, inputs: Inputs) -> list[Mapping[str, Value]]:
         if missing:
             raise UsageError(f"the given inputs lack '{missing[0]}'", hint=f"needed: {', '.join(inputs.required)}")
     return feeds
-
-
-def _read_npz(path: Path) -> dict[str, Value]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"cannot read inputs from {path}: {error}", hint="write them with numpy.savez") from error

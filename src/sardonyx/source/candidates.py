@@ -19,7 +19,7 @@ _LARGE_STRIDE = 4  # what shrinks its input this much is made for large pictures
 _LINE_SIZES = (64, 1000, 4000, 16000, *_ANY_SIZES)
 _VOLUME_SIZES = ((16, 32, 32), (8, 112, 112), (16, 64, 64))
 _WAVE_SIZES = (4000, 16000, 48000)
-_MOST_FRAMES = 100
+_FEW_FRAMES = 100
 
 
 class Role(StrEnum):
@@ -130,10 +130,10 @@ def _first_channels(facts: Facts) -> int:
 
 
 def _features(facts: Facts) -> Iterator[tuple[int, int]]:
-    """Spectrogram frames: a front end may halve them before the positions that the config counts."""
+    """Spectrogram frames, few first; a front end may halve them before the positions that the config counts."""
     bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
     lengths = [2 * positions, positions, 4 * positions] if positions else []
-    for frames in (*lengths, facts.count("mel frames") or _MOST_FRAMES):
+    for frames in (_FEW_FRAMES, *lengths, facts.count("mel frames") or _FEW_FRAMES):
         yield bins, frames
         yield frames, bins
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ def build_torchvision(name: str, *, seed: int) -> nn.Module:
     """`torchvision:NAME`."""
     models = _package("torchvision").models
     _require_known(name, models.list_models(), "torchvision")
+    options = inspect.signature(models.get_model_builder(name)).parameters
+    bare = {option: None for option in ("weights", "weights_backbone") if option in options}
     with quietly(), seeded(seed):
-        return randomize(models.get_model(name, weights=None), seed)
+        return randomize(models.get_model(name, **bare), seed)
 
 
 def build_timm(name: str, *, seed: int) -> nn.Module:
