@@ -206,16 +206,15 @@ def _build(
     nodes = [node for node in flow.nodes if node in region.inside or node in region.repeated]
     read = dict.fromkeys(value for node in nodes for value in flow.reads[node])
     constants = [value for value in (*read, *region.outputs) if value.is_initializer()]
-    inputs = [*dict.fromkeys((*region.inputs, *(value for value in constants if value.is_graph_input())))]
     graph = ir.GraphView(
-        inputs,
+        region.inputs,
         region.outputs,
         nodes=nodes,
         initializers=list(dict.fromkeys(constants)),
         opset_imports=dict(model.opset_imports),
         name=".".join(filter(None, (model.graph.name, place))),
     ).clone()
-    _declare(zip((*inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), model, facts)
+    _declare(zip((*region.inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), model, facts)
     made = ir.Model(
         graph,
         ir_version=model.ir_version,

@@ -98,4 +98,3 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
         own = {*body.inputs, *body.initializers.values(), *(value for inner in body for value in inner.outputs)}
         for inner in body:
             yield from (value for value in _read(inner) if value not in own)
-        yield from (value for value in body.outputs if value not in own)
