@@ -19,13 +19,20 @@ def names() -> list[str]:
 
 def export(name: str, exporter: str, path: Path) -> None:
     """Write a small model's raw export ("torchscript" or "dynamo")."""
+    import zoo
+
+    zoo.export(*build(name), path, exporter)
+
+
+def build(name: str):
+    """A small model's live module with telling weights, and its named inputs."""
     import torch
 
     import zoo
 
     torch.manual_seed(0)
     model, inputs = _BUILDERS[name]()
-    zoo.export(zoo.ready(model), inputs, path, exporter)
+    return zoo.ready(model), inputs
 
 
 def _bert():

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sardonyx import ledger, pipeline
-from sardonyx.errors import VerificationFailed
+from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.export_record import ExampleInput, Export, SourceModule
 from sardonyx.graph import io
 from sardonyx.graph.inspector import inspect
@@ -39,7 +39,7 @@ from sardonyx.source.traced import Exporter, TagStyle
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
 Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
 Progress: TypeAlias = Callable[[str, float | None], None]
-_DRAWN_TRIALS = 2
+_DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def export(
         with clock.phase("export"):
             model, noted = traced.export(call, exporter, axes, opset, style)
         job = _Job(call, model, Path(folder) / "exported.onnx", seed, threads, clock)
-        verdict = job.prove() if verify else None
+        verdict = job.prove(axes) if verify else None
         run = job.optimize(output, force=force, external=external) if optimize else None
         result = run.result if run is not None else job.write(output, force=force, external=external, hashed=verify)
         return Exported(
@@ -167,11 +167,12 @@ class _Job:
             io.save(self._model, self._draft)
         return self._draft
 
-    def prove(self) -> Verdict:
+    def prove(self, axes: Axes) -> Verdict:
         """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
 
         Raises:
             VerificationFailed: where they disagree.
+            ModelError: where a dynamic dim could be tried at no other size than the example's.
         """
         with self._clock.phase("proof"):
             arrays = [to_array(tensor) for tensor in self._call.tensors]
@@ -189,6 +190,12 @@ class _Job:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
                 hint="try the other --exporter; a tracer keeps only the branch and the sizes it saw",
+            )
+        stiff = _seen_at_one_size(axes, verdict)
+        if stiff:
+            raise ModelError(
+                f"the dim '{stiff[0]}' cannot be shown to be dynamic: the module took no other size of those tried",
+                hint="leave it out of --dynamic, or --no-verify",
             )
         return verdict
 
@@ -244,6 +251,13 @@ def _axes(call: Call, dynamic: Dims) -> tuple[Axes, tuple[str, ...]]:
         return named, ()
     found = find_dynamic(call, leaves, longest=position_limit(call.module))
     return {name: {**found.axes.get(name, {}), **named.get(name, {})} for name in leaves}, found.notes
+
+
+def _seen_at_one_size(axes: Axes, verdict: Verdict) -> list[str]:
+    """Dynamic dims that no two trials had different sizes of."""
+    asked = dict.fromkeys(dim for spec in axes.values() for dim in spec.values() if dim.isidentifier())
+    sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in asked}
+    return [dim for dim, seen in sizes.items() if len(seen) == 1]
 
 
 def _identified(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:

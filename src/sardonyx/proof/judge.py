@@ -16,6 +16,8 @@ from sardonyx.runtime import Array, Value
 _FLOAT_DRAWS = 2  # their size is much the same from draw to draw
 _TIE_DRAWS = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
 
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+
 
 class Noise:
     """The reference's answers to one set of inputs, and what they become when every rounding is disturbed."""
@@ -63,7 +65,11 @@ class _Worst:
 class Judge:
     """Compares outputs of one accuracy class; random outputs by type and shape only."""
 
-    def __init__(self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str]) -> None:
+    def __init__(
+        self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str], *, exported: bool = False
+    ) -> None:
+        """Judge outputs of these names; with `exported` the reference is a module that the graph was exported from."""
+        self._exported = exported
         self._names = list(names)
         self._accuracy = accuracy
         self._random = random
@@ -119,10 +125,11 @@ class Judge:
         self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
     ) -> str | None:
         difference = float_difference(a, b)
-        allowed = limit(a.dtype, self._accuracy)
+        dtype = _SINGLE if self._exported and a.dtype == _DOUBLE else a.dtype  # ONNX attributes hold single precision
+        allowed = limit(dtype, self._accuracy)
         if not within(difference, allowed) and difference.pattern is None and self._accuracy is not Accuracy.EXACT:
             measured = noise()
-            allowed = limit(a.dtype, self._accuracy, measured.size(path) if measured is not None else None)
+            allowed = limit(dtype, self._accuracy, measured.size(path) if measured is not None else None)
         self._keep(index, difference, allowed)
         if within(difference, allowed):
             return None

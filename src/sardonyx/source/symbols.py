@@ -26,13 +26,13 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
     notes: list[str] = []
     for value in model.graph.inputs:
         for axis, name in axes.get(value.name or "", {}).items():
-            dim = value.shape[axis] if value.shape is not None else None
+            dim = _plain(value.shape[axis]) if value.shape is not None else None
             if isinstance(dim, int):
                 raise ModelError(
                     f"the dim {value.name}:{axis} ('{name}') cannot be dynamic: the model fixes it at {dim}",
                     hint="leave it out of --dynamic" + (", or give an example of size 2 or more" if dim < 2 else ""),
                 )
-            symbol = str(dim.value) if dim is not None else ""
+            symbol = dim or ""
             if not _SYMBOL.fullmatch(symbol):  # a formula of other dims, which have names of their own
                 continue
             if names.setdefault(symbol, name) != name:
@@ -65,7 +65,13 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
+def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
+    """A size, a formula of symbols, or nothing; torch writes a size it settled on late as a symbol."""
+    if isinstance(dim, int) or dim.value is None:
+        return dim if isinstance(dim, int) else None
+    return int(dim.value) if dim.value.isdecimal() else dim.value
+
+
 def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
-    if isinstance(dim, int):
-        return dim
-    return _SYMBOL.sub(lambda found: names.get(found[0], found[0]), dim.value) if dim.value is not None else None
+    plain = _plain(dim)
+    return _SYMBOL.sub(lambda found: names.get(found[0], found[0]), plain) if isinstance(plain, str) else plain

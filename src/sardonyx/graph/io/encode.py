@@ -31,8 +31,10 @@ Place = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
 
 def declared_by_default(value: ir.Value) -> bool:
     """Whether saving writes a value_info for the value of its own accord."""
-    if value.producer() is None or value.is_graph_output() or not value.name:
+    if value.is_graph_output() or not value.name:
         return False
+    if value.producer() is None:  # a tensor has no place for what its value says of itself
+        return value.is_initializer() and not value.is_graph_input() and bool(value.metadata_props)
     return bool(value.type is not None or value.shape is not None or value.metadata_props or value.doc_string)
 
 

@@ -1,0 +1,258 @@
+"""`sardonyx.export`: the proof against PyTorch, the record, what the file holds, and what it takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import models
+import sardonyx
+from sardonyx import provenance as p
+from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.export_record import Export
+from sardonyx.graph import io
+from sardonyx.runtime import Session
+from sardonyx.source.identity import state_sha256
+from sardonyx.source.specs import Spec
+
+EXPORTERS = ("dynamo", "torchscript")
+both = pytest.mark.parametrize("exporter", EXPORTERS)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(torch.relu(self.inner(x)) + x)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.blocks = nn.ModuleList([Block(8), Block(8)])
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = block(x)
+        return {"logits": self.head(x if scale is None else x * scale), "pooled": x.mean(1)}
+
+
+IDS = torch.tensor([[1, 5, 3], [19, 0, 7]])
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    net = Net()
+    for parameter in net.parameters():  # the tracer makes one weight of two that are equal
+        nn.init.normal_(parameter, 0.0, 0.3)
+    return net
+
+
+class Branching(nn.Module):
+    """Takes another way for other numbers, which a tracer cannot know."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.min() > 0 else x - 3
+
+
+class Baked(nn.Module):
+    """Computes with a size outside of torch, which a tracer takes for a constant."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / math.sqrt(x.shape[1])
+
+
+def test_a_branch_that_the_tracer_lost_fails_the_proof_and_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(VerificationFailed, match="does not compute what the module does") as failure:
+        sardonyx.export(Branching(), torch.ones(2, 3), tmp_path / "x.onnx", exporter="torchscript")
+    assert failure.value.exit_code == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_size_that_the_tracer_baked_in_fails_at_another_size(tmp_path: Path) -> None:
+    given = {"inputs": torch.randn(2, 5), "output": tmp_path / "x.onnx", "exporter": "torchscript"}
+    sardonyx.export(Baked(), **given)
+    with pytest.raises(VerificationFailed):
+        sardonyx.export(Baked(), **given, force=True, dynamic={"x": {1: "length"}})
+
+
+def test_control_flow_on_data_is_refused_in_one_line() -> None:
+    with pytest.raises(ModelError, match="torch cannot export the model") as refusal:
+        sardonyx.export(Branching(), torch.ones(2, 3))
+    assert "\n" not in refusal.value.message
+    assert "--exporter torchscript" in (refusal.value.hint or "")
+
+
+@both
+def test_the_file_computes_what_the_module_does(net: Net, exporter: str, tmp_path: Path) -> None:
+    made = sardonyx.export(net, IDS, tmp_path / "net.onnx", exporter=exporter, dynamic={"ids": {0: "batch", 1: "time"}})
+    assert made.verdict is not None
+    assert made.verdict.passed
+    assert {tuple(trial.dims.values()) for trial in made.verdict.trials if trial.dims} >= {(2, 7), (1, 16)}
+    ids = np.random.default_rng(0).integers(0, 20, (4, 9))
+    logits, pooled = Session(tmp_path / "net.onnx").run({"ids": ids})
+    with torch.no_grad():
+        truth = net.eval()(torch.as_tensor(ids))
+    np.testing.assert_allclose(logits, truth["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(pooled, truth["pooled"], rtol=1e-4, atol=1e-5)
+    assert made.outputs == ("logits", "pooled")
+
+
+@both
+def test_every_node_and_weight_is_placed(net: Net, exporter: str, tmp_path: Path) -> None:
+    made = sardonyx.export(net, IDS, tmp_path / "net.onnx", exporter=exporter)
+    proto = onnx.load(tmp_path / "net.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    tags = {_props(node)[p.MODULE_PATH] for node in proto.graph.node}
+    assert tags >= {"table", "blocks.0", "blocks.0.inner", "blocks.1.norm", "head", ""}
+    assert all(p.SOURCE_MODULE in _props(node) for node in proto.graph.node)
+    total = len(proto.graph.node)
+    assert (made.coverage.direct + made.coverage.inherited, made.coverage.root) == (total, 0)
+    values = io.load(tmp_path / "net.onnx").graph.initializers.values()
+    assert all(p.MODULE_PATH in value.metadata_props for value in values)
+    shared = [value.metadata_props[p.MODULE_PATHS] for value in values if p.MODULE_PATHS in value.metadata_props]
+    assert shared == ['["head", "table"]']
+    assert [sorted(weight.modules) for weight in made.tied] == [["head", "table"]]
+
+
+def test_the_record_ties_the_weights_to_the_files(net: Net, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    made = sardonyx.export(net, IDS, path, exporter="torchscript", optimize=True)
+    assert made.module.sha256 == state_sha256(net)
+    assert made.result.sha256 == io.sha256_of(path)
+    assert made.optimized is not None
+    assert made.optimized.verdict is not None
+    assert made.optimized.verdict.passed
+    assert made.optimized.source.sha256 not in (None, made.result.sha256)
+    assert made.optimized.after.nodes < made.optimized.before.nodes
+    again = Export.from_json(made.to_json())
+    assert again.to_json() == made.to_json()
+    with torch.no_grad():
+        net.head.weight[0, 0] += 1
+    assert state_sha256(net) != made.module.sha256
+
+
+@both
+def test_the_file_holds_nothing_of_this_machine_unless_asked(net: Net, exporter: str, tmp_path: Path) -> None:
+    home = os.fsencode(Path(torch.__file__).parents[1])
+    sardonyx.export(net, IDS, tmp_path / "a.onnx", exporter=exporter)
+    data = (tmp_path / "a.onnx").read_bytes()
+    assert home not in data
+    assert os.fsencode(Path(__file__).parent) not in data
+    assert b"stack_trace" not in data
+
+
+def test_stack_traces_can_be_kept(net: Net, tmp_path: Path) -> None:
+    sardonyx.export(net, IDS, tmp_path / "a.onnx", keep_stack_traces=True)
+    kept = [_props(node) for node in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert any("test_exporting.py" in props.get("pkg.torch.onnx.stack_trace", "") for props in kept)
+
+
+def test_tags_are_short(tmp_path: Path) -> None:
+    """What torch writes about a small BERT, against what we write instead."""
+    models.export("bert", "dynamo", tmp_path / "torch.onnx")
+    module, inputs = models.build("bert")
+    sardonyx.export(module, inputs, tmp_path / "ours.onnx", verify=False)
+    theirs, ours = (_metadata_bytes(tmp_path / f"{name}.onnx") for name in ("torch", "ours"))
+    assert ours <= 0.25 * theirs
+
+
+@both
+def test_tags_as_attributes_load_everywhere(net: Net, exporter: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    sardonyx.export(net, IDS, path, exporter=exporter, tag_attributes=True)
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto, full_check=True)
+    Session(path, optimize=True).run({"ids": IDS.numpy()})
+    named = {a.name for node in proto.graph.node for a in node.attribute}
+    assert {"__source_module", "__module_path"} <= named
+
+
+def test_tags_may_go_down_to_torchs_own_modules(net: Net) -> None:
+    made = sardonyx.export(net, IDS, exporter="torchscript", include_torch_nn=True, verify=False)
+    assert made.model is not None
+    tags = {node.metadata_props[p.SOURCE_MODULE] for node in made.model.graph}
+    assert {"/Net/Block.0/Linear", "/Net/Block.1/LayerNorm", "/Net/Embedding"} <= tags
+
+
+@pytest.mark.parametrize(
+    "inputs", [IDS, (IDS,), {"ids": IDS}, {"ids": IDS.numpy()}, {"ids": Spec("ids", "int64", (2, 3))}]
+)
+def test_example_inputs_come_in_many_forms(net: Net, inputs: object) -> None:
+    made = sardonyx.export(net, inputs, exporter="torchscript", verify=False)
+    assert [str(each) for each in made.inputs] == ["ids=int64[2,3]"]
+
+
+def test_keyword_inputs_beside_positional_ones(net: Net) -> None:
+    made = sardonyx.export(net, IDS, kwargs={"scale": torch.tensor(2.0)}, exporter="torchscript")
+    assert [each.name for each in made.inputs] == ["ids", "scale"]
+
+
+def test_the_module_is_left_as_it_was(net: Net) -> None:
+    net.train()
+    net.blocks[0].eval()
+    flags = [module.training for module in net.modules()]
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    for exporter in EXPORTERS:
+        sardonyx.export(net, IDS, exporter=exporter, verify=False)
+    assert [module.training for module in net.modules()] == flags
+    assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_types(exporter: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    made = sardonyx.export(
+        Block(4).to(dtype), torch.randn(2, 4, dtype=dtype), exporter=exporter, verify=dtype != torch.bfloat16
+    )
+    assert made.inputs[0].dtype == str(dtype).removeprefix("torch.")
+
+
+@both
+def test_dims_that_the_model_fixes_are_refused_with_their_size(exporter: str) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 6) + torch.ones(2, 6)
+
+    fixed, unproven = "x:0 ('batch') cannot be dynamic: the model fixes it at 2", "took no other size"
+    with pytest.raises(ModelError) as refusal:
+        sardonyx.export(Fixed(), torch.randn(2, 6), exporter=exporter, dynamic={"x": {0: "batch"}})
+    assert (fixed if exporter == "dynamo" else unproven) in refusal.value.message
+
+
+def test_unknown_names_and_existing_files_are_refused_before_any_work(net: Net, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no input 'idz'"):
+        sardonyx.export(net, IDS, dynamic={"idz": {0: "batch"}})
+    with pytest.raises(UsageError, match="no axis 5"):
+        sardonyx.export(net, IDS, dynamic={"ids": {5: "batch"}})
+    (tmp_path / "net.onnx").write_text("mine")
+    with pytest.raises(OutputError):
+        sardonyx.export(net, IDS, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").read_text() == "mine"
+
+
+def _props(thing: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in thing.metadata_props}
+
+
+def _metadata_bytes(path: Path) -> int:
+    nodes = onnx.load(path).graph.node
+    return sum(len(entry.key) + len(entry.value) for node in nodes for entry in node.metadata_props)
