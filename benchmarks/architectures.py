@@ -9,11 +9,13 @@ be mistaken for each other are alike where the architecture lets us choose.
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +23,9 @@ from torch import nn
 import handmade
 import zoo
 from sardonyx.demo import SEED, bert_tiny
+
+if TYPE_CHECKING:
+    from sardonyx.exporting import Exported
 
 BATCH, LENGTH, PADDED, PAST = 2, 11, 7, 5
 
@@ -174,6 +179,7 @@ def whisper() -> Case:
     sizes |= {"d_model": 48, "vocab_size": 96, "max_source_positions": 30, "max_target_positions": 20}
     special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 2)
     inputs = {"input_features": torch.randn(BATCH, 80, 60), "decoder_input_ids": torch.randint(3, 96, (BATCH, 6))}
+    inputs["decoder_attention_mask"] = padding(6, kept=4)
     return pretrained("WhisperModel", "WhisperConfig", {**sizes, **special, "use_cache": False}, **inputs)
 
 
@@ -281,6 +287,14 @@ ARCHITECTURES: dict[str, Callable[[], Case]] = {
     "transformer-encoder": transformer_encoder,
     "lstm": lambda: Case(handmade.Tagger(), (tokens(),)),
 }
+
+
+def export(case: Case, path: Path, exporter: str, *, verify: bool = True) -> Exported:
+    """Export a case through the public verb, on inputs of its own: caches grow in place."""
+    from sardonyx.exporting import export as verb  # here, since most of what builds a case exports nothing
+
+    args, kwargs = copy.deepcopy((case.args, dict(case.kwargs)))
+    return verb(case.module, args, path, kwargs=kwargs, exporter=exporter, dynamic=case.dynamic, verify=verify)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
