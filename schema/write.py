@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from sardonyx import comparison, export_record, inspection, module_graphs, record
+from sardonyx.graph import adoption
 
 SCHEMAS = {
     "run.schema.json": record.json_schema,
@@ -18,6 +19,7 @@ SCHEMAS = {
     "extraction.schema.json": record.extraction_schema,
     "dag.schema.json": module_graphs.json_schema,
     "comparison.schema.json": comparison.json_schema,
+    "adoption.schema.json": adoption.json_schema,
 }
 HERE = Path(__file__).parent
 PLACES = (HERE, HERE.parent / "src" / "sardonyx" / "schemas")

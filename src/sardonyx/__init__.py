@@ -13,6 +13,7 @@ from sardonyx import collector
 if TYPE_CHECKING:
     from sardonyx.exporting import export as export
     from sardonyx.extraction import extract as extract
+    from sardonyx.graph.adoption import adopt as adopt
     from sardonyx.graph.dag import dag as dag
     from sardonyx.graph.diff import compare as compare
     from sardonyx.graph.inspector import inspect as inspect
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.proof import verify as verify
 
 _VERBS = {
+    "adopt": "sardonyx.graph.adoption",
     "compare": "sardonyx.graph.diff",
     "dag": "sardonyx.graph.dag",
     "export": "sardonyx.exporting",
@@ -29,7 +31,7 @@ _VERBS = {
     "verify": "sardonyx.proof",
 }
 
-__all__ = ["compare", "dag", "export", "extract", "inspect", "optimize", "verify"]
+__all__ = ["adopt", "compare", "dag", "export", "extract", "inspect", "optimize", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli import compare, dag, demo, export, extract, inspect, optimize, passes, verify
+from sardonyx.cli import adopt, compare, dag, demo, export, extract, inspect, optimize, passes, verify
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
 from sardonyx.errors import SardonyxError, UsageError
 
@@ -42,6 +42,7 @@ for verb, module in (
     ("inspect", inspect),
     ("extract", extract),
     ("dag", dag),
+    ("adopt", adopt),
     ("compare", compare),
     ("passes", passes),
     ("demo", demo),

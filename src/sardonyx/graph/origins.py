@@ -19,6 +19,7 @@ from sardonyx.record import How
 _ORIGINS = "sardonyx.origins"
 _MERGED = "sardonyx.merged"
 _HOW = "sardonyx.how"
+_EVIDENCE = "sardonyx.evidence"
 
 
 def origins(thing: ir.Node | ir.Value) -> p.Origins:
@@ -36,6 +37,12 @@ def how(node: ir.Node) -> How:
     """How a node's module was found."""
     store = cast("UserDict[str, How]", node.meta)
     return store.data.get(_HOW, How.DIRECT)
+
+
+def evidence(node: ir.Node) -> p.Evidence | None:
+    """What told where a node comes from when it was read; None where nothing about the node itself did."""
+    store = cast("UserDict[str, p.Evidence]", node.meta)
+    return store.data.get(_EVIDENCE)
 
 
 def reason(node: ir.Node) -> str:
@@ -85,13 +92,15 @@ def attach(model: ir.Model) -> p.Hierarchy:
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
-            armour.take_off(node)
+            bared = armour.take_off(node)
             reading = p.read_metadata(node.metadata_props) or _from_name(node)
             if reading is None:
                 set_origins(node, inherited, How.INHERITED if inherited else How.ROOT)
                 continue
             readings.append(reading)
-            known = known or bool(reading.origins)
+            if reading.origins:
+                known = True
+                node.meta[_EVIDENCE] = p.Evidence.ATTRIBUTES if bared else reading.evidence
             set_origins(node, reading.origins, reading.how if reading.origins else How.ROOT)
         for value in scope.graph.initializers.values():
             if (reading := p.read_metadata(value.metadata_props)) is not None:
@@ -103,13 +112,16 @@ def attach(model: ir.Model) -> p.Hierarchy:
         for scope in scopes(model):
             for node in scope.graph:
                 set_origins(node, frozenset({label(node).replace(".", "_")}))
+                node.meta[_EVIDENCE] = p.Evidence.NAMES
     return p.Hierarchy(readings, p.ModuleTable.from_json(model.metadata_props.get(p.MODULES)))
 
 
 def _from_name(node: ir.Node) -> p.Reading | None:
     """What a scoped name says; a constant at the top was put there by the exporter, whatever it is for."""
     found = p.read_scoped_name(node.name or "")
-    return None if found is None or (is_constant(node) and found == frozenset({p.ROOT})) else p.Reading(found)
+    if found is None or (is_constant(node) and found == frozenset({p.ROOT})):
+        return None
+    return p.Reading(found, evidence=p.Evidence.SCOPES)
 
 
 def inherit(model: ir.Model) -> None:
@@ -142,7 +154,7 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
                 _rename_space(node, own, hierarchy)
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)))
-            armour.put_on(node)
+            armour.put_on(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
             users = p.merge([origins(value), *(origins(user) for user in value.consumers())])
             _replace_tags(value.metadata_props, hierarchy.metadata(users))

@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from sardonyx.provenance.paths import UNKNOWN, Origins
 from sardonyx.record import How
@@ -27,6 +28,16 @@ CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # torch's word for a node it lost the module of
 
 
+class Evidence(StrEnum):
+    """What in a file told where a node comes from."""
+
+    TAGS = "tags"  # Sardonyx's own
+    ATTRIBUTES = "attributes"  # the same, where a tool kept attributes and dropped metadata
+    TORCH = "torch metadata"
+    SCOPES = "scoped names"
+    NAMES = "node names"  # nothing else in the whole file
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one node's metadata says: its origins, how they were found, and what it teaches about modules."""
@@ -35,6 +46,7 @@ class Reading:
     classes: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> qualified class
     tags: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> primary tag
     how: How = How.DIRECT
+    evidence: Evidence = Evidence.TAGS
 
 
 def read_metadata(props: Mapping[str, str]) -> Reading | None:
@@ -45,7 +57,8 @@ def read_metadata(props: Mapping[str, str]) -> Reading | None:
         return _tagged(props, classes)
     if scopes:
         modules = _literal(scopes)[:-1]  # the last entry is the fx node, not a module
-        return Reading(UNKNOWN if _NO_MODULE in modules else frozenset(modules[-1:]), classes)
+        lost = _NO_MODULE in modules
+        return Reading(UNKNOWN if lost else frozenset(modules[-1:]), classes, evidence=Evidence.TORCH)
     return None
 
 

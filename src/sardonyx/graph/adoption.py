@@ -1,0 +1,108 @@
+"""`sardonyx.adopt`: a file that another tool wrote, with every node's module written down the way we write it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+import msgspec
+import onnx_ir as ir
+
+from sardonyx.graph import armour, io, origins
+from sardonyx.graph.census import Census, coverage
+from sardonyx.graph.scopes import label
+from sardonyx.graph.tagged import Source, tagged
+from sardonyx.inspection import Coverage, RootNode
+from sardonyx.provenance import Evidence, module_of
+from sardonyx.record import How
+
+ADOPTION_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What a file said about its modules, and how far that went."""
+
+    source: str  # its path, or its name where it came from memory
+    output: str | None  # None: nothing was written
+    nodes: int  # Constants included
+    modules: int  # that own nodes
+    coverage: Coverage
+    evidence: dict[str, int]  # what told, and how many nodes it told of; the others inherited, or count to the model
+    root_nodes: tuple[RootNode, ...]
+    attributes: bool  # the tags were written as node attributes too
+    schema_version: int = field(default=ADOPTION_VERSION)
+
+    def to_json(self) -> bytes:
+        """The record as JSON, whatever a subclass carries beside it."""
+        return msgspec.json.encode({each.name: getattr(self, each.name) for each in fields(Adoption)})
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """A record read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
+@dataclass(frozen=True)
+class Adopted(Adoption):
+    """An Adoption together with the tagged model."""
+
+    model: ir.Model | None = None
+
+
+def adopt(
+    source: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    tag_attributes: bool = False,
+    force: bool = False,
+) -> Adopted:
+    """Write the tags of a model that came without: from torch's metadata, scoped names, or attributes that came back.
+
+    Args:
+        source: a path, a ModelProto or an onnx-ir Model; never changed.
+        output: where to write the result; nothing is written where None.
+        tag_attributes: write the tags as node attributes too, for tools that drop metadata.
+        force: overwrite an existing output.
+
+    Returns:
+        What was found, with the model as `.model`.
+    """
+    if output is not None:
+        io.check_free(os.fspath(output), force=force)
+    found = tagged(source)
+    nodes = Census.of(found.model).nodes
+    for node in nodes:
+        if tag_attributes:
+            armour.order(node)
+        if origins.evidence(node) is Evidence.NAMES:  # a name to go by, but no module
+            origins.set_origins(node, origins.origins(node), How.ROOT)
+    origins.write(found.model, found.hierarchy)
+    if output is not None:
+        io.save(found.model, output, force=force)
+    told = Counter(kind for node in nodes if (kind := origins.evidence(node)) is not None)
+    return Adopted(
+        source=found.name,
+        output=None if output is None else os.fspath(output),
+        nodes=len(nodes),
+        modules=len({module_of(origins.owner(node)) for node in nodes}),
+        coverage=coverage(nodes),
+        evidence={kind.value: count for kind, count in told.most_common()},
+        root_nodes=tuple(
+            RootNode(label(node), node.op_type, _reason(node)) for node in nodes if origins.how(node) is How.ROOT
+        ),
+        attributes=any(map(armour.is_worn, nodes)),
+        model=found.model,
+    )
+
+
+def _reason(node: ir.Node) -> str:
+    by_name = origins.evidence(node) is Evidence.NAMES
+    return "nothing in the file tells of modules" if by_name else origins.reason(node)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of an Adoption."""
+    return msgspec.json.schema(Adoption)
