@@ -119,7 +119,7 @@ def test_plain_modules_are_asked_by_their_layers(module: nn.Module, expected: di
 
 
 def test_values_tell() -> None:
-    module = resolve(f"hf-config:BertModel?{BERT},pad_token_id=7,eos_token_id=9").module
+    module = resolve(f"hf-config:BertModel?{BERT},vocab_size=12,pad_token_id=7,eos_token_id=9").module
     kwargs = derive(module).kwargs
     ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
     assert mask.sum(1).tolist() == [11, 8]
@@ -127,7 +127,7 @@ def test_values_tell() -> None:
     assert not (ids[mask.bool()] == 7).any()
     assert (ids[0, 10], ids[1, 7]) == (9, 9)
     assert (ids == 9).sum() == 2
-    assert ids.unique().numel() > 10
+    assert ids.unique().numel() > 6
     assert set(kwargs["token_type_ids"].unique().tolist()) == {0, 1}
     assert kwargs["use_cache"] is False
 
