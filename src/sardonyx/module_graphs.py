@@ -53,7 +53,7 @@ class Initializer(msgspec.Struct, frozen=True):
 
     dtype: str
     shape: tuple[int, ...]
-    tags: tuple[str, ...]  # of every module that reads it
+    tags: tuple[str, ...]  # of every module that reads it, also through a node it shares with others
     users: tuple[str, ...]  # the operations that read it
 
 

@@ -137,6 +137,10 @@ def test_what_modules_share_is_said_of_all_of_them() -> None:
     weight = found.initializers["w"]
     assert (weight.dtype, weight.shape) == ("float", (4, 4))
     assert (weight.tags, weight.users) == (("/Net/A", "/Net/B"), ("mm", "mm#2"))
+    model = _shared()
+    model.graph.node[2].input[1] = "w"  # the fused node alone
+    model.graph.node[1].input[1] = model.graph.node[3].input[1] = "x"
+    assert dag(model).initializers["w"].tags == ("/Net/A", "/Net/B")
 
 
 def test_one_module_is_cut_out_by_tag_path_or_glob() -> None:

@@ -14,7 +14,7 @@ from sardonyx.graph.origins import how, origins, owner
 from sardonyx.graph.scopes import is_constant, label, scopes
 from sardonyx.graph.tagged import Source, tagged
 from sardonyx.module_graphs import HierarchyDag, Initializer, ModuleGraph, Operation
-from sardonyx.provenance import module_of
+from sardonyx.provenance import ROOT, module_of
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
@@ -123,7 +123,8 @@ class _Writer:
             tensor = value.const_value
             if tensor is None or not (everything or any(user in operations for user in users)):
                 continue
-            tags = dict.fromkeys(self._operations[user].tags[0] for user in users)
+            reading = [path for user in value.consumers() for path in sorted(origins(user)) or [ROOT]]
+            tags = dict.fromkeys(self._layout.chain(path)[-1] for path in (*reading, *sorted(origins(value))))
             shape = tuple(int(dim) for dim in tensor.shape.numpy())
             weights[self._name(value)] = Initializer(dtype_name(tensor.dtype), shape, tuple(tags), tuple(users))
         return weights
