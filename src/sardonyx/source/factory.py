@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import sys
 import traceback
@@ -43,8 +42,7 @@ def call_factory(path: Path, name: str) -> tuple[nn.Module, tuple[Any, ...] | No
 
 def _load(path: Path) -> ModuleType:
     """Run the file under a name of its own, so that it neither hides nor replaces an installed module."""
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    spec = importlib.util.spec_from_file_location(f"_sardonyx_source_{digest}", path)
+    spec = importlib.util.spec_from_file_location(f"sardonyx_source.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file", hint="write file.py:factory")
     script = importlib.util.module_from_spec(spec)
