@@ -163,6 +163,14 @@ def test_a_random_value_is_drawn_once_outside() -> None:
     assert cut(model(nodes), "m").inputs == ("x", "r")
 
 
+def test_a_constant_that_others_read_is_no_output() -> None:
+    nodes = [node("Constant", "", "one", "m", value_float=1.0), node("Add", "x one", "a", "m")]
+    assert cut(model([*nodes, node("Mul", "a one", "y", "n")]), "m").outputs == ("a",)
+    made = cut(model([*nodes, node("Mul", "a one", "y", "n")]), "n")
+    assert (made.inputs, op_types(made)) == (("a",), ["Constant", "Mul"])
+    assert cut(model([nodes[0], node("Mul", "x one", "y", "n")]), "m").outputs == ("one",)
+
+
 def test_a_constant_that_callers_may_override_stays_one() -> None:
     proto = model(CHAIN, w=W)
     proto.graph.input.append(helper.make_tensor_value_info("w", F, [4]))

@@ -15,7 +15,7 @@ from sardonyx.errors import ModelError, UsageError
 from sardonyx.graph.facts import Dim, Facts
 from sardonyx.graph.flow import Flow, is_fixed
 from sardonyx.graph.origins import write
-from sardonyx.graph.scopes import bodies, label
+from sardonyx.graph.scopes import bodies, is_constant, label
 from sardonyx.provenance import ROOT, Hierarchy, is_within, lowest_common, module_of
 
 _MADE_UP = "unk__"  # how onnx's inference names sizes that nobody named
@@ -147,11 +147,11 @@ def _inside(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
 
 
 def _bounded(flow: Flow, inside: frozenset[ir.Node]) -> _Region:
-    """What the nodes need from elsewhere, and what of theirs is needed there."""
+    """What the nodes need from elsewhere, and what of theirs is needed there; a constant is needed from nobody."""
     ordered = [node for node in flow.nodes if node in inside]
-    made = {output for node in ordered for output in node.outputs}
+    made = dict.fromkeys(output for node in ordered for output in node.outputs)
     needed = dict.fromkeys(value for node in ordered for value in flow.reads[node] if value not in made)
-    had = made | {value for value in needed if not flow.is_size(value)}
+    had = {*made, *(value for value in needed if not flow.is_size(value))}
     repeated: set[ir.Node] = set()
     inputs: list[ir.Value] = []
     for value in needed:
@@ -162,9 +162,10 @@ def _bounded(flow: Flow, inside: frozenset[ir.Node]) -> _Region:
             had.add(value)
             inputs.append(value)
         repeated |= chain or set()
-    outputs = [value for node in ordered for value in node.outputs if _leaves(flow, value, inside, repeated)]
-    ends = [value for node in ordered for value in node.outputs if value.name and not flow.readers.get(value)]
-    return _Region(inside, frozenset(repeated), tuple(inputs), tuple(outputs or ends))
+    results = [value for node in ordered if not is_constant(node) for value in node.outputs if value.name]
+    outputs = [value for value in results if _leaves(flow, value, inside, repeated)]
+    ends = [value for value in results if not flow.readers.get(value)]
+    return _Region(inside, frozenset(repeated), tuple(inputs), tuple(outputs or ends or made))
 
 
 def _chain(flow: Flow, value: ir.Value, had: set[ir.Value]) -> set[ir.Node] | None:
