@@ -1,11 +1,13 @@
 """Are the tags true? Every exported value is joined with the eager run that made it; both must name one module.
 
     python benchmarks/truth.py [NAME ...] --exporter dynamo|torchscript
+    python benchmarks/truth.py [NAME ...] --structure
 
 The ONNX file runs with runtime optimizations off and every intermediate value exposed. A value that both sides have
 (shape, kind and all elements) is evidence: the node's owner must be the module that executed one of the operations
 with that value; a node that inherited its tag must sit at or above it. Values that many operations could have made
 (constants, masks, a handful of elements, results that are an operand unchanged) are no evidence and are not counted.
+`--structure` needs no values: it counts the operations of every module, in the eager run and in torch.export's graph.
 """
 
 from __future__ import annotations
@@ -198,7 +200,7 @@ def structure(case: architectures.Case) -> tuple[int, Counter[str], Counter[str]
     """Operations by module in the eager run and in torch.export's graph: how many both have, and what only one has."""
 
     def count(traced: Iterable[tracer.Traced]) -> Counter[str]:
-        return Counter(f"{one.op} in {' = '.join(sorted(one.modules))}" for one in traced if _telling(one.value))
+        return Counter(f"{one.op} in {' = '.join(sorted(one.modules))}" for one in traced)
 
     eager = count(tracer.trace(case.module, case.args, case.kwargs))
     graph = count(tracer.trace_graph(case.module, case.args, case.kwargs))
@@ -227,7 +229,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=list(architectures.ARCHITECTURES))
     parser.add_argument("--exporter", choices=("dynamo", "torchscript"), default="dynamo")
+    parser.add_argument("--structure", action="store_true")
     options = parser.parse_args(arguments)
+    if options.structure:
+        return _compare_structures(options.names)
     print("| " + " | ".join(TITLES) + " |\n|---" + "|--:" * (len(TITLES) - 1) + "|")
     wrong: list[str] = []
     for name in options.names:
@@ -240,6 +245,17 @@ def main(arguments: list[str]) -> int:
         wrong += [f"{name}: {line}" for line in verdict.disagreements]
     print(*("", *wrong), sep="\n")
     return 1 if wrong else 0
+
+
+def _compare_structures(names: Sequence[str]) -> int:
+    print("| model | operations in the same module | only in the eager run | only in the graph |\n|---|--:|---|---|")
+    differ = False
+    for name in names:
+        both, eager, graph = structure(architectures.build(name))
+        listed = (", ".join(f"{count} × {what}" for what, count in only.items()) for only in (eager, graph))
+        print(f"| {name} | {both} | " + " | ".join(listed) + " |", flush=True)
+        differ |= bool(graph)  # what is only in the eager run looked at values, and left no trace
+    return 1 if differ else 0
 
 
 if __name__ == "__main__":
