@@ -100,11 +100,11 @@ class Hierarchy:
 
     def _tags_of(self, hidden: set[str]) -> dict[str, str]:
         """Path -> class-path tag of every module whose class is known, unique among siblings."""
-        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        groups: dict[tuple[str | None, str], list[str]] = defaultdict(list)
         shown = self._classes.keys() - hidden
         parents = {path: nearest(path.rpartition(".")[0], shown) if path != ROOT else None for path in shown}
         for path in shown:
-            groups[parents[path] or ROOT, _short(self._classes[path])].append(path)
+            groups[parents[path], _short(self._classes[path])].append(path)
         steps: dict[str, str] = {}
         for (_, kind), members in groups.items():
             keys = _shortest_keys(members)

@@ -37,7 +37,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         )
     model: ir.Model = program.model
     _place(model, program.exported_program, tree)
-    _rename_parameters(model)
+    _rename_parameters(model, tree.root)
     ranges = {str(symbol): (found.lower, found.upper) for symbol, found in captured.range_constraints.items()}
     return model, symbols.settle(model, axes, ranges)
 
@@ -72,12 +72,18 @@ def _path(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | None
             return None
         if name:
             steps.append(Step(module, key))
-    return tree.path(steps)
+    return tree.path(steps) if steps else None  # none: what the adapter does around the module
 
 
-def _rename_parameters(model: ir.Model) -> None:
-    """Parameters go by the names they have in the module."""
+def _rename_parameters(model: ir.Model, root: torch.nn.Module) -> None:
+    """Parameters go by the names they have in the module; one that has several goes by the first."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    everything: Any = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
+    for name, tensor in everything:
+        names[f"{INNER}.{name}"] = first.setdefault(id(tensor), name)
     for value in list(model.graph.initializers.values()):
         name = cast(str, value.name)
-        if name.startswith(f"{INNER}.") and name[len(INNER) + 1 :] not in model.graph.initializers:
-            value.name = name[len(INNER) + 1 :]
+        plain = names.get(name, name.removeprefix(f"{INNER}."))
+        if plain not in model.graph.initializers:
+            value.name = plain

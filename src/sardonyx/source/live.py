@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import cast
 import torch
 
 from sardonyx.provenance import ROOT, Hierarchy, ModuleTable, is_within
+
+_LIKE_A_CALL = re.compile(r"@(?=\d+(\.|$))")  # in a module's own name, where it would read as the number of a call
 
 
 @dataclass(frozen=True, slots=True, eq=True)
@@ -29,7 +32,7 @@ class LiveTree:
         self._names: dict[torch.nn.Module, list[str]] = defaultdict(list)
         everything = cast("Iterable[tuple[str, torch.nn.Module]]", root.named_modules(remove_duplicate=False))
         for path, module in everything:
-            self._names[module].append(path)
+            self._names[module].append(_LIKE_A_CALL.sub("%40", path))
         self._calls: dict[str, list[Hashable]] = defaultdict(list)
         self._known: dict[tuple[Step, ...], _Place] = {(): _Place(ROOT, ROOT)}
 

@@ -11,9 +11,9 @@ import re
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 import torch
@@ -28,7 +28,7 @@ from sardonyx.source.live import LiveTree, Step
 from sardonyx.source.quiet import quietly
 from sardonyx.source.symbols import Axes
 
-_ENTRY = re.compile(r"/sardonyx(\d+)x(\d+)/([^/]+)")
+_ENTRY = "sardonyx"  # what our entries begin with, where no module is called so
 _DEFAULT_OPSET = 18
 
 
@@ -38,7 +38,8 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     adapter = Adapter(call)
     folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
     path = Path(folder.name) / "traced.onnx"
-    with quietly(), _scoped(modules):
+    entry = _entry(tree.root)
+    with quietly(), _scoped(modules, entry):
         torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
             adapter,
             call.tensors,
@@ -51,22 +52,31 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         )
     model = io.load(path)
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
-    _place(model, modules, tree)
-    _rename(model)
+    _place(model, modules, tree, entry)
+    _rename(model, entry)
     for value, name in zip(model.graph.outputs, call.outputs, strict=True):
         value.name = name
     return model, []
 
 
+def _entry(root: torch.nn.Module) -> str:
+    """A word that is in no module's name."""
+    names = "".join(name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", root.named_modules()))
+    word = _ENTRY
+    while word in names:
+        word += "y"
+    return word
+
+
 @contextlib.contextmanager
-def _scoped(modules: list[torch.nn.Module]) -> Generator[None]:
+def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
     """While tracing, push which module runs and for which time."""
     places = {module: place for place, module in enumerate(modules)}
     calls: Counter[torch.nn.Module] = Counter()
 
     def enter(module: torch.nn.Module, _args: object) -> None:
         if (state := _tracing()) is not None:
-            state.push_scope(f"Module::sardonyx{places[module]}x{calls[module]}")
+            state.push_scope(f"Module::{entry}{places[module]}x{calls[module]}")
             calls[module] += 1
 
     def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
@@ -86,32 +96,30 @@ def _tracing() -> Any:
     return torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]  # the tracer has no public face
 
 
-def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree) -> None:
+def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entry: str) -> None:
+    pattern = re.compile(rf"/{entry}(\d+)x(\d+)")
     for scope in scopes(model):
         for node in scope.graph:
-            entries = _ENTRY.findall(node.name or "")
-            steps = [Step(modules[int(place)], int(call)) for place, call, _ in entries]
+            entries = pattern.findall(node.name or "")
+            steps = [Step(modules[int(place)], int(call)) for place, call in entries]
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
 
 
-def _rename(model: ir.Model) -> None:
+def _rename(model: ir.Model, entry: str) -> None:
     """Take our entries out of all names again, and the module that held the model."""
+    ours = re.compile(rf"/{entry}0x\d+/{INNER}(?=/)|/{entry}\d+x\d+")
     taken: Counter[str] = Counter()
     for scope in scopes(model):
         for node in scope.graph:
-            node.name = _free(_plain(node.name or node.op_type), taken)
+            node.name = _free(ours.sub("", node.name or node.op_type), taken)
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
-                    value.name = _free(_plain(value.name), taken)
+                    value.name = _free(ours.sub("", value.name), taken)
     for value in list(model.graph.initializers.values()):
         value.name = (value.name or "").removeprefix(f"{INNER}.")
-
-
-def _plain(name: str) -> str:
-    return _ENTRY.sub(lambda entry: "" if entry[1] == "0" else f"/{entry[3]}", name)
 
 
 def _free(name: str, taken: Counter[str]) -> str:
