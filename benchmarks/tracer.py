@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Traced:
 
     op: str
     modules: frozenset[str]  # every name of the instance that executed it
+    calls: frozenset[str]  # the same, marked where a module on the way was in its second or later call: `twice@1.lin`
     value: np.ndarray
     passes_through: bool  # the result is one of the operands unchanged: an exporter may leave such an operation out
 
@@ -72,6 +73,15 @@ class _Walk(torch.fx.Interpreter):
             return super().run_node(n)
 
 
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """One execution of one instance."""
+
+    module: nn.Module
+    paths: Mapping[str, str]  # each name of the instance -> the same with its calls marked
+    called: Counter[nn.Module] = field(default_factory=Counter)  # how often it has called each other one so far
+
+
 class _Log(TorchDispatchMode):
     """The stack of executing instances, and what was computed while each was on top."""
 
@@ -80,24 +90,39 @@ class _Log(TorchDispatchMode):
         self._names: dict[nn.Module, set[str]] = defaultdict(set)
         for name, each in root.named_modules(remove_duplicate=False):
             self._names[each].add(name)
-        self._stack: list[nn.Module] = []
+        self._stack = [_Frame(root, {"": ""})]
+        self._strangers: Counter[nn.Module] = Counter()
         self.traced: list[Traced] = []
 
     @contextlib.contextmanager
     def inside(self, module: nn.Module) -> Iterator[None]:
-        """As if a module were running."""
-        self._stack.append(module)
+        """As if a module were running, which call of it unknown."""
+        self._stack.append(_Frame(module, {name: name for name in self._names[module]}))
         yield
         self._stack.pop()
+
+    def _enter(self, module: nn.Module) -> None:
+        above = self._stack[-1]
+        marked = {
+            name: f"{path}.{name[len(caller) :].lstrip('.')}".lstrip(".")
+            for name in self._names[module]
+            for caller, path in above.paths.items()
+            if not caller or name.startswith(f"{caller}.")
+        }
+        calls = above.called if marked else self._strangers  # called by someone who does not hold it
+        mark = f"@{calls[module]}" if calls[module] and self._names[module] != {""} else ""
+        calls[module] += 1
+        paths = marked or {name: name for name in self._names[module]}
+        self._stack.append(_Frame(module, {name: path + mark for name, path in paths.items()}))
 
     def watch(self, module: nn.Module) -> Iterator[Any]:
         """Keep the stack while a module runs."""
 
         def enter(entered: nn.Module, _args: Any) -> None:
-            self._stack.append(entered)
+            self._enter(entered)
 
         def leave(left: nn.Module, _args: Any, _output: Any) -> None:
-            assert self._stack.pop() is left
+            assert self._stack.pop().module is left
 
         yield module.register_forward_pre_hook(enter)
         yield module.register_forward_hook(leave)
@@ -108,10 +133,12 @@ class _Log(TorchDispatchMode):
         if func._schema.is_mutable:
             operands = [operand.clone() for operand in operands]
         result = func(*args, **(kwargs or {}))
-        if self._stack:
-            owners = frozenset(self._names[self._stack[-1]])
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    same = any(leaf.shape == operand.shape and torch.equal(leaf, operand) for operand in operands)
-                    self.traced.append(Traced(str(func), owners, leaf.detach().clone().numpy(), same))
+        if len(self._stack) == 1:  # nothing of the model is running
+            return result
+        top = self._stack[-1]
+        names, calls = frozenset(self._names[top.module]), frozenset(top.paths.values())
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                same = any(leaf.shape == operand.shape and torch.equal(leaf, operand) for operand in operands)
+                self.traced.append(Traced(str(func), names, calls, leaf.detach().clone().numpy(), same))
         return result

@@ -5,8 +5,9 @@
 
 The ONNX file runs with runtime optimizations off and every intermediate value exposed. A value that both sides have
 (shape, kind and all elements) is evidence: the node's owner must be the module that executed one of the operations
-with that value; a node that inherited its tag must sit at or above it. Values that many operations could have made
-(constants, masks, a handful of elements, results that are an operand unchanged) are no evidence and are not counted.
+with that value, in the same call of it; a node that inherited its tag must sit at or above it. Values that many
+operations could have made (constants, masks, a handful of elements, an operand unchanged) are no evidence and are not
+counted.
 `--structure` needs no values: it counts the operations of every module, in the eager run and in torch.export's graph.
 """
 
@@ -75,11 +76,11 @@ def judge(exported: Sequence[Exported], traced: Sequence[tracer.Traced]) -> Verd
             continue
         for one in made_by:
             witnesses[one].append(each)
-        unique += len({one.modules for one in made_by}) == 1
+        unique += len({one.calls for one in made_by}) == 1
         verdict = "agree" if any(_agrees(each, one) for one in made_by) else "disagree"
         nodes["root" if each.how is How.ROOT else verdict] += 1
         if verdict == "disagree":
-            ran = sorted({" = ".join(sorted(one.modules)) + f" ({one.op})" for one in made_by})
+            ran = sorted({" = ".join(sorted(one.calls)) + f" ({one.op})" for one in made_by})
             wrong.append(f"{each.op_type} {each.node}: tagged {each.owner or '(root)'} ({each.how}), run by {ran}")
     reshaped = _Reshaped(exported)
     fates = Counter(_fate(one, witnesses.get(one) or reshaped.of(one)) for one in traced)
@@ -99,8 +100,8 @@ def _fate(one: tracer.Traced, seen: Sequence[Exported]) -> str:
 
 def _agrees(each: Exported, one: tracer.Traced) -> bool:
     if each.how is How.DIRECT:
-        return each.owner in one.modules
-    return any(provenance.is_within(name, each.owner) for name in one.modules)
+        return each.owner in one.calls
+    return any(provenance.is_within(name, provenance.module_of(each.owner)) for name in one.modules)
 
 
 class _Index:
@@ -176,8 +177,7 @@ def run_exposed(path: Path, feeds: Mapping[str, np.ndarray]) -> list[Exported]:
             continue
         operands = [values[i.name] for i in node.inputs if i is not None and i.name in values]
         same = any(isinstance(o, np.ndarray) and o.shape == value.shape and np.array_equal(o, value) for o in operands)
-        owner = provenance.module_of(origins.owner(node))
-        exported.append(Exported(label(node), node.op_type, owner, origins.how(node), value, same))
+        exported.append(Exported(label(node), node.op_type, origins.owner(node), origins.how(node), value, same))
     return exported
 
 

@@ -37,6 +37,11 @@ def test_an_instance_goes_by_all_its_names() -> None:
     assert [set(one.modules) for one in traced if "sigmoid" in one.op] == [{"first.1", "second.1"}] * 2
 
 
+def test_calls_are_told_apart() -> None:
+    traced = tracer.trace(handmade.CalledTwice().eval(), (torch.randn(2, 12),), {})
+    assert [set(one.calls) for one in traced if "tanh" in one.op] == [{"twice.1"}, {"twice@1.1"}]
+
+
 def test_a_result_is_kept_as_it_was_before_it_was_overwritten() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
     traced = tracer.trace(module, (torch.randn(3, 4),), {})
