@@ -6,14 +6,12 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import onnx_ir as ir
-import torch
 from torch import nn
 
 from sardonyx import ledger, pipeline
@@ -25,19 +23,15 @@ from sardonyx.proof import Oracle, seeds_from
 from sardonyx.record import Accuracy, Artifact, Verdict
 from sardonyx.source import traced
 from sardonyx.source.adapter import Call
-from sardonyx.source.dynamic import find_dynamic, position_limit
 from sardonyx.source.engine import TorchEngine, to_array
-from sardonyx.source.examples import Example, derive
 from sardonyx.source.identity import state_sha256
 from sardonyx.source.past import with_past as continued
 from sardonyx.source.prepare import prepared
 from sardonyx.source.resolve import Resolved, resolve
-from sardonyx.source.specs import DynamicRequest, Spec, resolve_axes
 from sardonyx.source.symbols import Axes
 from sardonyx.source.traced import Exporter, TagStyle
+from sardonyx.source.wishes import Dims, Inputs, example_for, open_dims
 
-Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
-Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
 Progress: TypeAlias = Callable[[str, float | None], None]
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
@@ -61,7 +55,7 @@ class _Clock:
         self.tell(name, None)
         began = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - began
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 def export(
@@ -127,57 +121,59 @@ def export(
         resolved = resolved or resolve(str(source), task=task, seed=seed)
     with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
-            example = _example(plain, resolved, inputs, kwargs, seed)
+            example = example_for(plain, resolved, inputs, kwargs, seed)
             example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
-            axes, found = _axes(call, dynamic)
+            dims = open_dims(call, dynamic)
+        job = _Job(call, Path(folder) / "exported.onnx", seed, threads, clock)
         with clock.phase("export"):
-            model, noted = traced.export(call, exporter, axes, opset, style)
-        job = _Job(call, model, Path(folder) / "exported.onnx", seed, threads, clock)
-        verdict = job.prove(axes) if verify else None
-        run = job.optimize(output, force=force, external=external) if optimize else None
-        result = run.result if run is not None else job.write(output, force=force, external=external, hashed=verify)
+            model, noted = traced.export(call, exporter, dims.axes, opset, style)
+        verdict = job.prove(model, dims.named) if verify else None
+        run = job.optimize(model, output, force=force, external=external) if optimize else None
+        result = (
+            run.result if run is not None else job.write(model, output, force=force, external=external, hashed=verify)
+        )
         return Exported(
             status="done",
             environment=ledger.environment(),
             options={"exporter": exporter, "opset": opset, "with_past": with_past, "seed": seed, "optimize": optimize},
             module=_identified(plain, resolved.label, hashed=verify),
-            inputs=tuple(_input(name, tensor, axes) for name, tensor in zip(call.inputs, call.tensors, strict=True)),
+            inputs=_inputs(call, dims.axes),
             outputs=tuple(call.outputs),
             result=result,
             **_census(model),
             verdict=verdict,
             optimized=run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*example.notes, *found, *noted))),
+            notes=tuple(dict.fromkeys((*example.notes, *dims.notes, *noted))),
             model=model if run is None else run.model,
         )
 
 
 class _Job:
-    """An exported graph on its way to a file."""
+    """A module on its way to a file."""
 
-    def __init__(self, call: Call, model: ir.Model, draft: Path, seed: int, threads: int | None, clock: _Clock) -> None:
-        self._call, self._model, self._draft = call, model, draft
+    def __init__(self, call: Call, draft: Path, seed: int, threads: int | None, clock: _Clock) -> None:
+        self._call, self._draft = call, draft
         self._seed, self._threads, self._clock = seed, threads, clock
 
-    def _saved(self) -> Path:
+    def _saved(self, model: ir.Model) -> Path:
         """The graph as a file to prove and to optimize, before anything is written where the user asked."""
         if not self._draft.exists():
-            io.save(self._model, self._draft)
+            io.save(model, self._draft)
         return self._draft
 
-    def prove(self, axes: Axes) -> Verdict:
+    def prove(self, model: ir.Model, named: Axes) -> Verdict:
         """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
 
         Raises:
             VerificationFailed: where they disagree.
-            ModelError: where a dynamic dim could be tried at no other size than the example's.
+            ModelError: where a dim that the user named could be tried at no other size than the example's.
         """
         with self._clock.phase("proof"):
             arrays = [to_array(tensor) for tensor in self._call.tensors]
             oracle = Oracle(
-                self._saved(),
+                self._saved(model),
                 inputs=dict(zip(self._call.inputs, arrays, strict=True)),
                 seeds=seeds_from(self._seed),
                 trials=_DRAWN_TRIALS,
@@ -185,25 +181,26 @@ class _Job:
                 progress=lambda text: self._clock.tell(text, None),
                 engine=TorchEngine(self._call),
             )
-            verdict = oracle.check(self._saved(), Accuracy.REASSOCIATES)
+            verdict = oracle.check(self._saved(model), Accuracy.REASSOCIATES)
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
                 hint="try the other --exporter; a tracer keeps only the branch and the sizes it saw",
             )
-        stiff = _seen_at_one_size(axes, verdict)
-        if stiff:
+        if stiff := _seen_at_one_size(named, verdict):
             raise ModelError(
                 f"the dim '{stiff[0]}' cannot be shown to be dynamic: the module took no other size of those tried",
                 hint="leave it out of --dynamic, or --no-verify",
             )
         return verdict
 
-    def optimize(self, output: str | Path | None, *, force: bool, external: bool | None) -> pipeline.Optimized:
+    def optimize(
+        self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None
+    ) -> pipeline.Optimized:
         """Make it smaller, with proof, and write that."""
         with self._clock.phase("optimize"):
             return pipeline.optimize(
-                self._saved(),
+                self._saved(model),
                 output,
                 seed=self._seed,
                 threads=self._threads,
@@ -212,52 +209,24 @@ class _Job:
                 progress=self._clock.tell,
             )
 
-    def write(self, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool) -> Artifact:
+    def write(
+        self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool
+    ) -> Artifact:
         """Write it where the user asked."""
-        versions = dict(self._model.opset_imports)
+        versions = dict(model.opset_imports)
         if output is None:
-            return Artifact(None, None, 0, self._model.ir_version, versions)
+            return Artifact(None, None, 0, model.ir_version, versions)
         with self._clock.phase("writing"):
-            io.save(self._model, output, force=force, external=external)
+            io.save(model, output, force=force, external=external)
             digest = io.sha256_of(output) if hashed else None
-        return Artifact(os.fspath(output), digest, os.path.getsize(output), self._model.ir_version, versions)
+        return Artifact(os.fspath(output), digest, os.path.getsize(output), model.ir_version, versions)
 
 
-def _example(
-    module: nn.Module, resolved: Resolved, inputs: Inputs, kwargs: Mapping[str, Any] | None, seed: int
-) -> Example:
-    """The user's example inputs, those that came with the source, or ones found by asking the module."""
-    if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
-        values = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in inputs.items()}  # pyright: ignore
-        return derive(module, given=values, seed=seed)
-    if isinstance(inputs, Mapping):
-        return Example((), {**inputs, **(kwargs or {})})
-    if inputs is not None or kwargs:
-        args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
-        return Example(args, dict(kwargs or {}))
-    if resolved.args is not None or resolved.kwargs is not None:
-        return Example(resolved.args or (), resolved.kwargs or {})
-    return derive(module, seed=seed)
-
-
-def _axes(call: Call, dynamic: Dims) -> tuple[Axes, tuple[str, ...]]:
-    """The dims to leave open, and what was found out about them."""
-    request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
-    if isinstance(dynamic, Mapping):
-        request = DynamicRequest(False, dynamic)
-    leaves = dict(zip(call.inputs, call.tensors, strict=True))
-    named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
-    if not request.auto:
-        return named, ()
-    found = find_dynamic(call, leaves, longest=position_limit(call.module))
-    return {name: {**found.axes.get(name, {}), **named.get(name, {})} for name in leaves}, found.notes
-
-
-def _seen_at_one_size(axes: Axes, verdict: Verdict) -> list[str]:
+def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
     """Dynamic dims that no two trials had different sizes of."""
-    asked = dict.fromkeys(dim for spec in axes.values() for dim in spec.values() if dim.isidentifier())
+    asked = dict.fromkeys(dim for spec in named.values() for dim in spec.values())
     sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in asked}
-    return [dim for dim, seen in sizes.items() if len(seen) == 1]
+    return [dim for dim, seen in sizes.items() if len(seen) < 2]
 
 
 def _identified(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
@@ -271,8 +240,11 @@ def _identified(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
     )
 
 
-def _input(name: str, tensor: torch.Tensor, axes: Axes) -> ExampleInput:
-    return ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
+def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
+    return tuple(
+        ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
+        for name, tensor in zip(call.inputs, call.tensors, strict=True)
+    )
 
 
 def _census(model: ir.Model) -> dict[str, Any]:

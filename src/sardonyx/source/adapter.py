@@ -24,12 +24,17 @@ class Call:
         self._flat = Flat(named_arguments(module, args, kwargs))
         self._positional = len(args)
         self.inputs = self._flat.names
-        self.tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
+        self._tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
         self.outputs: list[str] = []  # known once the module has run, or was traced
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The example's tensors, copied: a module may write into what it is given."""
+        return tuple(tensor.clone() for tensor in self._tensors)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The module's answer, flat, to other tensors in the places of the example's."""
-        values: dict[str, Any] = self._flat.rebuilt([tensor.clone() for tensor in tensors])
+        values: dict[str, Any] = self._flat.rebuilt(tensors)
         given = list(values.items())
         result = self.module(*(value for _, value in given[: self._positional]), **dict(given[self._positional :]))
         leaves = Flat(result).leaves

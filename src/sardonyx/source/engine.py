@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from sardonyx.errors import RuntimeFailure
@@ -16,6 +17,7 @@ class TorchEngine:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self._dtypes = [tensor.dtype for tensor in call.tensors]
 
     @property
     def name(self) -> str:
@@ -24,7 +26,7 @@ class TorchEngine:
 
     def run(self, feeds: Feeds) -> list[Value]:
         """All outputs in the order of the graph's."""
-        tensors = [_tensor(feeds[name], like) for name, like in zip(self._call.inputs, self._call.tensors, strict=True)]
+        tensors = [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
         try:
             with torch.no_grad(), quietly():
                 return [to_array(tensor) for tensor in self._call(tensors)]
@@ -42,7 +44,9 @@ def to_array(tensor: torch.Tensor) -> Array:
     return tensor.resolve_conj().resolve_neg().numpy()
 
 
-def _tensor(value: Value, like: torch.Tensor) -> torch.Tensor:
-    if like.dtype is torch.bfloat16:
-        return torch.from_numpy(value.view("int16").copy()).view(torch.bfloat16)  # pyright: ignore  # an array here
-    return torch.as_tensor(value, dtype=like.dtype)  # pyright: ignore[reportUnknownMemberType]  # torch's own gap
+def _tensor(value: Value, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of its own: a module may write into what it is given."""
+    array = np.array(value)
+    if dtype is torch.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)  # pyright: ignore[reportUnknownMemberType]
+    return torch.from_numpy(array).to(dtype)  # pyright: ignore[reportUnknownMemberType]  # torch's own gap
