@@ -12,6 +12,7 @@ import json
 import onnx_ir as ir
 
 from sardonyx import provenance as p
+from sardonyx.graph.scopes import is_constant
 from sardonyx.provenance.codec import strings
 
 ATTRIBUTES = {
@@ -74,10 +75,13 @@ def take_off(node: ir.Node) -> bool:
 def put_on(node: ir.Node, *, in_function: bool = False) -> None:
     """Write the tags in a node's metadata as attributes, where it came with attributes or was asked to have them.
 
-    Activations that ONNX Runtime fuses into a Gemm go without: it copies their attributes under names of its own, and
-    then does not know them. A function may be called with a Gemm's result.
+    Constants go without, since many a tool takes their only attribute for the value. So do activations that ONNX
+    Runtime fuses into a Gemm: it copies their attributes under names of its own, and then does not know them; a
+    function may be called with a Gemm's result.
     """
-    if not is_worn(node) or (node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_a_product(node))):
+    if not is_worn(node) or is_constant(node):
+        return
+    if node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_a_product(node)):
         return
     for name, key in ATTRIBUTES.items():
         text = node.metadata_props.get(key)

@@ -1,0 +1,121 @@
+"""`sardonyx adopt`: what a foreign file says becomes tags, and the answer says what was known and from what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import sardonyx
+from sardonyx import provenance as p
+from sardonyx.graph.adoption import Adoption, json_schema
+
+Command = Callable[..., Any]
+
+
+def _write(path: Path, *nodes: onnx.NodeProto) -> Path:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+def _paths(path: Path) -> list[str]:
+    return [{e.key: e.value for e in node.metadata_props}[p.MODULE_PATH] for node in onnx.load(path).graph.node]
+
+
+@pytest.fixture
+def scoped(tmp_path: Path) -> Path:
+    return _write(
+        tmp_path / "scoped.onnx",
+        helper.make_node("Neg", ["x"], ["a"], "/layer1/layer1.0/conv1/Neg"),
+        helper.make_node("Abs", ["a"], ["b"], "/layer1/layer1.0/layer1.0.1/Abs"),
+        helper.make_node("Exp", ["b"], ["c"], "unnamed"),
+        helper.make_node("Sin", ["c"], ["y"], "/head/head/Sin"),
+    )
+
+
+def test_scoped_names_become_tags_and_the_rest_inherits(scoped: Path, tmp_path: Path, command: Command) -> None:
+    output = tmp_path / "tagged.onnx"
+    done = command("adopt", scoped, "-o", output)
+    assert (done.code, done.err) == (0, "")
+    assert _paths(output) == ["layer1.0.conv1", "layer1.0.1", "head.head", "head.head"]
+    assert "3 direct, 1 inherited, 0 at the root" in done.out
+    assert "3 from scoped names" in done.out
+    assert done.out.endswith(f"4 of 4 nodes with a module → {output}\n")
+    again = sardonyx.adopt(output)
+    assert again.evidence == {"tags": 4}
+    assert (again.coverage.direct, again.coverage.inherited) == (3, 1)
+
+
+def test_json_is_the_record_and_fits_its_schema(scoped: Path, command: Command) -> None:
+    done = command("adopt", scoped, "--json")
+    record = Adoption.from_json(done.out)
+    jsonschema.validate(json.loads(done.out), json_schema())
+    assert (record.output, record.nodes, record.modules) == (None, 4, 3)
+    assert not record.attributes
+
+
+def test_without_an_output_nothing_is_written(scoped: Path, tmp_path: Path, command: Command) -> None:
+    before = scoped.read_bytes()
+    done = command("adopt", scoped, "-q")
+    assert done.out == "4 of 4 nodes with a module, nothing written\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["scoped.onnx"]
+    assert scoped.read_bytes() == before
+
+
+def test_nothing_is_overwritten_unasked(scoped: Path, tmp_path: Path, command: Command) -> None:
+    output = tmp_path / "mine.onnx"
+    output.write_text("mine")
+    refused = command("adopt", scoped, "-o", output)
+    assert (refused.code, output.read_text()) == (1, "mine")
+    assert "--force" in refused.err
+    assert command("adopt", scoped, "-o", output, "-f").code == 0
+    assert _paths(output)
+    assert command("adopt", tmp_path / "none.onnx").code == 1
+
+
+def test_a_file_without_any_word_about_modules_is_not_passed_off_as_known(tmp_path: Path, command: Command) -> None:
+    silent = _write(
+        tmp_path / "silent.onnx",
+        helper.make_node("Neg", ["x"], ["a"], "one"),
+        helper.make_node("Abs", ["a"], ["y"], "two\x1b[31m"),
+    )
+    output = tmp_path / "tagged.onnx"
+    done = command("adopt", silent, "-o", output)
+    assert "0 direct, 0 inherited, 2 at the root" in done.out
+    assert "nothing in the file tells of modules" in done.out
+    assert "\x1b" not in done.out
+    assert "0 of 2 nodes with a module" in done.out
+    again = sardonyx.adopt(output)
+    assert (again.evidence, again.coverage.root) == ({"node names": 2}, 2)
+
+
+@pytest.mark.parametrize(("exporter", "told"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])
+def test_attributes_bring_the_tags_through_a_tool_that_drops_metadata(
+    small_model: Callable[[str, str], Path], tmp_path: Path, command: Command, exporter: str, told: str
+) -> None:
+    tagged, stripped, back = (tmp_path / f"{name}.onnx" for name in ("tagged", "stripped", "back"))
+    first = Adoption.from_json(
+        command("adopt", small_model("bert", exporter), "-o", tagged, "--tag-attributes", "--json").out
+    )
+    assert list(first.evidence) == [told]
+    assert first.coverage.root <= 0.03 * first.nodes
+    proto = onnx.load(tagged)
+    for number, node in enumerate(proto.graph.node):
+        del node.metadata_props[:]
+        node.name = f"n{number}"
+    onnx.save(proto, stripped)
+    second = Adoption.from_json(command("adopt", stripped, "-o", back, "--json").out)
+    assert list(second.evidence) == ["attributes"]
+    assert second.attributes
+    pairs = list(zip(onnx.load(tagged).graph.node, _paths(tagged), _paths(back), strict=True))
+    worn = [any(a.name == "__module_path" for a in node.attribute) for node, _, _ in pairs]
+    assert sum(worn) > 0.5 * len(pairs)
+    assert all(before == after for (_, before, after), kept in zip(pairs, worn, strict=True) if kept)
