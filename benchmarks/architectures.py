@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ from torch import nn
 
 import handmade
 import zoo
-from sardonyx.demo import SEED, bert_tiny
+from sardonyx.source.structure import Flat
+from zoo import SEED
 
 if TYPE_CHECKING:
     from sardonyx.exporting import Exported
@@ -63,9 +64,7 @@ def calibrate(case: Case, norms: list[nn.modules.batchnorm._BatchNorm]) -> None:
         case.module(*case.args, **case.kwargs)
         for norm in norms:
             norm.eval()
-            norm.running_mean += (
-                0.1 * norm.running_var.sqrt()
-            )  # a batch that is centred exactly would hide a wrong mean
+            norm.running_mean += 0.1 * norm.running_var.sqrt()  # an exactly centred batch would hide a wrong mean
 
 
 def tokens(vocabulary: int = 96) -> torch.Tensor:
@@ -123,7 +122,7 @@ PATCHES = {"image_size": 32, "patch_size": 8}
 
 def bert_tiny_case() -> Case:
     """BERT L-2 H-128 A-2, the model that claims are made about."""
-    model, inputs = bert_tiny()
+    model, inputs = zoo.bert_tiny()
     return Case(model, kwargs=inputs)
 
 
@@ -297,19 +296,11 @@ def export(case: Case, path: Path, exporter: str, *, verify: bool = True) -> Exp
     return verb(case.module, args, path, kwargs=kwargs, exporter=exporter, dynamic=case.dynamic, verify=verify)
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in what a module returned, caches included, depth first."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif hasattr(value, "layers"):  # a key/value cache
-        for layer in value.layers:
-            yield from (layer.keys, layer.values)
+def run(case: Case) -> list[torch.Tensor]:
+    """Every tensor that a case's module returns, caches included."""
+    args, kwargs = copy.deepcopy((case.args, dict(case.kwargs)))
+    with torch.no_grad():
+        return [leaf.tensor for leaf in Flat(case.module(*args, **kwargs)).leaves]
 
 
 def main(names: list[str]) -> None:
@@ -317,9 +308,7 @@ def main(names: list[str]) -> None:
     for name in names or ARCHITECTURES:
         began = time.perf_counter()
         case = build(name)
-        with torch.no_grad():
-            found = list(tensors(case.module(*case.args, **case.kwargs)))
-        shapes = " ".join(f"{tuple(t.shape)}±{t.float().std():.2g}" for t in found)
+        shapes = " ".join(f"{tuple(t.shape)}±{t.float().std():.2g}" for t in run(case))
         print(f"{name:20s} {time.perf_counter() - began:5.1f} s  {shapes}", flush=True)
 
 
