@@ -8,17 +8,16 @@ modules inside are modules again, and every operation belongs to the module that
 from __future__ import annotations
 
 import inspect
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 
 from sardonyx.errors import ModelError
+from sardonyx.source.script_operators import ARITHMETIC, PLAIN, unchanged
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _FORWARD = re.compile(r"forward\d*")  # a traced module has a method for every call of it
 
 
@@ -175,7 +174,7 @@ def _call_function(node: Any, args: Sequence[Any]) -> Any:
     """A function that the graph calls by name: only torch knows its body, and inlines it into a graph of the call."""
     graph: Any = torch._C.Graph()  # pyright: ignore  # the graph has no public face
     function = next(node.inputs())
-    body = graph.insertNode(graph.createClone(function.node(), _same)).output()
+    body = graph.insertNode(graph.createClone(function.node(), unchanged)).output()
     given = iter([body, *(graph.addInput().setType(value.type()) for value in list(node.inputs())[1:])])
 
     def place(_: Any) -> Any:
@@ -189,10 +188,10 @@ def _call_function(node: Any, args: Sequence[Any]) -> Any:
 
 def _operation(node: Any, kind: str, given: list[Any]) -> Any:
     """An operator of torch, or one of Python's on plain numbers and lists."""
-    plain = _PLAIN.get(kind)
+    plain = PLAIN.get(kind)
     if plain is not None:
         return plain(*given)
-    arithmetic = _ARITHMETIC.get(kind)
+    arithmetic = ARITHMETIC.get(kind)
     if arithmetic is not None and not any(isinstance(value, torch.Tensor) for value in given):
         return arithmetic(*given)
     space, _, name = kind.partition("::")
@@ -215,95 +214,6 @@ def _has_traced_sizes(schema: Any, given: Sequence[Any]) -> bool:
         if "Tensor" not in str(argument.type) and any(isinstance(number, torch.Tensor) for number in numbers):
             return True
     return False
-
-
-def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A tensor as a number, unless it is a size that one of torch's tracers follows."""
-
-    def converted(value: Any) -> Any:
-        traced = isinstance(value, torch.Tensor) and torch._C._get_tracing_state() is not None  # pyright: ignore  # same
-        return value if traced or isinstance(value, _SYMBOLS) else convert(value)
-
-    return converted
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _size(tensor: torch.Tensor, *dims: int) -> Any:
-    return tensor.size(*dims) if dims else list(tensor.size())
-
-
-def _add(left: Any, right: Any, scale: Any = 1) -> Any:
-    return left + right if scale == 1 else left + scale * right
-
-
-def _sub(left: Any, right: Any, scale: Any = 1) -> Any:
-    return left - right if scale == 1 else left - scale * right
-
-
-def _item(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-def _append(items: list[Any], item: Any) -> list[Any]:
-    items.append(item)
-    return items
-
-
-_PLAIN: Mapping[str, Callable[..., Any]] = {
-    "aten::size": _size,
-    "aten::dim": operator.methodcaller("dim"),
-    "aten::len": len,
-    "aten::append": _append,
-    "aten::__getitem__": operator.getitem,
-    "aten::__is__": operator.is_,
-    "aten::__isnot__": operator.is_not,
-    "aten::__not__": operator.not_,
-    "aten::__contains__": operator.contains,
-    "aten::Int": _number(int),
-    "aten::Float": _number(float),
-    "aten::Bool": _number(bool),
-    "aten::IntImplicit": _number(int),
-    "aten::FloatImplicit": _number(float),
-    "aten::ScalarImplicit": _number(_item),
-    "aten::warn": _nothing,
-    "prim::NumToTensor": _same,  # only ever a size on its way to a shape
-    "prim::unchecked_cast": _same,
-    "prim::unchecked_unwrap_optional": _same,
-    "aten::_unwrap_optional": _same,
-    "prim::Uninitialized": _nothing,
-    "prim::TupleIndex": operator.getitem,
-    "prim::device": operator.attrgetter("device"),
-    "prim::data": operator.methodcaller("detach"),
-    "prim::min": min,
-    "prim::max": max,
-}
-
-_PYTHON: Any = operator  # whose types are narrower than what it does
-_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
-    "aten::add": _add,
-    "aten::sub": _sub,
-    "aten::mul": _PYTHON.mul,
-    "aten::div": _PYTHON.truediv,
-    "aten::floordiv": _PYTHON.floordiv,
-    "aten::floor_divide": _PYTHON.floordiv,
-    "aten::remainder": _PYTHON.mod,
-    "aten::neg": _PYTHON.neg,
-    "aten::eq": _PYTHON.eq,
-    "aten::ne": _PYTHON.ne,
-    "aten::lt": _PYTHON.lt,
-    "aten::le": _PYTHON.le,
-    "aten::gt": _PYTHON.gt,
-    "aten::ge": _PYTHON.ge,
-    "aten::__and__": _PYTHON.and_,
-    "aten::__or__": _PYTHON.or_,
-}
 
 
 def _refusal(what: str) -> ModelError:
