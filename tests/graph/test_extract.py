@@ -152,10 +152,33 @@ def test_arithmetic_on_the_sizes_of_an_input_is_repeated_inside() -> None:
 
 
 def test_the_size_of_what_is_not_there_becomes_an_input() -> None:
-    nodes = [node("Exp", "x", "a", "m"), node("Shape", "x", "s", ""), node("Relu", "a", "b", "n")]
+    nodes = [node("Transpose", "x", "a", "m"), node("Shape", "x", "s", ""), node("Relu", "a", "b", "n")]
     nodes.append(node("Reshape", "b s", "y", "n"))
     made = cut(model(nodes), "n")
     assert (made.inputs, op_types(made)) == (("a", "s"), ["Relu", "Reshape"])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "given", "attributes"),
+    [({}, "a", {}), ({"end": 1}, "a", {"start": 0, "end": 1}), ({"start": -2, "end": -1}, "t", {"start": 1, "end": 2})],
+)
+def test_a_size_is_measured_on_an_input_that_has_it(bounds: dict, given: str, attributes: dict) -> None:
+    nodes = [
+        node("Exp", "x", "a", "m"),
+        node("Transpose", "x", "t", "m"),
+        node("Shape", "x", "s", "", **bounds),
+        node("Relu", given, "b", "n"),
+        node("Expand", "b s", "y", "n"),
+    ]
+    proto = model(nodes)
+    made = cut(proto, "n")
+    assert (made.inputs, op_types(made)) == ((given,), ["Shape", "Relu", "Expand"])
+    assert {name: found.value for name, found in made.model.graph[0].attributes.items()} == attributes
+    assert_true_cut(made, all_values(proto, {"x": np.ones((1, 4), np.float32)}))
+    before = helper.make_opsetid("", 13)
+    del proto.opset_import[:]
+    proto.opset_import.append(before)
+    assert cut(proto, "n").inputs == ((given,) if not attributes else (given, "s"))
 
 
 def test_a_random_value_is_drawn_once_outside() -> None:
