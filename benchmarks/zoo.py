@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from sardonyx.demo import SEED, bert_tiny
 from sardonyx.source.weights import randomize
 
 Inputs = dict[str, torch.Tensor]
 Built = tuple[torch.nn.Module, Inputs]
+SEED = 0
 
 
 @functools.cache
@@ -64,6 +64,19 @@ def hugging_face(model: str, config: str, inputs: Callable[[], Inputs], **settin
     """A transformers model from its config alone."""
     library = transformers()
     return getattr(library, model)(getattr(library, config)(**settings)), inputs()
+
+
+def bert_tiny() -> Built:
+    """BERT L-2 H-128 A-2 with eager attention, on a batch of 2, length 16 with padding."""
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+    torch.manual_seed(SEED)
+    mask = torch.ones(2, 16, dtype=torch.long)
+    mask[1, 11:] = 0
+    model, inputs = hugging_face("BertModel", "BertConfig", lambda: text(16, token_types=True), **sizes)
+    return ready(model), {name: value.expand(2, 16) for name, value in inputs.items()} | {
+        "input_ids": torch.randint(1, 1000, (2, 16)),
+        "attention_mask": mask,
+    }
 
 
 def image(size: int = 224) -> Inputs:

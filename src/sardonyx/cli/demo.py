@@ -11,13 +11,13 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.errors import OutputError
 
-SUMMARY = "Build, export, optimize and verify a small BERT."
+SUMMARY = "Export, optimize, verify and cut up a small BERT."
 HELP = """\b
 Example:
   sardonyx demo tour/
 
-Builds BERT-tiny from its config with seeded weights, exports it with torch, and runs inspect, optimize and verify on
-it as you would. Nothing is downloaded. Needs the torch extra.
+Builds BERT-tiny from its config with seeded weights and runs export, inspect, optimize, verify and extract on it, just
+as you would. Nothing is downloaded. Needs the torch extra.
 """
 
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the files go.")]
