@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.graph import region
-from sardonyx.graph.facts import Dim, Facts, Shape
+from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.flow import Flow
 from sardonyx.graph.origins import write
 from sardonyx.graph.scopes import bodies, label
@@ -52,7 +52,15 @@ class _Knowledge:
         return facts
 
     def dims(self, value: ir.Value) -> Shape | None:
-        return self.facts.shape(value)
+        """What follows from the graph, and where that is silent what the file says."""
+        said = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        found = self.facts.shape(value)
+        if found is None:
+            return said
+        follows = tuple(None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in found)
+        if said is None or len(said) != len(follows):
+            return follows
+        return tuple(other if dim is None else dim for dim, other in zip(follows, said, strict=True))
 
 
 def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, exact: bool = False) -> Extract:
@@ -158,20 +166,8 @@ def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], model: ir.Model, kno
                     hint="cut a wider module out, or declare the type in the file",
                 )
             copy.type = ir.TensorType(dtype)
-        shape = _shape(known.facts, value)
+        shape = known.dims(value)
         copy.shape = None if shape is None else ir.Shape(shape)
-
-
-def _shape(facts: Facts, value: ir.Value) -> list[Dim] | None:
-    """What follows from the graph, and where that is silent what the file says."""
-    said = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    found = facts.shape(value)
-    if found is None:
-        return said
-    follows = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in found]
-    if said is None or len(said) != len(follows):
-        return follows
-    return [other if dim is None else dim for dim, other in zip(follows, said, strict=True)]
 
 
 def _functions(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Function]:
