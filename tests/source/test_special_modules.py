@@ -289,6 +289,34 @@ def test_scripted_modules_are_followed_inside(exporter: str, kind: str) -> None:
     assert "inner.block.lin.weight" in made.model.graph.initializers
 
 
+class Library(nn.Module):
+    """Torch's own modules, whose scripts check types, devices and sizes, and code with lists and dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.BatchNorm1d(8), nn.Dropout())
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.lstm = nn.LSTM(8, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts: list[torch.Tensor] = []
+        for part in self.conv(x).chunk(2, 1):
+            parts.append(part / x.size(0))  # noqa: PERF401  # a comprehension is another script
+        x = torch.cat(parts, 1).transpose(1, 2)
+        if x.dtype == torch.float32:
+            x = {"attended": self.attend(x, x, x)[0]}["attended"]
+        return self.lstm(x)[0]
+
+
+@pytest.mark.parametrize("kind", ["scripted", "traced"])
+def test_torchs_own_modules_may_be_scripted(kind: str) -> None:
+    x, module = torch.randn(2, 8, 5), Library().eval()
+    wrapped = torch.jit.script(module) if kind == "scripted" else torch.jit.trace(module, x, check_trace=False)
+    made = exported(nn.Sequential(wrapped), x, exporter="torchscript")
+    assert made.owners("Conv", "Softmax", "LSTM") == ["0.conv.0", "0.attend", "0.lstm"]
+    assert made.tags()["0.attend"] == {"/Sequential/Library"}
+
+
 def scripted_hook(self: Any, args: tuple[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
     """A hook that torch scripts together with its module."""
     return torch.abs(result)

@@ -9,6 +9,11 @@ from typing import Any
 import torch
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DTYPES = (  # scripts call them by number, in this order
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32),
+    torch.bfloat16,
+)
 
 
 def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -38,12 +43,27 @@ def _sub(left: Any, right: Any, scale: Any = 1) -> Any:
     return left - right if scale == 1 else left - scale * right
 
 
+def _div(left: Any, right: Any, rounding: str | None = None) -> Any:
+    if rounding == "trunc":
+        return int(left / right)
+    return left / right if rounding is None else left // right
+
+
 def _item(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+def _dtype(tensor: torch.Tensor) -> int:
+    return _DTYPES.index(tensor.dtype)
+
+
+def _convolution(*args: Any) -> torch.Tensor:
+    """Without what only the tracer of that time knew: whether cuDNN was at hand."""
+    return torch.ops.aten.convolution.default(*args[:9])
 
 
 def _append(items: list[Any], item: Any) -> list[Any]:
@@ -74,6 +94,12 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::_unwrap_optional": unchanged,
     "prim::Uninitialized": _nothing,
     "prim::TupleIndex": operator.getitem,
+    "aten::_convolution": _convolution,
+    "prim::dtype": _dtype,
+    "prim::is_cuda": operator.attrgetter("is_cuda"),
+    "prim::requires_grad": operator.attrgetter("requires_grad"),
+    "prim::is_nested": operator.attrgetter("is_nested"),
+    "prim::type": operator.attrgetter("type"),
     "prim::device": operator.attrgetter("device"),
     "prim::data": operator.methodcaller("detach"),
     "prim::min": min,
@@ -85,7 +111,7 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "aten::add": _add,
     "aten::sub": _sub,
     "aten::mul": _PYTHON.mul,
-    "aten::div": _PYTHON.truediv,
+    "aten::div": _div,
     "aten::floordiv": _PYTHON.floordiv,
     "aten::floor_divide": _PYTHON.floordiv,
     "aten::remainder": _PYTHON.mod,

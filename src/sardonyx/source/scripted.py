@@ -18,7 +18,7 @@ from sardonyx.errors import ModelError
 from sardonyx.source.script_operators import ARITHMETIC, PLAIN, unchanged
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_FORWARD = re.compile(r"forward\d*")  # a traced module has a method for every call of it
+_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one for every call, a scripted one for every overload
 
 
 def unscripted(scripted: torch.jit.ScriptModule) -> torch.nn.Module:
@@ -192,7 +192,8 @@ def _operation(node: Any, kind: str, given: list[Any]) -> Any:
     if plain is not None:
         return plain(*given)
     arithmetic = ARITHMETIC.get(kind)
-    if arithmetic is not None and not any(isinstance(value, torch.Tensor) for value in given):
+    takes = node.schema().partition(" -> ")[0]
+    if arithmetic is not None and ("Tensor" not in takes or not any(isinstance(v, torch.Tensor) for v in given)):
         return arithmetic(*given)
     space, _, name = kind.partition("::")
     if space == "prim" or node.schema() == "(no schema)":
