@@ -92,7 +92,7 @@ def test_a_file_that_says_nothing_goes_by_its_node_names() -> None:
     model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  y = Abs(s) }")
     origins.attach(model)
     assert [origins.evidence(node) for node in model.graph] == [p.Evidence.NAMES] * 2
-    assert found(model) == {"s": ({"s"}, "direct"), "y": ({"y"}, "direct")}
+    assert found(model) == {"s": ({"s"}, "root"), "y": ({"y"}, "root")}
 
 
 def test_writing_and_reading_again_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from sardonyx.graph.census import Census, coverage
 from sardonyx.graph.scopes import label
 from sardonyx.graph.tagged import Source, tagged
 from sardonyx.inspection import Coverage, RootNode
-from sardonyx.provenance import Evidence, module_of
+from sardonyx.provenance import module_of
 from sardonyx.record import How
 
 ADOPTION_VERSION = 1
@@ -77,8 +77,6 @@ def adopt(
     for node in nodes:
         if tag_attributes:
             armour.order(node)
-        if origins.evidence(node) is Evidence.NAMES:  # a name to go by, but no module
-            origins.set_origins(node, origins.origins(node), How.ROOT)
     origins.write(found.model, found.hierarchy)
     if output is not None:
         io.save(found.model, output, force=force)
@@ -91,16 +89,11 @@ def adopt(
         coverage=coverage(nodes),
         evidence={kind.value: count for kind, count in told.most_common()},
         root_nodes=tuple(
-            RootNode(label(node), node.op_type, _reason(node)) for node in nodes if origins.how(node) is How.ROOT
+            RootNode(label(node), node.op_type, origins.reason(node)) for node in nodes if origins.how(node) is How.ROOT
         ),
         attributes=any(map(armour.is_worn, nodes)),
         model=found.model,
     )
-
-
-def _reason(node: ir.Node) -> str:
-    by_name = origins.evidence(node) is Evidence.NAMES
-    return "nothing in the file tells of modules" if by_name else origins.reason(node)
 
 
 def json_schema() -> dict[str, Any]:

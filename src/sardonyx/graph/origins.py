@@ -49,6 +49,8 @@ def reason(node: ir.Node) -> str:
     """Why a node counts to the model itself and to no module of it."""
     if how(node) is How.DIRECT:
         return "the model's own forward ran it"
+    if evidence(node) is p.Evidence.NAMES:
+        return "nothing in the file tells of modules"
     users = sorted({p.module_of(owner(user)) for output in node.outputs for user in output.consumers()})
     if not users:
         return "no module ran it, and nothing says where it belongs"
@@ -111,7 +113,7 @@ def attach(model: ir.Model) -> p.Hierarchy:
     else:
         for scope in scopes(model):
             for node in scope.graph:
-                set_origins(node, frozenset({label(node).replace(".", "_")}))
+                set_origins(node, frozenset({label(node).replace(".", "_")}), How.ROOT)
                 node.meta[_EVIDENCE] = p.Evidence.NAMES
     return p.Hierarchy(readings, p.ModuleTable.from_json(model.metadata_props.get(p.MODULES)))
 

@@ -66,13 +66,14 @@ def _tagged(props: Mapping[str, str], classes: Mapping[str, str]) -> Reading:
     path = props[MODULE_PATH]
     how = How(props[HOW]) if props.get(HOW) in _HOWS else How.DIRECT
     tags = {path: props[SOURCE_MODULE]} if SOURCE_MODULE in props else {}
-    if how is How.ROOT:
+    evidence = Evidence.NAMES if how is How.ROOT else Evidence.TAGS
+    if MODULE_PATHS in props:
+        paths = strings(props[MODULE_PATHS])
+        listed = dict(zip(paths, strings(props.get(HIERARCHY_TAGS, "[]")), strict=False))
+        return Reading(frozenset(paths), classes, tags | listed, how, evidence)
+    if how is How.ROOT and not path:
         return Reading(UNKNOWN, classes, tags, how)
-    if MODULE_PATHS not in props:
-        return Reading(frozenset({props.get(CALL, path)}), classes, tags, how)
-    paths = strings(props[MODULE_PATHS])
-    listed = dict(zip(paths, strings(props.get(HIERARCHY_TAGS, "[]")), strict=False))
-    return Reading(frozenset(paths), classes, tags | listed, how)
+    return Reading(frozenset({props.get(CALL, path)}), classes, tags, how, evidence)
 
 
 _HOWS = frozenset(How)
