@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
 from sardonyx import provenance as p
-from sardonyx.errors import ModelError, SardonyxError
+from sardonyx.errors import ModelError, OutputError, SardonyxError
 from sardonyx.graph import armour, origins
 from sardonyx.graph.scopes import scopes
 from sardonyx.source import dynamo, torchscript
@@ -76,9 +77,11 @@ def _strip(props: dict[str, str]) -> None:
         del props[key]
 
 
-def _refused(error: BaseException, exporter: Exporter) -> ModelError:
+def _refused(error: BaseException, exporter: Exporter) -> SardonyxError:
     while error.__cause__ is not None:  # torch wraps its reasons in advice
         error = error.__cause__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
     return ModelError(
         f"torch cannot export the model: {reason(error)}",
         hint=f"try --exporter {_OTHER[exporter]}, or other example inputs with --input",
