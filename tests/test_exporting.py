@@ -98,6 +98,27 @@ def test_control_flow_on_data_is_refused_in_one_line() -> None:
     assert "--exporter torchscript" in (refusal.value.hint or "")
 
 
+class Choosing(nn.Module):
+    """A branch that torch can keep: both sides are in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: torch.relu(self.up(x)), lambda x: torch.tanh(self.down(x)), (x,))
+
+
+def test_a_branch_that_torch_keeps_belongs_to_the_module_that_chooses() -> None:
+    made = sardonyx.export(nn.Sequential(Choosing(), nn.Linear(3, 2)), torch.randn(2, 3))
+    assert made.model is not None
+    choice = next(node for node in made.model.graph if node.op_type == "If")
+    inner = [node for name in ("then_branch", "else_branch") for node in choice.attributes[name].as_graph()]
+    assert {node.op_type for node in inner} >= {"Relu", "Tanh"}
+    assert {node.metadata_props[p.MODULE_PATH] for node in inner} == {"0"}
+    assert made.coverage.root == 0
+
+
 @both
 def test_the_file_computes_what_the_module_does(net: Net, exporter: str, tmp_path: Path) -> None:
     made = sardonyx.export(net, IDS, tmp_path / "net.onnx", exporter=exporter, dynamic={"ids": {0: "batch", 1: "time"}})

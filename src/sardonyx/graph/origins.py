@@ -130,7 +130,7 @@ def inherit(model: ir.Model) -> None:
     """Give every node that no module was seen running the lowest common module of what it feeds, else of what feeds it.
 
     Where either is nothing but the model itself, though not all of it is the model's own work, the node stays with the
-    model and is counted as such.
+    model and is counted as such; inside a body of control flow it belongs to the node that holds the body.
     """
     for scope in scopes(model):
         for node in reversed(scope.graph):
@@ -139,6 +139,10 @@ def inherit(model: ir.Model) -> None:
         for node in scope.graph:
             if how(node) is How.ROOT:
                 _settle(node, [maker for value in node.inputs if value and (maker := value.producer())])
+        if scope.holder is not None and how(scope.holder) is not How.ROOT:
+            for node in scope.graph:
+                if how(node) is How.ROOT:
+                    set_origins(node, origins(scope.holder), How.INHERITED)
 
 
 def _settle(node: ir.Node, around: list[ir.Node]) -> None:

@@ -51,8 +51,6 @@ def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
             path = _path(stack, tree) if stack else None
             if path is not None:
                 set_origins(node, frozenset({path}))
-            elif scope.holder is not None:
-                set_origins(node, frozenset({""}), How.ROOT)
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
 

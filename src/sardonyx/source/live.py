@@ -42,10 +42,6 @@ class LiveTree:
         aliases = {other: names[0] for names in self._names.values() for other in names[1:]}
         return Hierarchy((), ModuleTable.of(classes, aliases, include_torch_nn=include_torch_nn))
 
-    def knows(self, module: torch.nn.Module) -> bool:
-        """Whether a module belongs to the tree."""
-        return module in self._names
-
     def path(self, chain: Sequence[Step]) -> str:
         """The path of the last module of a chain of calls, by the names that the callers know it under.
 
