@@ -68,6 +68,8 @@ class _Walk(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """One operation."""
+        if n.op != "call_function":
+            return super().run_node(n)
         stack = list((n.meta.get("nn_module_stack") or {"": ("", None)}).values())
         with self._log.inside(self._root.get_submodule(stack[-1][0])):
             return super().run_node(n)

@@ -33,7 +33,7 @@ from sardonyx.graph import io, origins
 from sardonyx.graph.scopes import label
 from sardonyx.record import How
 from sardonyx.runtime import Session
-from sardonyx.source.adapter import Call
+from sardonyx.source.adapter import Adapter, Call
 
 RELATIVE, ABSOLUTE = 1e-3, 2e-4  # how far two float runtimes drift apart over a deep model: of an element, of a tensor
 ENORMOUS = 1e30  # a mask's "minus infinity" says nothing about scale
@@ -202,8 +202,11 @@ def structure(case: architectures.Case) -> tuple[int, Counter[str], Counter[str]
     def count(traced: Iterable[tracer.Traced]) -> Counter[str]:
         return Counter(f"{one.op} in {' = '.join(sorted(one.modules))}" for one in traced)
 
-    eager = count(tracer.trace(case.module, case.args, case.kwargs))
-    graph = count(tracer.trace_graph(case.module, case.args, case.kwargs))
+    module, args, kwargs = case.module, case.args, case.kwargs
+    if "past_key_values" in kwargs:  # torch.export takes no caches as they are
+        call = Call(module, *copy.deepcopy((args, dict(kwargs))))
+        module, args, kwargs = Adapter(call), call.tensors, {}
+    eager, graph = (count(run(module, args, kwargs)) for run in (tracer.trace, tracer.trace_graph))
     return (eager & graph).total(), eager - graph, graph - eager
 
 
@@ -248,14 +251,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _compare_structures(names: Sequence[str]) -> int:
+    """Where code asks whether it is being traced, the two runs differ; an operation that moved is another matter."""
     print("| model | operations in the same module | only in the eager run | only in the graph |\n|---|--:|---|---|")
-    differ = False
+    moved = False
     for name in names:
         both, eager, graph = structure(architectures.build(name))
         listed = (", ".join(f"{count} × {what}" for what, count in only.items()) for only in (eager, graph))
         print(f"| {name} | {both} | " + " | ".join(listed) + " |", flush=True)
-        differ |= bool(graph)  # what is only in the eager run looked at values, and left no trace
-    return 1 if differ else 0
+        moved |= bool({what.split()[0] for what in eager} & {what.split()[0] for what in graph})
+    return 1 if moved else 0
 
 
 if __name__ == "__main__":
