@@ -17,9 +17,10 @@ from torch import nn
 from sardonyx import ledger, pipeline
 from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.export_record import ExampleInput, Export, SourceModule
-from sardonyx.graph import io
-from sardonyx.graph.inspector import inspect
+from sardonyx.graph import census, io
+from sardonyx.graph.origins import owner
 from sardonyx.proof import Oracle, seeds_from
+from sardonyx.provenance import module_of
 from sardonyx.record import Accuracy, Artifact, Verdict
 from sardonyx.source import traced
 from sardonyx.source.adapter import Call
@@ -248,8 +249,12 @@ def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
 
 
 def _census(model: ir.Model) -> dict[str, Any]:
-    """What the record says of the exported graph."""
-    looked = inspect(model)
-    owning = sum(each.nodes > 0 for each in looked.modules)
-    shown = {"counts": looked.counts, "modules": owning, "coverage": looked.coverage}
-    return {**shown, "root_nodes": looked.root_nodes, "tied": looked.tied}
+    """What the record says of the exported graph, whose nodes have their origins with them."""
+    counted = census.Census.of(model)
+    return {
+        "counts": counted.counts,
+        "modules": len({module_of(owner(node)) for node in counted.nodes}),
+        "coverage": census.coverage(counted.nodes),
+        "root_nodes": census.root_nodes(counted.nodes),
+        "tied": census.tied(counted.initializers),
+    }

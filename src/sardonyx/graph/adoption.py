@@ -11,12 +11,10 @@ import msgspec
 import onnx_ir as ir
 
 from sardonyx.graph import armour, io, origins
-from sardonyx.graph.census import Census, coverage
-from sardonyx.graph.scopes import label
+from sardonyx.graph.census import Census, coverage, root_nodes
 from sardonyx.graph.tagged import Source, tagged
 from sardonyx.inspection import Coverage, RootNode
 from sardonyx.provenance import module_of
-from sardonyx.record import How
 
 ADOPTION_VERSION = 1
 
@@ -88,9 +86,7 @@ def adopt(
         modules=len({module_of(origins.owner(node)) for node in nodes}),
         coverage=coverage(nodes),
         evidence={kind.value: count for kind, count in told.most_common()},
-        root_nodes=tuple(
-            RootNode(label(node), node.op_type, origins.reason(node)) for node in nodes if origins.how(node) is How.ROOT
-        ),
+        root_nodes=root_nodes(nodes),
         attributes=any(map(armour.is_worn, nodes)),
         model=found.model,
     )

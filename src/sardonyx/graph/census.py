@@ -11,11 +11,11 @@ import onnx_ir as ir
 from sardonyx import tree
 from sardonyx.graph.attributes import dtype_name
 from sardonyx.graph.facts import constant_tensor
-from sardonyx.graph.origins import how, origins, owner
-from sardonyx.graph.scopes import is_constant, scopes
-from sardonyx.inspection import Coverage, Module, OpUse, Port, Weight
+from sardonyx.graph.origins import how, origins, owner, reason
+from sardonyx.graph.scopes import is_constant, label, scopes
+from sardonyx.inspection import Coverage, Module, OpUse, Port, RootNode, Weight
 from sardonyx.provenance import ROOT, Hierarchy, lowest_common, module_of
-from sardonyx.record import How
+from sardonyx.record import Counts, How
 
 # Integers, bools and strings in a graph are indices, shapes and masks, single numbers are exponents and epsilons; what
 # training fitted is everything else.
@@ -57,6 +57,16 @@ class Census:
         return tuple(data for data in (*self.constants.values(), *self.initializers.values()) if data is not None)
 
     @property
+    def counts(self) -> Counts:
+        """How much there is of everything."""
+        return Counts(
+            nodes=len(self.nodes) - len(self.constants),
+            constants=len(self.constants),
+            initializers=len(self.initializers),
+            bytes=sum(tensor.nbytes for tensor in self.tensors),
+        )
+
+    @property
     def parameters(self) -> int:
         """Elements of all weights."""
         return sum(map(elements_of_weight, self.tensors))
@@ -64,7 +74,9 @@ class Census:
 
 def elements_of_weight(tensor: ir.TensorProtocol | None) -> int:
     """How many parameters a constant is; none where it is no weight."""
-    return 0 if tensor is None or tensor.size < 2 or tensor.dtype in _NOT_WEIGHTS else tensor.size
+    if tensor is None or tensor.dtype in _NOT_WEIGHTS:
+        return 0
+    return size if (size := tensor.size) > 1 else 0
 
 
 def ops(nodes: Iterable[ir.Node]) -> tuple[OpUse, ...]:
@@ -94,6 +106,16 @@ def weights(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[
         for value, tensor in initializers.items()
         if tensor is not None
     )
+
+
+def tied(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[Weight, ...]:
+    """The weights that several modules read."""
+    return tuple(weight for weight in weights(initializers) if weight.parameters and len(weight.modules) > 1)
+
+
+def root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
+    """The nodes that no module could be found for, and why."""
+    return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
 
 
 def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:

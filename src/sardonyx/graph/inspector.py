@@ -10,14 +10,12 @@ from typing import overload
 
 import onnx_ir as ir
 
-from sardonyx.graph.census import Census, coverage, modules, ops, port, weights
+from sardonyx.graph.census import Census, coverage, modules, ops, port, root_nodes, tied
 from sardonyx.graph.module_inspector import inspect_module
-from sardonyx.graph.origins import how, reason
 from sardonyx.graph.scopes import bodies, label
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.graph.tensors import FileTensor
-from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port, RootNode
-from sardonyx.record import Counts, How
+from sardonyx.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port
 
 
 @overload
@@ -50,7 +48,7 @@ def _inspect_model(found: Tagged) -> Inspection:
         opsets=dict(model.opset_imports),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         graph=model.graph.name or "",
-        counts=_counts(census),
+        counts=census.counts,
         parameters=census.parameters,
         ops=ops(census.nodes),
         inputs=inputs,
@@ -60,18 +58,9 @@ def _inspect_model(found: Tagged) -> Inspection:
         bodies=_bodies(census.nodes),
         modules=modules(census, found.hierarchy),
         coverage=coverage(census.nodes),
-        root_nodes=_root_nodes(census.nodes),
-        tied=tuple(weight for weight in weights(census.initializers) if weight.parameters and len(weight.modules) > 1),
+        root_nodes=root_nodes(census.nodes),
+        tied=tied(census.initializers),
         metadata=dict(model.metadata_props),
-    )
-
-
-def _counts(census: Census) -> Counts:
-    return Counts(
-        nodes=len(census.nodes) - len(census.constants),
-        constants=len(census.constants),
-        initializers=len(census.initializers),
-        bytes=sum(tensor.nbytes for tensor in census.tensors),
     )
 
 
@@ -86,10 +75,6 @@ def _bodies(nodes: Iterable[ir.Node]) -> tuple[Body, ...]:
     return tuple(
         Body(label(node), node.op_type, attribute, len(graph)) for node in nodes for attribute, graph in bodies(node)
     )
-
-
-def _root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
-    return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
 
 
 def _functions(model: ir.Model, census: Census) -> tuple[FunctionUse, ...]:
