@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 from torch import nn
 
-from sardonyx import ledger, pipeline
+from sardonyx import collector, ledger, pipeline
 from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.export_record import ExampleInput, Export, SourceModule
 from sardonyx.graph import census, io
@@ -127,7 +127,7 @@ def export(
             call = Call(plain, example.args, example.kwargs)
             dims = open_dims(call, dynamic)
         job = _Job(call, Path(folder) / "exported.onnx", seed, threads, clock)
-        with clock.phase("export"):
+        with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
         verdict = job.prove(model, dims.named) if verify else None
         run = job.optimize(model, output, force=force, external=external) if optimize else None
