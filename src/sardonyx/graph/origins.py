@@ -162,6 +162,8 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)))
             armour.put_on(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
+            if value.is_graph_input():  # a default that a caller may override: the interface stays as it is
+                continue
             users = p.merge([origins(value), *(origins(user) for user in value.consumers())])
             _replace_tags(value.metadata_props, hierarchy.metadata(users))
     if hierarchy.table.classes:
