@@ -22,7 +22,7 @@ from torch import nn
 
 import handmade
 import zoo
-from sardonyx.source.structure import Flat
+from sardonyx.source.tracing.structure import Flat
 from zoo import SEED
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFai
 from sardonyx.export_record import Export
 from sardonyx.graph import io
 from sardonyx.runtime import Session
-from sardonyx.source.identity import state_sha256
-from sardonyx.source.specs import Spec
+from sardonyx.source.inputs.specs import Spec
+from sardonyx.source.models.identity import state_sha256
 
 EXPORTERS = ("dynamo", "torchscript")
 both = pytest.mark.parametrize("exporter", EXPORTERS)

@@ -19,7 +19,7 @@ from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFai
 from sardonyx.graph import extract as cutting
 from sardonyx.record import Extraction
 from sardonyx.runtime import Session
-from sardonyx.source.capture import capture, example_feeds
+from sardonyx.source.tracing.capture import capture, example_feeds
 
 EXPORTERS = ("dynamo", "torchscript")
 Export = Callable[[str], Path]

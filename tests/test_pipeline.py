@@ -81,8 +81,6 @@ def chain(length: int, broken: int) -> onnx.ModelProto:
     return onnx.parser.parse_model(text % ("\n".join(nodes), last))
 
 
-
-
 @pytest.mark.parametrize("mode", ["end", "each"])
 def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setattr(pipeline, "ALL", (RightButOnce(),))

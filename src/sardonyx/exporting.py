@@ -22,16 +22,16 @@ from sardonyx.graph.origins import owner
 from sardonyx.proof import Oracle, seeds_from
 from sardonyx.provenance import module_of
 from sardonyx.record import Accuracy, Artifact, Verdict
-from sardonyx.source import traced
-from sardonyx.source.adapter import Call
-from sardonyx.source.engine import TorchEngine, to_array
-from sardonyx.source.identity import state_sha256
-from sardonyx.source.past import with_past as continued
-from sardonyx.source.prepare import prepared
-from sardonyx.source.resolve import Resolved, resolve
-from sardonyx.source.symbols import Axes
-from sardonyx.source.traced import Exporter, TagStyle
-from sardonyx.source.wishes import Dims, Inputs, example_for, open_dims
+from sardonyx.source.inputs.past import with_past as continued
+from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
+from sardonyx.source.models.identity import state_sha256
+from sardonyx.source.models.resolve import Resolved, resolve
+from sardonyx.source.tracing import traced
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.engine import TorchEngine, to_array
+from sardonyx.source.tracing.prepare import prepared
+from sardonyx.source.tracing.symbols import Axes
+from sardonyx.source.tracing.traced import Exporter, TagStyle
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sardonyx.proof.module import LiveProof, ModuleProof
-    from sardonyx.source.capture import Captured
+    from sardonyx.source.tracing.capture import Captured
 
 Progress = Callable[[str, float | None], None]
 _DRAWN_BESIDE_LIVE = 1  # trials on drawn inputs where the example is there as well
@@ -141,7 +141,7 @@ def _proof(
 
     feeds = None
     if live is not None:
-        from sardonyx.source.capture import example_feeds
+        from sardonyx.source.tracing.capture import example_feeds
 
         graph = whole.model.graph
         names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
@@ -169,7 +169,7 @@ def _judged(
     _insist(verdict, f"{cut.path or 'the model'} does not compute on its own what it computes in the whole model")
     if live is None:
         return _Proven(verdict)
-    from sardonyx.source.capture import capture
+    from sardonyx.source.tracing.capture import capture
 
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)

@@ -16,11 +16,11 @@ from sardonyx import provenance as p
 from sardonyx.graph import io, origins
 from sardonyx.graph.scopes import scopes
 from sardonyx.runtime import Session
-from sardonyx.source import traced
-from sardonyx.source.adapter import Call
-from sardonyx.source.engine import TorchEngine, to_array
-from sardonyx.source.prepare import prepared
-from sardonyx.source.traced import TagStyle
+from sardonyx.source.tracing import traced
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.engine import TorchEngine, to_array
+from sardonyx.source.tracing.prepare import prepared
+from sardonyx.source.tracing.traced import TagStyle
 
 
 @dataclass(frozen=True)

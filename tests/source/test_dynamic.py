@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sardonyx.source.dynamic import Dynamic, find_dynamic, position_limit
+from sardonyx.source.inputs.dynamic import Dynamic, find_dynamic, position_limit
 
 
 def found(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = None) -> Dynamic:

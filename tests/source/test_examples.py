@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.examples import Example, derive, probe
-from sardonyx.source.resolve import resolve
-from sardonyx.source.specs import Spec
+from sardonyx.source.inputs.examples import Example, derive
+from sardonyx.source.inputs.specs import Spec
+from sardonyx.source.models.resolve import resolve
+from sardonyx.source.running import probe
 
 BERT = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24,vocab_size=50"
 SIDES = ",".join(f"{s}_layers=1,{s}_attention_heads=2,{s}_ffn_dim=24" for s in ("encoder", "decoder"))

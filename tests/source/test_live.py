@@ -15,7 +15,7 @@ from torch import nn
 from sardonyx import provenance as p
 from sardonyx.graph import origins
 from sardonyx.record import How
-from sardonyx.source.live import LiveTree, Step
+from sardonyx.source.tracing.live import LiveTree, Step
 from source.exported import Exported, exported
 
 

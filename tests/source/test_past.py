@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.examples import derive, run
-from sardonyx.source.past import join_cache, split_cache, with_past
-from sardonyx.source.resolve import resolve
+from sardonyx.source.inputs.examples import derive
+from sardonyx.source.inputs.past import with_past
+from sardonyx.source.models.resolve import resolve
+from sardonyx.source.running import run
+from sardonyx.source.tracing.cache import join_cache, split_cache
 
 DECODERS = {
     "gpt2": "GPT2LMHeadModel?n_layer=2,n_embd=24,n_head=3,vocab_size=50",

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.resolve import resolve
-from sardonyx.source.weights import randomize, seeded
+from sardonyx.source.models.resolve import resolve
+from sardonyx.source.models.weights import randomize, seeded
 
 TINY = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24,vocab_size=50"
 

@@ -13,8 +13,8 @@ from torch.nn.utils import parametrizations
 
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError
-from sardonyx.source.prepare import prepared
-from sardonyx.source.traced import TagStyle
+from sardonyx.source.tracing.prepare import prepared
+from sardonyx.source.tracing.traced import TagStyle
 from source.exported import exported
 
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

@@ -117,7 +117,7 @@ def export(
     destination = output or Path("model.onnx")
     files.check_free(destination, record, force=force)
 
-    from sardonyx.source.specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
 
     request = parse_dynamic(dynamic or ())
     given: Mapping[str, Any] = parse_inputs(input_specs or ())

@@ -118,8 +118,8 @@ def _beside(model: Path, module: str) -> Path:
 
 def _live(source: str, task: str | None, seed: int, file: Inspection) -> dict[str, Any]:
     """The live model and inputs that fit both it and the file."""
-    from sardonyx.source.fitting import FileInput, fitting_example
-    from sardonyx.source.resolve import resolve
+    from sardonyx.source.inputs.fitting import FileInput, fitting_example
+    from sardonyx.source.models.resolve import resolve
 
     found = resolve(source, task=task, seed=seed)
     if found.args is not None or found.kwargs is not None:

@@ -23,7 +23,7 @@ from sardonyx.proof.noise import disturbed
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
-from sardonyx.source.specs import read_arrays
+from sardonyx.source.inputs.specs import read_arrays
 
 if TYPE_CHECKING:
     import onnx_ir as ir

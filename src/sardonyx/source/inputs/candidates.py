@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from torch import nn
 
-from sardonyx.source.facts import Facts
-from sardonyx.source.specs import Spec
+from sardonyx.source.inputs.facts import Facts
+from sardonyx.source.inputs.specs import Spec
 
 _SMALL_SIZES = (32, 28, 64, 16)
 _LARGE_SIZES = (224, 256, 384, 96, 128, 299, 512)

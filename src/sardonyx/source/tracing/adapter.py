@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sardonyx.source.structure import Flat, named_arguments
+from sardonyx.source.tracing.structure import Flat, named_arguments
 
 INNER = "module"  # the attribute that holds the real module: its name is in front of all that torch reports
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from sardonyx.source.facts import Facts
+from sardonyx.source.inputs.facts import Facts
 from sardonyx.source.quiet import quietly
 from sardonyx.source.words import reason
 

@@ -1,12 +1,10 @@
-"""Decoders with a key/value cache: an example that continues a past, and the cache as a flat list of tensors.
+"""Decoders with a key/value cache: an example that continues a past.
 
-A cache is known by its looks: an object with `layers`, each with `keys` and `values`. No library is named and none is
-imported, and a cache's shapes come from the module itself, which is asked to fill one.
+The cache's shapes come from the module itself, which is asked to fill one.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -15,39 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.candidates import Role, role_of
-from sardonyx.source.examples import Example, probe, run
+from sardonyx.source.inputs.candidates import Role, role_of
+from sardonyx.source.inputs.examples import Example
+from sardonyx.source.running import probe, run
+from sardonyx.source.tracing.cache import Pair, join_cache, split_cache
 from sardonyx.source.words import reason
-
-Pair = tuple[Tensor, Tensor]
 
 PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # what every cached decoder calls them
 _SHORTEST_PAST = 3
 _HINT = "leave out --with-past"
-
-
-def split_cache(value: object) -> list[Pair] | None:
-    """The keys and values of every layer of a cache; None for anything that is no cache, or an empty one."""
-    layers = getattr(value, "layers", None)
-    if not isinstance(layers, Sequence) or isinstance(value, Tensor):
-        return None
-    pairs: list[Pair] = []
-    for layer in cast("Sequence[Any]", layers):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
-            return None
-        pairs.append((keys, values))
-    return pairs or None
-
-
-def join_cache(template: object, pairs: Sequence[Pair]) -> object:
-    """A new cache like `template` with other contents: modules write into theirs, so every call needs its own."""
-    fresh = cast("Any", copy.copy(template))
-    layers = [copy.copy(layer) for layer in fresh.layers]
-    for layer, (keys, values) in zip(layers, pairs, strict=True):
-        layer.keys, layer.values = keys, values
-    fresh.layers = layers
-    return fresh
 
 
 def with_past(module: nn.Module, example: Example) -> Example:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from sardonyx.errors import UsageError
+from sardonyx.source.models.weights import randomize, seeded
 from sardonyx.source.quiet import quietly
-from sardonyx.source.weights import randomize, seeded
 from sardonyx.source.words import reason, suggest
 
 

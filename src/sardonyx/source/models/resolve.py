@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source import catalogues, huggingface
-from sardonyx.source.factory import call_factory
+from sardonyx.source.models import catalogues, huggingface
+from sardonyx.source.models.factory import call_factory
 
 _FORMS = "forms: hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…], torchvision:NAME, timm:NAME, file.py:factory"
 

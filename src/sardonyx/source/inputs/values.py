@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sardonyx.source.candidates import Candidate, Role
-from sardonyx.source.facts import Facts
+from sardonyx.source.inputs.candidates import Candidate, Role
+from sardonyx.source.inputs.facts import Facts
 
 
 def draw(candidate: Candidate, facts: Facts, generator: torch.Generator, *, padded: bool) -> Tensor:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sardonyx.source.examples import Example, derive
-from sardonyx.source.specs import Spec
-from sardonyx.source.structure import Flat, named_arguments
+from sardonyx.source.inputs.examples import Example, derive
+from sardonyx.source.inputs.specs import Spec
+from sardonyx.source.tracing.structure import Flat, named_arguments
 
 Dims = tuple[int | str | None, ...]
 

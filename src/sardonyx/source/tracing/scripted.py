@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from sardonyx.errors import ModelError
-from sardonyx.source.script_operators import ARITHMETIC, PLAIN, unchanged
+from sardonyx.source.tracing.script_operators import ARITHMETIC, PLAIN, unchanged
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 _FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one for every call, a scripted one for every overload

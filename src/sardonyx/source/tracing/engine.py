@@ -7,8 +7,8 @@ import torch
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Feeds, Value
-from sardonyx.source.adapter import Call
 from sardonyx.source.quiet import quietly
+from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.words import reason
 
 

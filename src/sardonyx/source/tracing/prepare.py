@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.source.scripted import unscripted
+from sardonyx.source.tracing.scripted import unscripted
 
 _HOOKS = (
     "_forward_hooks",

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from sardonyx.source.adapter import Call
-from sardonyx.source.dynamic import find_dynamic, position_limit
-from sardonyx.source.examples import Example, derive
-from sardonyx.source.resolve import Resolved
-from sardonyx.source.specs import DynamicRequest, Spec, resolve_axes
-from sardonyx.source.symbols import Axes
+from sardonyx.source.inputs.dynamic import find_dynamic, position_limit
+from sardonyx.source.inputs.examples import Example, derive
+from sardonyx.source.inputs.specs import DynamicRequest, Spec, resolve_axes
+from sardonyx.source.models.resolve import Resolved
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.symbols import Axes
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
 Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'

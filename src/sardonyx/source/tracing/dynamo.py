@@ -13,11 +13,11 @@ from sardonyx.graph.origins import set_origins
 from sardonyx.graph.scopes import scopes
 from sardonyx.provenance.codec import NAME_SCOPES
 from sardonyx.record import How
-from sardonyx.source import symbols
-from sardonyx.source.adapter import INNER, Adapter, Call
-from sardonyx.source.live import LiveTree, Step
 from sardonyx.source.quiet import quietly
-from sardonyx.source.symbols import Axes
+from sardonyx.source.tracing import symbols
+from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.tracing.symbols import Axes
 
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:

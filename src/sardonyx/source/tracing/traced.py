@@ -12,10 +12,10 @@ from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, SardonyxError
 from sardonyx.graph import armour, origins
 from sardonyx.graph.scopes import scopes
-from sardonyx.source import dynamo, torchscript
-from sardonyx.source.adapter import Call
-from sardonyx.source.live import LiveTree
-from sardonyx.source.symbols import Axes
+from sardonyx.source.tracing import dynamo, torchscript
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.live import LiveTree
+from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.words import reason
 
 Exporter = Literal["dynamo", "torchscript"]

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from torch import nn
 
 from sardonyx.errors import UsageError
+from sardonyx.source.models.weights import randomize, seeded
 from sardonyx.source.quiet import quietly
-from sardonyx.source.weights import randomize, seeded
 from sardonyx.source.words import reason, suggest
 
 _CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-config:BertConfig?num_hidden_layers=2"

@@ -23,10 +23,10 @@ from sardonyx.graph import io
 from sardonyx.graph.origins import set_origins
 from sardonyx.graph.scopes import scopes
 from sardonyx.record import How
-from sardonyx.source.adapter import INNER, Adapter, Call
-from sardonyx.source.live import LiveTree, Step
 from sardonyx.source.quiet import quietly
-from sardonyx.source.symbols import Axes
+from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.tracing.symbols import Axes
 
 _ENTRY = "sardonyx"  # what our entries begin with, where no module is called so
 _DEFAULT_OPSET = 18

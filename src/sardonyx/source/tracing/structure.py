@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from sardonyx.source.past import join_cache, split_cache
+from sardonyx.source.tracing.cache import join_cache, split_cache
 
 Rebuild: TypeAlias = "Callable[[Iterator[torch.Tensor]], Any]"
 

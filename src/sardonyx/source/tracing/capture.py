@@ -13,9 +13,9 @@ import torch
 
 from sardonyx.errors import UsageError
 from sardonyx.runtime import Array
-from sardonyx.source.engine import to_array
-from sardonyx.source.examples import run
-from sardonyx.source.structure import Flat, named_arguments
+from sardonyx.source.running import run
+from sardonyx.source.tracing.engine import to_array
+from sardonyx.source.tracing.structure import Flat, named_arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)

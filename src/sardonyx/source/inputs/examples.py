@@ -6,11 +6,10 @@ guess. Nothing here knows an architecture.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.candidates import Candidate, Role, Sizes, candidates, role_of
-from sardonyx.source.facts import Facts
-from sardonyx.source.quiet import quietly
-from sardonyx.source.specs import Spec, check_names
-from sardonyx.source.values import draw
+from sardonyx.source.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
+from sardonyx.source.inputs.facts import Facts
+from sardonyx.source.inputs.specs import Spec, check_names
+from sardonyx.source.inputs.values import draw
+from sardonyx.source.running import probe
 from sardonyx.source.words import reason
 
 _LENGTHS = (11, 16, 32, 64, 128)
@@ -57,32 +56,6 @@ def derive(
         UsageError: no input was found that the module accepts, or it refuses what was given.
     """
     return _Search(module, dict(given or {}), seed, batch).run()
-
-
-def probe(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """Run the module once, as it will be exported; the exception it answers with, if any."""
-    try:
-        run(module, args, kwargs)
-    except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
-        return error
-    return None
-
-
-def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The module's answer in eval mode, without gradients and without a word on the terminal."""
-    with torch.no_grad(), quietly(), _evaluating(module):
-        return module(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Generator[None]:
-    training = [each for each in module.modules() if each.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for each in training:
-            each.training = True
 
 
 class _Search:
