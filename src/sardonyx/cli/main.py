@@ -19,10 +19,12 @@ from sardonyx.errors import SardonyxError, UsageError
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
+  sardonyx export model.py:build -o model.onnx
   sardonyx optimize model.onnx -o small.onnx
-  sardonyx inspect model.onnx
+  sardonyx extract small.onnx --module encoder.layer.0 -o layer0.onnx
 
-Optimizes ONNX models, proves every result equal to the original, and keeps every node's module visible.
+Takes PyTorch models to ONNX, makes them smaller, proves every result equal to what it came from, and keeps every node's
+module visible.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
