@@ -1,6 +1,6 @@
-"""Writes the published JSON Schemas anew from the types: here for people, and into the package for programs.
+"""Writes the published JSON Schemas into the package anew from the types.
 
-Run it after a change to a type that is published.
+python tests/schemas.py      after a change to a type that is published
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ SCHEMAS = {
     "comparison.schema.json": comparison.json_schema,
     "adoption.schema.json": adoption.json_schema,
 }
-HERE = Path(__file__).parent
-PLACES = (HERE, HERE.parent / "src" / "sardonyx" / "schemas")
+PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "schemas"
 
 
 def published(name: str) -> str:
@@ -33,5 +32,4 @@ def published(name: str) -> str:
 
 if __name__ == "__main__":
     for name in SCHEMAS:
-        for place in PLACES:
-            (place / name).write_text(published(name), encoding="utf-8")
+        (PLACE / name).write_text(published(name), encoding="utf-8")
