@@ -214,13 +214,10 @@ class _Job:
         self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool
     ) -> Artifact:
         """Write it where the user asked."""
-        versions = dict(model.opset_imports)
-        if output is None:
-            return Artifact(None, None, 0, model.ir_version, versions)
         with self._clock.phase("writing"):
-            io.save(model, output, force=force, external=external)
-            digest = io.sha256_of(output) if hashed else None
-        return Artifact(os.fspath(output), digest, os.path.getsize(output), model.ir_version, versions)
+            if output is not None:
+                io.save(model, output, force=force, external=external)
+            return ledger.artifact(model, output, hashed=hashed)
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -21,7 +20,7 @@ from sardonyx.graph.select import find_module
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.inspection import Port
 from sardonyx.provenance import merge, module_of
-from sardonyx.record import Artifact, BoundaryValue, Extraction, Verdict
+from sardonyx.record import BoundaryValue, Extraction, Verdict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from sardonyx.source.tracing.capture import Captured
 
 Progress = Callable[[str, float | None], None]
-_DRAWN_BESIDE_LIVE = 1  # trials on drawn inputs where the example is there as well
+_DRAWN_BESIDE_LIVE = 2  # trials on drawn inputs where the example is there as well: two sizes of every dynamic dim
 
 
 @dataclass(frozen=True)
@@ -225,8 +224,8 @@ def _record(
     return Extracted(
         status="done",
         environment=ledger.environment(),
-        source=_artifact(whole.model, whole.path),
-        result=_artifact(cut.model, None if output is None else Path(output)),
+        source=ledger.artifact(whole.model, whole.path),
+        result=ledger.artifact(cut.model, output),
         asked=cut.asked,
         path=cut.path,
         tag=whole.hierarchy.tag(cut.path),
@@ -247,10 +246,3 @@ def _record(
 
 def _value(port: Port, makers: Mapping[str | None, str], live: Mapping[str, str]) -> BoundaryValue:
     return BoundaryValue(port.name, port.type, port.shape, makers.get(port.name), live.get(port.name))
-
-
-def _artifact(model: ir.Model, path: Path | None) -> Artifact:
-    versions = dict(model.opset_imports)
-    if path is None:
-        return Artifact(None, None, 0, model.ir_version, versions)
-    return Artifact(os.fspath(path), io.sha256_of(path), path.stat().st_size, model.ir_version, versions)

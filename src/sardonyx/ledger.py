@@ -15,12 +15,14 @@ import onnx_ir as ir
 
 from sardonyx.graph import origins
 from sardonyx.graph.facts import constant_tensor
+from sardonyx.graph.io import sha256_of
 from sardonyx.graph.rewrite import Log
 from sardonyx.graph.scopes import is_constant, scopes
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
 from sardonyx.record import (
     Accuracy,
+    Artifact,
     Counts,
     Environment,
     Event,
@@ -110,6 +112,15 @@ def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
     """The accuracy class of a whole run: that of its loosest rewrite."""
     classes = {each.name: each.accuracy for each in passes}
     return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
+
+
+def artifact(model: ir.Model, path: str | os.PathLike[str] | None, *, hashed: bool = True) -> Artifact:
+    """A model as it was read or written, or as it is in memory."""
+    versions = dict(model.opset_imports)
+    if path is None:
+        return Artifact(None, None, 0, model.ir_version, versions)
+    digest = sha256_of(path) if hashed else None
+    return Artifact(os.fspath(path), digest, os.path.getsize(path), model.ir_version, versions)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.graph import io
 from sardonyx.graph.io import check_free
 from sardonyx.passes import ALL, Pass
-from sardonyx.record import Artifact, Event, RolledBack, Run, Verdict
+from sardonyx.record import Event, RolledBack, Run, Verdict
 
 if TYPE_CHECKING:
     from sardonyx.proof import Oracle
@@ -98,7 +98,7 @@ def optimize(
         environment=ledger.environment(),
         options={"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "dry_run": dry_run},
         source=job.artifact(digest),
-        result=_artifact(candidate.model, None if dry_run else output, hashed=hashed),
+        result=ledger.artifact(candidate.model, None if dry_run else output, hashed=hashed),
         opset_changes={domain: (job.opsets.get(domain, 0), version) for domain, version in sorted(changed)},
         before=candidate.before.counts,
         after=after.counts,
@@ -220,12 +220,3 @@ class _Prover:
         verdict = self._oracle.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))
         self.seconds["proof"] += time.perf_counter() - began
         return verdict
-
-
-def _artifact(model: ir.Model, output: str | Path | None, *, hashed: bool) -> Artifact:
-    """The result as it was written, or as it is in memory."""
-    versions = dict(model.opset_imports)
-    if output is None:
-        return Artifact(None, None, 0, model.ir_version, versions)
-    digest = io.sha256_of(output) if hashed else None
-    return Artifact(os.fspath(output), digest, os.path.getsize(output), model.ir_version, versions)
