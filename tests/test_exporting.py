@@ -259,6 +259,19 @@ def test_dims_that_the_model_fixes_are_refused_with_their_size(exporter: str) ->
     assert (fixed if exporter == "dynamo" else unproven) in refusal.value.message
 
 
+@pytest.mark.parametrize(("exporter", "opset"), [("dynamo", 18), ("dynamo", 23), ("torchscript", 14)])
+def test_the_opset_is_the_one_asked_for(net: Net, exporter: str, opset: int) -> None:
+    made = sardonyx.export(net, IDS, exporter=exporter, opset=opset)
+    assert made.result.opsets[""] == opset
+    assert made.coverage.root == 0
+    assert made.coverage.own < made.coverage.direct / 2  # torch converts graphs, which must not cost a tag
+
+
+def test_an_opset_that_torch_cannot_give_is_refused(net: Net) -> None:
+    with pytest.raises(ModelError, match="opset 18 and later, not 17"):
+        sardonyx.export(net, IDS, opset=17)
+
+
 def test_unknown_names_and_existing_files_are_refused_before_any_work(net: Net, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no input 'idz'"):
         sardonyx.export(net, IDS, dynamic={"idz": {0: "batch"}})

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from sardonyx import provenance as p
+from sardonyx.errors import ModelError
 from sardonyx.graph.origins import set_origins
 from sardonyx.graph.scopes import scopes
 from sardonyx.provenance.codec import NAME_SCOPES
@@ -19,9 +20,15 @@ from sardonyx.source.tracing.adapter import INNER, Adapter, Call
 from sardonyx.source.tracing.live import LiveTree, Step
 from sardonyx.source.tracing.symbols import Axes
 
+_OLDEST_OPSET = 18
+
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
     """The module as an ONNX graph whose nodes have origins where torch saw a module run them, and notes on its dims."""
+    if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose who ran its nodes
+        raise ModelError(
+            f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint="try --exporter torchscript"
+        )
     wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     with quietly():
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=(wanted,), strict=False)

@@ -48,6 +48,12 @@ def export(
         raise
     except Exception as error:  # torch, its exporters and the module's own code fail in any way they like
         raise _refused(error, exporter) from error
+    made = model.opset_imports.get("")
+    if opset not in (None, made):
+        raise ModelError(
+            f"torch gives this model opset {made}, not {opset}",
+            hint=f"leave --opset out, or try --exporter {_OTHER[exporter]}",
+        )
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
     return model, tuple(notes)
 
