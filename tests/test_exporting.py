@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -257,6 +258,47 @@ def test_dims_that_the_model_fixes_are_refused_with_their_size(exporter: str) ->
     with pytest.raises(ModelError) as refusal:
         sardonyx.export(Fixed(), torch.randn(2, 6), exporter=exporter, dynamic={"x": {0: "batch"}})
     assert (fixed if exporter == "dynamo" else unproven) in refusal.value.message
+
+
+class Pair(NamedTuple):
+    linear: torch.Tensor
+    weight: torch.Tensor
+
+
+class Named(nn.Module):
+    """Inputs and outputs that go by names the exporters use themselves, and an output that is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, add: torch.Tensor, mul: torch.Tensor) -> tuple[Pair, torch.Tensor, torch.Tensor]:
+        out = add * mul * self.weight + 1
+        return Pair(out, out), add, self.weight
+
+
+@both
+def test_interface_names_are_the_calls_and_nobody_elses(exporter: str, tmp_path: Path) -> None:
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    made = sardonyx.export(Named(), (x, y), tmp_path / "x.onnx", exporter=exporter)
+    assert [each.name for each in made.inputs] == ["add", "mul"]
+    assert made.outputs == ("output_0.linear", "output_0.weight", "output_1", "output_2")
+    graph = onnx.load(tmp_path / "x.onnx").graph
+    assert [value.name for value in graph.input] == ["add", "mul"]
+    assert [value.name for value in graph.output] == list(made.outputs)
+    onnx.checker.check_model(str(tmp_path / "x.onnx"), full_check=True)
+    single = sardonyx.export(Single(), x, tmp_path / "y.onnx", exporter=exporter)
+    assert single.outputs == ("linear", "weight")
+
+
+class Single(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3) / 3)
+
+    def forward(self, linear_in: torch.Tensor) -> Pair:
+        first = nn.functional.linear(linear_in, self.weight)
+        return Pair(nn.functional.linear(first, self.weight), first)
 
 
 @pytest.mark.parametrize(("exporter", "opset"), [("dynamo", 18), ("dynamo", 23), ("torchscript", 14)])

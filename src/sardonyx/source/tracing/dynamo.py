@@ -17,6 +17,7 @@ from sardonyx.record import How
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing import symbols
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
 from sardonyx.source.tracing.symbols import Axes
 
@@ -39,12 +40,11 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             optimize=False,
             verbose=False,
             opset_version=opset,
-            input_names=call.inputs,
-            output_names=call.outputs,
         )
     model: ir.Model = program.model
     _place(model, program.exported_program, tree)
     _rename_parameters(model, tree.root)
+    name_interface(model, call)
     ranges = {str(symbol): (found.lower, found.upper) for symbol, found in captured.range_constraints.items()}
     return model, symbols.settle(model, axes, ranges)
 

@@ -69,8 +69,10 @@ class Flat:
         return lambda tensors: cast(Any, kind)(**{key: take(tensors) for key, take in takes.items()})
 
     def _take_sequence(self, value: Sequence[object], name: str) -> Rebuild:
-        kind, takes = type(value), list(self._take_all(dict(enumerate(value)), name).values())
-        if hasattr(value, "_fields"):  # a named tuple
+        fields: Sequence[object] | None = getattr(value, "_fields", None)  # of a named tuple
+        items = dict(enumerate(value)) if fields is None else dict(zip(fields, value, strict=True))
+        kind, takes = type(value), list(self._take_all(items, name).values())
+        if fields is not None:
             return lambda tensors: cast(Any, kind)(*[take(tensors) for take in takes])
         return lambda tensors: cast(Any, kind)([take(tensors) for take in takes])
 

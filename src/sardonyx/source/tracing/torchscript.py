@@ -25,6 +25,7 @@ from sardonyx.graph.scopes import scopes
 from sardonyx.record import How
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
 from sardonyx.source.tracing.symbols import Axes
 
@@ -54,8 +55,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
     _place(model, modules, tree, entry)
     _rename(model, entry)
-    for value, name in zip(model.graph.outputs, call.outputs, strict=True):
-        value.name = name
+    name_interface(model, call)
     return model, []
 
 
