@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -19,9 +20,12 @@ from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.export_record import Export
 from sardonyx.graph import io
+from sardonyx.proof import Oracle
 from sardonyx.runtime import Session
 from sardonyx.source.inputs.specs import Spec
 from sardonyx.source.models.identity import state_sha256
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.engine import TorchEngine
 
 EXPORTERS = ("dynamo", "torchscript")
 both = pytest.mark.parametrize("exporter", EXPORTERS)
@@ -258,6 +262,30 @@ def test_dims_that_the_model_fixes_are_refused_with_their_size(exporter: str) ->
     with pytest.raises(ModelError) as refusal:
         sardonyx.export(Fixed(), torch.randn(2, 6), exporter=exporter, dynamic={"x": {0: "batch"}})
     assert (fixed if exporter == "dynamo" else unproven) in refusal.value.message
+
+
+@pytest.fixture(scope="module")
+def wide() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(50_000, 8))
+
+
+def test_long_sums_may_be_added_up_in_another_order(wide: nn.Module) -> None:
+    """Torch and the runtime are apart by more than roundings of the result: each adds up in its own order."""
+    made = sardonyx.export(wide, torch.randn(2, 50_000), exporter="torchscript")
+    assert made.verdict is not None
+    assert made.verdict.passed
+
+
+def test_a_slightly_wrong_weight_hides_in_no_rounding(wide: nn.Module) -> None:
+    x = torch.randn(2, 50_000)
+    model = sardonyx.export(wide, x, exporter="torchscript", verify=False).model
+    assert model is not None
+    weight = next(value for value in model.graph.initializers.values() if value.name == "0.weight")
+    assert weight.const_value is not None
+    weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1 + 1e-4))
+    engine = TorchEngine(Call(wide.eval(), (x,), {}))
+    assert not Oracle(model, inputs={"input": x.numpy()}, trials=1, engine=engine).check(model).passed
 
 
 class Pair(NamedTuple):

@@ -20,6 +20,7 @@ from sardonyx.proof.inputs import Draw, Inputs, Plan
 from sardonyx.proof.interface import interface_changes, random_outputs
 from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.noise import disturbed
+from sardonyx.proof.rounding import LiveEngine, rounded_anew
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.record import Accuracy, Trial, Verdict
 from sardonyx.runtime import Engine, ReferenceSession, Session, Value, open_engine
@@ -87,7 +88,7 @@ class Oracle:
         trials: int | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
-        engine: Engine | None = None,
+        engine: LiveEngine | None = None,
     ) -> None:
         """All as in `verify`; an `engine` answers in place of the reference: the module it was exported from."""
         if not seeds:
@@ -261,19 +262,21 @@ class Oracle:
         return self._noise[number]
 
     def _first_noise(self, probe: Engine, answer: Answer) -> Noise | None:
+        feeds = answer.draw.feeds
+
         def disturb(draw: int) -> Sequence[Value]:
-            return probe.run({**answer.draw.feeds, **noise.draw(draw)})
+            return probe.run({**feeds, **noise.draw(draw)})
 
         try:
             disturb(0)
         except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
             return None
-        return Noise(self._undisturbed(answer), disturb)
-
-    def _undisturbed(self, answer: Answer) -> Sequence[Value]:
-        """What the probe disturbs: the graph's own answer, which is not the module's."""
         plain = self._open_like_reference(self._subject)[0] if self._live is not None else None
-        return answer.outputs if plain is None else plain.run(answer.draw.feeds)
+        if plain is None or self._live is None:
+            return Noise(answer.outputs, disturb)
+        clean = plain.run(feeds)  # what the probe disturbs is the graph's own answer, not the module's
+        anew = rounded_anew(clean, answer.outputs, self._live.run_in_double(feeds))
+        return Noise(clean, lambda draw: disturb(draw) if draw else anew)
 
 
 def _says_nothing(values: Sequence[Value]) -> bool:

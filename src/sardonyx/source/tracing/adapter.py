@@ -5,6 +5,7 @@ Both exporters and the proof see a model through this, so that names, nesting an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,12 @@ class Call:
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The example's tensors, copied: a module may write into what it is given."""
         return tuple(tensor.clone() for tensor in self._tensors)
+
+    def with_module(self, module: torch.nn.Module) -> Call:
+        """The same call of another module."""
+        other = copy.copy(self)
+        other.module, other.outputs = module, []
+        return other
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The module's answer, flat, to other tensors in the places of the example's."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 
@@ -32,6 +34,17 @@ class TorchEngine:
                 return [to_array(tensor) for tensor in self._call(tensors)]
         except Exception as error:  # a forward is the user's code and may fail in any way
             raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
+
+    def run_in_double(self, feeds: Feeds) -> list[Value] | None:
+        """All outputs, computed in double precision by a copy of the module; None where it cannot."""
+        try:
+            precise = self._call.with_module(copy.deepcopy(self._call.module).double())
+            tensors = [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
+            doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+            with torch.no_grad(), quietly():
+                return [to_array(tensor) for tensor in precise(doubled)]
+        except Exception:  # the module's own code may insist on its types, and then nothing is known
+            return None
 
 
 def to_array(tensor: torch.Tensor) -> Array:
