@@ -155,6 +155,14 @@ def test_existing_files_are_kept(command: Command, factory: Path, tmp_path: Path
     assert len(forced.out.splitlines()) == 1
 
 
+def test_the_record_does_not_take_the_place_of_the_model(command: Command, factory: Path, tmp_path: Path) -> None:
+    same = tmp_path / "net.onnx"
+    result = command("export", f"{factory}:build", "-o", same, "--record", same, "-f", *TRACED)
+    assert result.code == 2
+    assert "name the same file" in result.err
+    assert not same.exists()
+
+
 def test_a_full_disk_is_told_and_leaves_nothing(command: Command, factory: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():

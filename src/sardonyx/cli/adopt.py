@@ -35,16 +35,12 @@ _SHOWN = 10  # nodes without a module that are listed
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: nothing is written]")
 ]
-TagAttributes = Annotated[
-    bool,
-    typer.Option("--tag-attributes", help="Write the tags as node attributes too, for tools that drop metadata."),
-]
 
 
 def adopt(
     model: options.Model,
     output: Output = None,
-    tag_attributes: TagAttributes = False,
+    tag_attributes: options.TagAttributes = False,
     force: options.Force = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sardonyx.cli import options
-from sardonyx.cli.console import put, put_json, style_for
+from sardonyx.cli.console import show
 from sardonyx.cli.options import reject_both
 from sardonyx.report.comparison import comparison_sentence, render_comparison
 from sardonyx.report.view import View
@@ -49,11 +48,11 @@ def compare(
     from sardonyx import compare as look
 
     found = look(first, second)
-    style = style_for(sys.stdout)
-    if as_json:
-        put_json(found.to_json())
-    elif quiet:
-        put(style.strong(comparison_sentence(found)) + "\n")
-    else:
-        put(render_comparison(found, View(style, verbose, depth)))
+    show(
+        found.to_json,
+        lambda style: style.strong(comparison_sentence(found)),
+        lambda style: render_comparison(found, View(style, verbose, depth)),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return int(exit_code and not found.same)

@@ -40,6 +40,24 @@ def put_json(data: bytes) -> None:
     put(data.decode() + "\n")
 
 
+def show(
+    record: Callable[[], bytes],
+    sentence: Callable[[Style], str],
+    text: Callable[[Style], str],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """A verb's answer in the form that was asked for: its record, one sentence, or all of it."""
+    style = style_for(sys.stdout)
+    if as_json:
+        put_json(record())
+    elif quiet:
+        put(sentence(style) + "\n")
+    else:
+        put(text(style))
+
+
 def complain(error: SardonyxError) -> None:
     """One line what is wrong, one line what to do."""
     _tell_error(error.message, error.hint)

@@ -44,9 +44,6 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: standard output]")
 ]
 As = Annotated[Format, typer.Option("--format", help="What to write.")]
-TorchNN = Annotated[
-    bool, typer.Option("--include-torch-nn", help="A graph for torch's own modules too: Linear, LayerNorm, …")
-]
 
 
 def dag(
@@ -54,7 +51,7 @@ def dag(
     output: Output = None,
     as_format: As = Format.JSON,
     module: options.Module = None,
-    include_torch_nn: TorchNN = False,
+    include_torch_nn: options.TorchNN = False,
     force: options.Force = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,

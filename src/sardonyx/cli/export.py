@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.options import reject_both
+from sardonyx.report.export import export_sentence, render_export
 from sardonyx.report.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sardonyx.export_record import Export
 
 SUMMARY = "Export a PyTorch model to ONNX with its modules visible."
 HELP = """\b
@@ -49,10 +47,6 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Where the model c
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: model.onnx here]")
 ]
-Task = Annotated[
-    str | None,
-    typer.Option("--task", metavar="TASK", help="Head of a Hugging Face model: text-classification, …, or a class."),
-]
 ExporterOption = Annotated[
     ExporterName, typer.Option("--exporter", help="dynamo: torch.export; torchscript: the tracer.")
 ]
@@ -70,8 +64,6 @@ Dynamic = Annotated[
 ]
 WithPast = Annotated[bool, typer.Option("--with-past", help="A decoder's cache becomes inputs and outputs.")]
 Opset = Annotated[int | None, typer.Option("--opset", metavar="N", min=7, help="[default: the exporter's own]")]
-TorchNN = Annotated[bool, typer.Option("--include-torch-nn", help="Tags go down to Linear, LayerNorm, …")]
-Attributes = Annotated[bool, typer.Option("--tag-attributes", help="Write tags as node attributes as well.")]
 Compact = Annotated[
     bool,
     typer.Option(
@@ -79,7 +71,6 @@ Compact = Annotated[
     ),
 ]
 Optimize = Annotated[bool, typer.Option("--optimize", help="Optimize the result, with proof.")]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Compare with PyTorch before writing.")]
 External = Annotated[
     bool | None,
     typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: by size]"),
@@ -90,18 +81,18 @@ def export(
     source: Source,
     output: Output = None,
     force: options.Force = False,
-    task: Task = None,
+    task: options.Task = None,
     exporter: ExporterOption = ExporterName.DYNAMO,
     input_specs: InputSpec = None,
     input_file: InputFile = None,
     dynamic: Dynamic = None,
     with_past: WithPast = False,
     opset: Opset = None,
-    include_torch_nn: TorchNN = False,
-    tag_attributes: Attributes = False,
+    include_torch_nn: options.TorchNN = False,
+    tag_attributes: options.TagAttributes = False,
     compact: Compact = True,
     optimize: Optimize = False,
-    verify: Verify = True,
+    verify: options.Verify = True,
     external: External = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -115,7 +106,7 @@ def export(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     destination = output or Path("model.onnx")
-    files.check_free(destination, record, force=force)
+    files.check_destinations(destination, record, force=force)
 
     from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
 
@@ -148,19 +139,12 @@ def export(
             force=force,
             progress=report,
         )
-    if record is not None:
-        files.write_whole(record, msgspec.json.format(made.to_json(), indent=2) + b"\n", force=force)
-    _show(made, as_json=as_json, quiet=quiet, verbose=verbose)
+    files.write_record(record, made.to_json(), force=force)
+    show(
+        made.to_json,
+        lambda style: export_sentence(made, style),
+        lambda style: render_export(made, View(style, verbose)),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return 0
-
-
-def _show(made: Export, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    from sardonyx.report.export import export_sentence, render_export
-
-    style = style_for(sys.stdout)
-    if as_json:
-        put_json(made.to_json())
-    elif quiet:
-        put(export_sentence(made, style) + "\n")
-    else:
-        put(render_export(made, View(style, verbose)))

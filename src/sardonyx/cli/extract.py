@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sardonyx.cli import options
-from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.report.extraction import extraction_sentence, render_extraction
@@ -46,12 +45,8 @@ Live = Annotated[
     str | None,
     typer.Option("--source", metavar="SOURCE", help="The live model to compare with, as `sardonyx export` takes it."),
 ]
-Task = Annotated[
-    str | None, typer.Option("--task", metavar="TASK", help="The head of a Hugging Face source, as in export.")
-]
 Call = Annotated[int, typer.Option("--call", metavar="N", min=0, help="Which call, where there are several; from 0.")]
 Exact = Annotated[bool, typer.Option("--exact", help="Refuse to take a wider module than the one asked for.")]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]
 
 
 def extract(
@@ -59,10 +54,10 @@ def extract(
     module: Module,
     output: Output = None,
     source: Live = None,
-    task: Task = None,
+    task: options.Task = None,
     call: Call = 0,
     exact: Exact = False,
-    verify: Verify = True,
+    verify: options.Verify = True,
     force: options.Force = False,
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -98,13 +93,13 @@ def extract(
             progress=report,
             **live,
         )
-    style = style_for(sys.stdout)
-    if as_json:
-        put_json(found.to_json())
-    elif quiet:
-        put(extraction_sentence(found, style) + "\n")
-    else:
-        put(render_extraction(found, View(style, verbose)))
+    show(
+        found.to_json,
+        lambda style: extraction_sentence(found, style),
+        lambda style: render_extraction(found, View(style, verbose)),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return 0
 
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from sardonyx.errors import UsageError
+
+
+def check_destinations(output: Path, record: Path | None, *, force: bool) -> None:
+    """Refuse a record that would take the place of the model, and what could not be written after all the work."""
+    if record is not None and record.resolve() == output.resolve():
+        raise UsageError("--record and --output name the same file", hint="give them different names")
+    check_free(output, record, force=force)
+
 
 def check_free(*paths: Path | None, force: bool) -> None:
     """Refuse at once what could not be written after all the work."""
@@ -11,6 +22,12 @@ def check_free(*paths: Path | None, force: bool) -> None:
 
     for path in filter(None, paths):
         check(str(path), force=force)
+
+
+def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
+    """Write a record where one was asked for, laid out for reading."""
+    if path is not None:
+        write_whole(path, msgspec.json.format(record, indent=2) + b"\n", force=force)
 
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:

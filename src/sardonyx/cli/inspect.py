@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from sardonyx.cli import options
-from sardonyx.cli.console import put, put_json, style_for
+from sardonyx.cli.console import show
 from sardonyx.cli.options import reject_both
 from sardonyx.inspection import Inspection, ModuleInspection
 from sardonyx.report.model import inspection_sentence, render_inspection
@@ -45,13 +43,13 @@ def inspect(
     from sardonyx import inspect as look
 
     found = look(model) if module is None else look(model, module=module)
-    style = style_for(sys.stdout)
-    if as_json:
-        put_json(found.to_json())
-    elif quiet:
-        put(style.strong(_sentence(found)) + "\n")
-    else:
-        put(_text(found, View(style, verbose, depth)))
+    show(
+        found.to_json,
+        lambda style: style.strong(_sentence(found)),
+        lambda style: _text(found, View(style, verbose, depth)),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return 0
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from sardonyx import gate
-from sardonyx.cli import options
-from sardonyx.cli.console import progress, put, put_json, style_for
-from sardonyx.cli.files import check_free, write_whole
+from sardonyx.cli import files, options
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.report.text import closing_sentence, render_run
@@ -45,7 +41,6 @@ TargetOption = Annotated[
 Verify = Annotated[
     Proof, typer.Option("--verify", help="Prove after each pass, at the end, or not at all.", case_sensitive=False)
 ]
-Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the Run record as JSON.")]
 External = Annotated[
     bool | None,
     typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: as they were]"),
@@ -66,7 +61,7 @@ def optimize(
     threads: options.Threads = None,
     external: External = None,
     dry_run: DryRun = False,
-    record: Record = None,
+    record: options.Record = None,
     fail_if: options.FailIf = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -79,7 +74,7 @@ def optimize(
     gates = _gates(fail_if or (), provable=not dry_run and verify is not Proof.OFF)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     if not dry_run:
-        _check_destinations(destination, record, force=force)
+        files.check_destinations(destination, record, force=force)
 
     from sardonyx import optimize as run_optimize
 
@@ -100,9 +95,14 @@ def optimize(
             progress=report,
             hashes=True if record is not None or as_json else None,
         )
-    if record is not None:
-        write_whole(record, msgspec.json.format(run.to_json(), indent=2) + b"\n", force=force)
-    _show(run, as_json=as_json, quiet=quiet, verbose=verbose)
+    files.write_record(record, run.to_json(), force=force)
+    show(
+        run.to_json,
+        lambda style: closing_sentence(run, style),
+        lambda style: render_run(run, View(style, verbose)),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return _outcome(run, gates, as_json=as_json)
 
 
@@ -114,13 +114,6 @@ def _gates(texts: Sequence[str], *, provable: bool) -> list[gate.Gate]:
     return gates
 
 
-def _check_destinations(output: Path, record: Path | None, *, force: bool) -> None:
-    """Refuse at once what could not be written after all the work."""
-    if record is not None and record.resolve() == output.resolve():
-        raise UsageError("--record and --output name the same file", hint="give them different names")
-    check_free(output, record, force=force)
-
-
 def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
     if run.status != "done" and as_json:
         raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
@@ -128,13 +121,3 @@ def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
         return VerificationFailed.exit_code
     gate.check(gates, gate.measures_of_run(run))
     return 0
-
-
-def _show(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    style = style_for(sys.stdout)
-    if as_json:
-        put_json(run.to_json())
-    elif quiet:
-        put(closing_sentence(run, style) + "\n")
-    else:
-        put(render_run(run, View(style, verbose)))

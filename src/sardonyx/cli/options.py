@@ -54,6 +54,18 @@ Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Verify on these inputs too: one array per graph input."),
 ]
+Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the record as JSON.")]
+Task = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TASK", help="Head of a Hugging Face model: text-classification, …, or a class."),
+]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]
+TorchNN = Annotated[
+    bool, typer.Option("--include-torch-nn", help="Go down to torch's own modules too: Linear, LayerNorm, …")
+]
+TagAttributes = Annotated[
+    bool, typer.Option("--tag-attributes", help="Write tags as node attributes too, for tools that drop metadata.")
+]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,6 +78,3 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
     """Refuse two options that contradict each other."""
     if first_given and second_given:
         raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")
-
-
-Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the record as JSON.")]

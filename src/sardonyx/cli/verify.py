@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from sardonyx import gate
 from sardonyx.cli import options
-from sardonyx.cli.console import progress, put, put_json, style_for
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import VerificationFailed
 from sardonyx.report.verdict import render_verdict, verdict_sentence
@@ -60,13 +59,14 @@ def verify(
             threads=threads,
             progress=None if report is None else lambda text: report(text, None),
         )
-    style, pair = style_for(sys.stdout), (str(reference), str(candidate))
-    if as_json:
-        put_json(msgspec.json.encode(verdict))
-    elif quiet:
-        put(verdict_sentence(verdict, *pair, style) + "\n")
-    else:
-        put(render_verdict(verdict, *pair, style, verbose=verbose))
+    pair = (str(reference), str(candidate))
+    show(
+        lambda: msgspec.json.encode(verdict),
+        lambda style: verdict_sentence(verdict, *pair, style),
+        lambda style: render_verdict(verdict, *pair, style, verbose=verbose),
+        as_json=as_json,
+        quiet=quiet,
+    )
     if not verdict.passed and as_json:
         raise VerificationFailed("the two models do not compute the same")
     if not verdict.passed:  # the text has said so
