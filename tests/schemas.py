@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 from sardonyx import comparison, export_record, inspection, module_graphs, record
-from sardonyx.graph import adoption
 
 SCHEMAS = {
     "run.schema.json": record.json_schema,
@@ -19,7 +18,7 @@ SCHEMAS = {
     "extraction.schema.json": record.extraction_schema,
     "dag.schema.json": module_graphs.json_schema,
     "comparison.schema.json": comparison.json_schema,
-    "adoption.schema.json": adoption.json_schema,
+    "adoption.schema.json": inspection.adoption_json_schema,
 }
 PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "schemas"
 

@@ -1,8 +1,8 @@
-"""What a model is made of, as plain frozen data: the answer of `inspect`. Nothing in this file knows ONNX."""
+"""What a model is made of, as plain frozen data: the answers of `inspect` and `adopt`. Nothing here knows ONNX."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import msgspec
@@ -167,6 +167,30 @@ class ModuleInspection:
         return msgspec.json.decode(data, type=cls)
 
 
+@dataclass(frozen=True)
+class Adoption:
+    """What a file said about its modules, and how far that went."""
+
+    source: str  # its path, or its name where it came from memory
+    output: str | None  # None: nothing was written
+    nodes: int  # Constants included
+    modules: int  # that own nodes
+    coverage: Coverage
+    evidence: dict[str, int]  # what told, and how many nodes it told of; the others inherited, or count to the model
+    root_nodes: tuple[RootNode, ...]
+    attributes: bool  # the tags were written as node attributes too
+    schema_version: int = INSPECTION_VERSION
+
+    def to_json(self) -> bytes:
+        """The record as JSON, whatever a subclass carries beside it."""
+        return msgspec.json.encode({each.name: getattr(self, each.name) for each in fields(Adoption)})
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """A record read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of an Inspection."""
     return msgspec.json.schema(Inspection)
@@ -175,3 +199,8 @@ def json_schema() -> dict[str, Any]:
 def module_json_schema() -> dict[str, Any]:
     """The published JSON Schema of a ModuleInspection."""
     return msgspec.json.schema(ModuleInspection)
+
+
+def adoption_json_schema() -> dict[str, Any]:
+    """The published JSON Schema of an Adoption."""
+    return msgspec.json.schema(Adoption)

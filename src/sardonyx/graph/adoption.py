@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass
 
-import msgspec
 import onnx_ir as ir
 
 from sardonyx.graph import armour, io, origins
 from sardonyx.graph.census import Census, coverage, root_nodes
 from sardonyx.graph.tagged import Source, tagged
-from sardonyx.inspection import Coverage, RootNode
+from sardonyx.inspection import Adoption
 from sardonyx.provenance import module_of
-
-ADOPTION_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Adoption:
-    """What a file said about its modules, and how far that went."""
-
-    source: str  # its path, or its name where it came from memory
-    output: str | None  # None: nothing was written
-    nodes: int  # Constants included
-    modules: int  # that own nodes
-    coverage: Coverage
-    evidence: dict[str, int]  # what told, and how many nodes it told of; the others inherited, or count to the model
-    root_nodes: tuple[RootNode, ...]
-    attributes: bool  # the tags were written as node attributes too
-    schema_version: int = field(default=ADOPTION_VERSION)
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        return msgspec.json.encode({each.name: getattr(self, each.name) for each in fields(Adoption)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
 
 
 @dataclass(frozen=True)
@@ -90,8 +62,3 @@ def adopt(
         attributes=any(map(armour.is_worn, nodes)),
         model=found.model,
     )
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Adoption."""
-    return msgspec.json.schema(Adoption)
