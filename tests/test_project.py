@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import passes_page
 import sardonyx
 from sardonyx.passes import ALL
 
@@ -69,10 +70,7 @@ def test_heavy_packages_are_imported_where_they_belong_by_name_too(package: str,
 
 
 def test_every_pass_has_its_row_in_the_docs() -> None:
-    listed = (ROOT / "docs" / "passes.md").read_text().split("## The twelve")[0]
-    rows = [line for line in listed.splitlines() if line.startswith("| `")]
-    expected = [f"| `{one.name}` | {one.algebra.replace('|', chr(92) + '|')} | {one.accuracy} |" for one in ALL]
-    assert rows == expected, "docs/passes.md should list:\n" + "\n".join(expected)
+    assert passes_page.listed(passes_page.PAGE.read_text()) == passes_page.rows(), "run python tests/passes_page.py"
 
 
 def test_the_notes_passes_are_mapped_to_ours() -> None:

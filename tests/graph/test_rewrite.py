@@ -14,8 +14,8 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter
 from sardonyx.graph.rules import Match, NodeRule, Refused, Replacement, Rule
 from sardonyx.graph.scopes import is_sorted
-from sardonyx.passes.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.eliminate_identity import EliminateIdentity
+from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
+from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 from sardonyx.record import Accuracy, Kind
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'

@@ -6,7 +6,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.drop_dead_nodes import DropDeadNodes
+from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
 from sardonyx.record import Kind
 
 DROP = [DropDeadNodes()]

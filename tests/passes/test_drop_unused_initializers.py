@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passes.util import assert_same, graph_text, run_passes
-from sardonyx.passes.drop_unused_initializers import DropUnusedInitializers
+from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 
 DROP = [DropUnusedInitializers()]
 

@@ -9,7 +9,7 @@ from passes.util import assert_same, graph_text, op_types, parse, run_passes
 from sardonyx.graph import io
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.eliminate_noop_shape import EliminateNoopShape
+from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
 
 PASSES = (EliminateNoopShape(),)
 CONSTANTS = """<

@@ -15,11 +15,11 @@ from sardonyx import runtime
 from sardonyx.errors import RuntimeFailure
 from sardonyx.graph import origins
 from sardonyx.graph.rewrite import Log
-from sardonyx.passes.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.drop_unused_initializers import DropUnusedInitializers
-from sardonyx.passes.fold_constants import FoldConstants
+from sardonyx.passes.folding.fold_constants import FoldConstants
 from sardonyx.passes.shared.foldable import FAILED, GROWS, LARGE
 from sardonyx.passes.shared.large_constants import TOO_LARGE
+from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
+from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 from sardonyx.record import Kind
 
 CLEAN = [FoldConstants(), DropDeadNodes(), DropUnusedInitializers()]

@@ -18,7 +18,7 @@ from sardonyx import runtime
 from sardonyx.graph import io
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.fold_constants import FoldConstants
+from sardonyx.passes.folding.fold_constants import FoldConstants
 
 STEP = 12
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.fold_shapes import FoldShapes
-from sardonyx.passes.fold_view_targets import FoldViewTargets
+from sardonyx.passes.folding.fold_shapes import FoldShapes
+from sardonyx.passes.folding.fold_view_targets import FoldViewTargets
 
 PASSES = (FoldShapes(),)
 CONSTANTS = """<

@@ -12,10 +12,10 @@ from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Log, Rewriter
 from sardonyx.graph.tensors import ComputedTensor
-from sardonyx.passes.absorb_transpose import AbsorbTranspose
-from sardonyx.passes.drop_unused_initializers import DropUnusedInitializers
-from sardonyx.passes.eliminate_identity import EliminateIdentity
-from sardonyx.passes.fold_weight_views import BUDGET, FoldWeightViews
+from sardonyx.passes.folding.fold_weight_views import BUDGET, FoldWeightViews
+from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
+from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
+from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 
 PASSES = (FoldWeightViews(),)
 LARGE = BUDGET // 4 + 256  # floats

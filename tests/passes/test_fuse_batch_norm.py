@@ -16,9 +16,9 @@ from passes.util import assert_same, op_types, reasons, run_passes
 from sardonyx.graph import io
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.drop_unused_initializers import DropUnusedInitializers
-from sardonyx.passes.fuse_batch_norm import FuseBatchNorm
+from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
+from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
+from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 
 FUSE = [FuseBatchNorm(), DropDeadNodes(), DropUnusedInitializers()]
 KINDS = {

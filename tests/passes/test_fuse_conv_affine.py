@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, op_types, reasons, run_passes
-from sardonyx.passes.fuse_conv_affine import FuseConvAffine
+from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
 
 FUSE = [FuseConvAffine()]
 

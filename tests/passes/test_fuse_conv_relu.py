@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, op_types, reasons, run_passes
-from sardonyx.passes.fuse_conv_relu import FuseConvRelu
+from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
 
 FUSE = [FuseConvRelu()]
 NEEDS_ORT = "needs the ort target's FusedConv"

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.fuse_matmul_add import FuseMatMulAdd
+from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
 
 PASSES = (FuseMatMulAdd(),)
 

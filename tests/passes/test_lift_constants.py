@@ -10,7 +10,7 @@ import pytest
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.lift_constants import LiftConstants
+from sardonyx.passes.tidy.lift_constants import LiftConstants
 
 LIFT = [LiftConstants()]
 

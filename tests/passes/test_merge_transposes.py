@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.absorb_transpose import AbsorbTranspose
-from sardonyx.passes.eliminate_noop_shape import EliminateNoopShape
-from sardonyx.passes.merge_transposes import MergeTransposes
+from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
+from sardonyx.passes.layout.merge_transposes import MergeTransposes
+from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
 
 PASSES = (MergeTransposes(),)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, run_passes
-from sardonyx.passes.eliminate_noop_shape import EliminateNoopShape
-from sardonyx.passes.resolve_cast_like import ResolveCastLike
+from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
+from sardonyx.passes.tidy.resolve_cast_like import ResolveCastLike
 
 PASSES = (ResolveCastLike(),)
 

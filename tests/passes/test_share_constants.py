@@ -17,7 +17,7 @@ from passes.util import assert_same, graph_text, run_passes
 from sardonyx.graph import io
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.share_constants import ShareConstants
+from sardonyx.passes.tidy.share_constants import ShareConstants
 from sardonyx.record import Kind
 
 SHARE = [ShareConstants()]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx.graph import origins
-from sardonyx.passes.share_subexpressions import ShareSubexpressions
+from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
 from sardonyx.record import Kind
 
 SHARE = [ShareSubexpressions()]

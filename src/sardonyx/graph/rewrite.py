@@ -132,6 +132,8 @@ class Rewriter:
             if scope.opset < rule.opset or (scope.in_function and _has_reference(node)):
                 continue
             found = rule.match(node, self._facts)
+            if isinstance(found, Match) and scope.opset < rule.needs:
+                found = Refused(f"needs opset {rule.needs}", found.nodes)
             if isinstance(found, Match):
                 rewrite = functools.partial(rule.rewrite, found)
                 self._carry_out(rule, functools.partial(self._transactions.replace, found, rewrite), found)

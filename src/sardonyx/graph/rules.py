@@ -79,13 +79,14 @@ class Rule(ABC):
 
     name: ClassVar[str]
     accuracy: ClassVar[Accuracy]
+    needs: ClassVar[int] = 1  # the opset that has what it writes; a graph below it is raised first, where it can be
 
 
 class NodeRule(Rule):
     """A rule that looks at one node and its surroundings."""
 
     roots: ClassVar[tuple[str, ...]]
-    opset: ClassVar[int] = 1
+    opset: ClassVar[int] = 1  # from which on it understands what it reads
 
     @abstractmethod
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

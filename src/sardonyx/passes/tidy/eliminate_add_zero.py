@@ -13,7 +13,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
+from sardonyx.passes.tidy.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 from sardonyx.record import Accuracy
 
 _SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may stand, and the sign that is not exact there

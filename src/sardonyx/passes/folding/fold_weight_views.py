@@ -14,7 +14,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.graph.tensors import reshaped, transposed
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.merge_transposes import permutation
+from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.passes.shared.views import VIEWS, viewed_shape
 from sardonyx.record import Accuracy
 

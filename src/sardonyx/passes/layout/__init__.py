@@ -1,0 +1,15 @@
+"""Fewer copies: views and transposes merged, moved and absorbed."""
+
+from __future__ import annotations
+
+from sardonyx.passes.base import Pass
+from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
+from sardonyx.passes.layout.merge_reshapes import MergeReshapes
+from sardonyx.passes.layout.merge_transposes import MergeTransposes
+
+LAYOUT: tuple[Pass, ...] = (
+    AbsorbTranspose(),
+    MergeReshapes(),
+    MergeTransposes(),
+)
+MOVES: tuple[Pass, ...] = ()

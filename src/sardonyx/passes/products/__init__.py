@@ -1,0 +1,14 @@
+"""Matrix products and convolutions take over what stands next to them."""
+
+from __future__ import annotations
+
+from sardonyx.passes.base import Pass
+from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
+from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
+from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
+
+PRODUCTS: tuple[Pass, ...] = (
+    FuseBatchNorm(),
+    FuseConvAffine(),
+    FuseMatMulAdd(),
+)
