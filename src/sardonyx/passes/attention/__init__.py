@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
 from sardonyx.passes.base import Pass
 
-ATTENTION: tuple[Pass, ...] = ()
+ATTENTION: tuple[Pass, ...] = (FuseRotaryEmbedding(),)
