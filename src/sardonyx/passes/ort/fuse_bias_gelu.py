@@ -1,0 +1,67 @@
+"""Gelu(x + b) => BiasGelu(x, b), or FastGelu(x, b) for the tanh form, of ONNX Runtime.
+
+Refuses where the sum is needed elsewhere. Only for single precision, the one type the runtime has kernels for, and a
+vector b along the last axis. Helps because the bias is added while the activation is computed.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, as_biased, on_ort
+from sardonyx.passes.shared.matching import maker
+from sardonyx.record import Accuracy
+
+_OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
+
+
+class FuseBiasGelu(NodePass):
+    """The bias before a Gelu into it."""
+
+    name = "fuse-bias-gelu"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Gelu",)
+    opset = 20
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 20]>
+            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
+                e = Sin(x)  a = Add(b, e)  y = Gelu(a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
+            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
+                e = Sin(x)  y = com.microsoft.BiasGelu(e, b)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 20]>
+            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
+                a = Add(x, b)  g = Gelu(a)  y = Mul(g, a)
+            }
+        """,
+        refusal="used elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """The Gelu of a sum with a vector."""
+        add = maker(node, 0, ("Add",))
+        found = None if add is None else as_biased(add, graph)
+        operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))
+        if add is None or found is None or operator is None or graph.dtype(found.source) != ir.DataType.FLOAT:
+            return None
+        if graph.sole_user(add.outputs[0]) is not node:
+            return Refused(USED_ELSEWHERE, (add, node))
+        known = {"source": found.source, "bias": found.bias, "operator": operator}
+        return on_ort(Match((add, node), known), operator, graph)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator on both."""
+        found = match.found
+        return op.node(found["operator"], (found["source"], found["bias"]), domain=DOMAIN)

@@ -1,0 +1,80 @@
+"""x * Sigmoid(alpha * x) => QuickGelu(x, alpha), of ONNX Runtime.
+
+With alpha = 1 it is what others call SiLU or Swish. Refuses where the gate is needed elsewhere. Only for single
+precision, the one type the runtime has a kernel for. Helps because the data is
+gone through once.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.shared.matching import maker
+from sardonyx.record import Accuracy
+
+
+class FuseQuickGelu(NodePass):
+    """A value times the sigmoid of a multiple of it."""
+
+    name = "fuse-quick-gelu"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Mul",)
+    opset = 7  # before, Mul broadcasts only on request
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) <float alpha = {1.5}> {
+                e = Sin(x)  a = Mul(e, alpha)  s = Sigmoid(a)  y = Mul(s, e)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, 4] x) => (float[N, 4] y) <float alpha = {1.5}> {
+                e = Sin(x)  y = com.microsoft.QuickGelu <alpha = 1.5> (e)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) { s = Sigmoid(x)  m = Mul(s, x)  y = Add(m, s) }
+        """,
+        refusal="used elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A product of a value and its own gate."""
+        for side in (0, 1):
+            gate, value = maker(node, side, ("Sigmoid",)), node.inputs[1 - side]
+            if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
+                continue
+            scaled = _scaled(gate, value, graph)
+            if scaled is None:
+                continue
+            nodes = (*scaled[1], gate, node)
+            if graph.sole_user(gate.outputs[0]) is not node:
+                return Refused(USED_ELSEWHERE, nodes)
+            return on_ort(Match(nodes, {"source": value, "alpha": scaled[0]}), "QuickGelu", graph)
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator on the value."""
+        return op.node("QuickGelu", (match.found["source"],), {"alpha": match.found["alpha"]}, domain=DOMAIN)
+
+
+def _scaled(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[float, tuple[ir.Node, ...]] | None:
+    """What the gate multiplies the value by, and the node that does so; nodes that others read stay anyway."""
+    if gate.inputs[0] is value:
+        return 1.0, ()
+    times = maker(gate, 0, ("Mul",))
+    if times is None:
+        return None
+    for factor, other in (times.inputs, times.inputs[::-1]):
+        alpha = graph.scalar(factor)
+        if other is value and alpha is not None and graph.rank(factor) in (0, 1) and (graph.rank(value) or 0) > 0:
+            return float(alpha), (times,)
+    return None

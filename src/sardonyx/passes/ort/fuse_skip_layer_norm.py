@@ -1,0 +1,63 @@
+"""LayerNormalization(x + skip [+ bias]) => SkipLayerNormalization(x, skip, scale, shift, bias), of ONNX Runtime.
+
+The sum itself comes out beside it where something else reads it. Refuses sums whose parts may differ in shape by more
+than a missing batch, more than three axes, and other axes than the last: the kernel takes nothing else. Helps because
+the sum is normalised while it is in the cache, and two additions go.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.contrib import on_ort
+from sardonyx.passes.shared.residuals import skip_match, skip_norm
+from sardonyx.record import Accuracy
+
+_OPERATOR = "SkipLayerNormalization"
+
+
+class FuseSkipLayerNorm(NodePass):
+    """A residual sum into the layer normalisation after it."""
+
+    name = "fuse-skip-layer-norm"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("LayerNormalization",)
+    opset = 17
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
+            <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -2}, float[2] scale = {2, 3}, float[2] shift = {4, 5}> {
+                m = MatMul(x, w)  a = Add(m, b)  s = Add(a, skip)
+                n = LayerNormalization <epsilon = 0.5> (s, scale, shift)  y = Mul(n, s)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
+            <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -2}, float[2] scale = {2, 3}, float[2] shift = {4, 5}> {
+                m = MatMul(x, w)
+                n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.5> (m, skip, scale, shift, b)
+                y = Mul(n, s)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, H, S, 2] x, float[N, H, S, 2] skip) => (float[N, H, S, 2] y)
+            <float[2] scale = {2, 3}> { s = Add(x, skip)  y = LayerNormalization(s, scale) }
+        """,
+        refusal="matrices or a batch of them",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A residual sum, normalised."""
+        found = skip_match(node, graph)
+        return on_ort(found, _OPERATOR, graph) if isinstance(found, Match) else found
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One node for the sum, its bias and its norm."""
+        return skip_norm(_OPERATOR, match, op)

@@ -1,0 +1,62 @@
+"""RMSNormalization(x + skip [+ bias]) => SkipSimplifiedLayerNormalization(x, skip, scale, bias), of ONNX Runtime.
+
+The sum itself comes out beside it where something else reads it. Refuses sums whose parts may differ in shape by more
+than a missing batch, more than three axes, and other axes than the last: the kernel takes nothing else. Helps because
+the sum is normalised while it is in the cache.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.contrib import on_ort
+from sardonyx.passes.shared.residuals import skip_match, skip_norm
+from sardonyx.record import Accuracy
+
+_OPERATOR = "SkipSimplifiedLayerNormalization"
+
+
+class FuseSkipRmsNorm(NodePass):
+    """A residual sum into the root-mean-square normalisation after it."""
+
+    name = "fuse-skip-rms-norm"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("RMSNormalization",)
+    opset = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
+                a = Exp(x)  s = Add(a, skip)  n = RMSNormalization <axis = -1, epsilon = 0.25> (s, scale)
+                y = Mul(n, s)
+            }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23, "com.microsoft" : 1]>
+            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
+                a = Exp(x)
+                n, , , s = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.25> (a, skip, scale)
+                y = Mul(n, s)
+            }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[N, S, 2] x, float[N, 1, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
+                s = Add(x, skip)  y = RMSNormalization(s, scale)
+            }
+        """,
+        refusal="same shape",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A residual sum, normalised."""
+        found = skip_match(node, graph)
+        return on_ort(found, _OPERATOR, graph) if isinstance(found, Match) else found
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One node for the sum and its norm."""
+        return skip_norm(_OPERATOR, match, op)
