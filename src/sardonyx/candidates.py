@@ -18,6 +18,7 @@ import onnx_ir as ir
 from sardonyx import collector, ledger, runtime
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
+from sardonyx.graph.opsets.raising import HIGHEST, RAISE
 from sardonyx.graph.rewrite import Log, Rewriter, Tally
 from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes import Pass
@@ -44,12 +45,15 @@ class Candidate:
 class Job:
     """The source and the passes to run on it."""
 
-    def __init__(self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress) -> None:
+    def __init__(
+        self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress, *, max_opset: int = HIGHEST
+    ) -> None:
         self.source = source
         self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
         self.passes = passes
         self.tell = tell
         self._target = target
+        self._max_opset = max_opset
         self.notes: tuple[str, ...] = ()
         self._first: ir.Model | None = self._fresh()
         self.opsets = dict(self._first.opset_imports)
@@ -83,7 +87,14 @@ class Job:
             passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
         facts = Facts(model, target=self._target, evaluate=runtime.evaluate)
         tell = self.tell
-        log = Rewriter(facts, passes, limit=limit, forbidden=forbidden, progress=lambda name: tell(name, None)).run()
+        log = Rewriter(
+            facts,
+            passes,
+            limit=limit,
+            forbidden=forbidden,
+            max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
+            progress=lambda name: tell(name, None),
+        ).run()
         for each in self.passes:
             log.tallies.setdefault(each.name, Tally())
         origins.write(model, hierarchy)

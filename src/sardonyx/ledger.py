@@ -16,6 +16,7 @@ import onnx_ir as ir
 from sardonyx.graph import origins
 from sardonyx.graph.facts import constant_tensor
 from sardonyx.graph.io import sha256_of
+from sardonyx.graph.opsets.raising import RAISE
 from sardonyx.graph.rewrite import Log
 from sardonyx.graph.scopes import is_constant, scopes
 from sardonyx.passes import Pass
@@ -80,7 +81,7 @@ def module_counts(before: Census, after: Census, hierarchy: Hierarchy) -> tuple[
 
 
 def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
-    """By pass, in the order they run."""
+    """By pass, in the order they run; what raised the opset for them comes last, where anything did."""
     modules: dict[str, Counter[str]] = defaultdict(Counter)
     for event in log.events:
         modules[event.pass_name][event.owner] += 1
@@ -88,7 +89,7 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
     for refusal in log.refusals:
         refusals[refusal.pass_name].append(refusal)
     records: list[PassRecord] = []
-    for each in passes:
+    for each in (*passes, *((RAISE,) if modules[RAISE.name] else ())):
         tally = log.tallies[each.name]
         records.append(
             PassRecord(
@@ -110,7 +111,7 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
 
 def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
     """The accuracy class of a whole run: that of its loosest rewrite."""
-    classes = {each.name: each.accuracy for each in passes}
+    classes = {each.name: each.accuracy for each in (*passes, RAISE)}
     return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
 
 

@@ -20,6 +20,7 @@ from sardonyx.candidates import WHOLE_PASS, Candidate, Forbidden, Job, Progress,
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.graph import io
 from sardonyx.graph.io import check_free
+from sardonyx.graph.opsets.raising import HIGHEST
 from sardonyx.passes import ALL, Pass
 from sardonyx.record import Event, RolledBack, Run, Verdict
 
@@ -45,6 +46,8 @@ def optimize(
     verify: Literal["each", "end", "off"] = "end",
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
+    max_opset: int | None = None,
+    keep_opset: bool = False,
     inputs: Inputs = None,
     seed: int = 0,
     threads: int | None = None,
@@ -63,6 +66,8 @@ def optimize(
         verify: prove after each pass, at the end, or not at all.
         only: names of the passes to run; all of the target's where None.
         skip: names of passes to leave out.
+        max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
+        keep_opset: never raise it.
         inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
         seed: of the drawn inputs.
         threads: of the runtime.
@@ -82,7 +87,8 @@ def optimize(
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
     if output is not None and not dry_run:
         check_free(os.fspath(output), force=force)
-    job = Job(source, select(target, only, skip), target, progress or (lambda _phase, _fraction: None))
+    passes, bound = select(target, only, skip), _opset_bound(max_opset, keep=keep_opset)
+    job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
     prover = _Prover(job, inputs=inputs, seed=seed, threads=threads)
     with ThreadPoolExecutor(1) as pool:
         source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
@@ -96,7 +102,16 @@ def optimize(
     return Optimized(
         status="done",
         environment=ledger.environment(),
-        options={"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "dry_run": dry_run},
+        options={
+            "target": target,
+            "verify": verify,
+            "only": only,
+            "skip": skip,
+            "max_opset": max_opset,
+            "keep_opset": keep_opset,
+            "seed": seed,
+            "dry_run": dry_run,
+        },
         source=job.artifact(digest),
         result=ledger.artifact(candidate.model, None if dry_run else output, hashed=hashed),
         opset_changes={domain: (job.opsets.get(domain, 0), version) for domain, version in sorted(changed)},
@@ -112,6 +127,12 @@ def optimize(
         notes=job.notes,
         model=candidate.model,
     )
+
+
+def _opset_bound(most: int | None, *, keep: bool) -> int:
+    if keep and most is not None:
+        raise UsageError("the opset cannot be both kept and raised", hint="give max_opset or keep_opset")
+    return 0 if keep else HIGHEST if most is None else most
 
 
 def select(target: str, only: Iterable[str] | None, skip: Iterable[str] | None) -> tuple[Pass, ...]:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Names
+from sardonyx.graph.build import Builder, Names
 from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Rule, Share
+from sardonyx.graph.opsets.adapter import CannotRaise
+from sardonyx.graph.opsets.raising import HIGHEST, RAISE, Plan, plan
+from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.graph.scopes import label
 from sardonyx.graph.transaction import Change, Impossible, Transactions
 from sardonyx.record import Event, Kind, Refusal
@@ -62,15 +64,21 @@ class Rewriter:
         *,
         limit: int | None = None,
         forbidden: frozenset[tuple[str, str]] = frozenset(),
+        max_opset: int = HIGHEST,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare to run `rules`; `forbidden` holds (rule name, event root) pairs that must not be carried out."""
+        """Prepare to run `rules`; `forbidden` holds (rule name, event root) pairs that must not be carried out.
+
+        A rule that needs a newer opset than the model has gets it raised, up to `max_opset`, where that can be done.
+        """
         self._facts = facts
         self._rules = rules
         self._limit = limit
         self._forbidden = forbidden
         self._progress: Callable[[str], None] = progress or _silent
-        self._log = Log(tallies={rule.name: Tally() for rule in rules})
+        self._max_opset = max_opset
+        self._unraisable: dict[int, str] = {}  # why not, by opset; asked anew with every sweep over everything
+        self._log = Log(tallies={rule.name: Tally() for rule in (*rules, RAISE)})
         self._refusals: dict[tuple[str, str, ir.Node], Refusal] = {}
         self._index: dict[str, dict[ir.Node, None]] = defaultdict(dict)
         taken: set[str] = set()
@@ -103,6 +111,7 @@ class Rewriter:
     def _sweep_all(self) -> list[Event]:
         """Every rule over everything, then node rules over what rewrites touched; what that changed."""
         before = len(self._log.events)
+        self._unraisable.clear()
         for rule in self._rules:
             for root in rule.roots if isinstance(rule, NodeRule) else ():
                 self._pending[rule.name].update(self._index[root])
@@ -133,10 +142,11 @@ class Rewriter:
                 continue
             found = rule.match(node, self._facts)
             if isinstance(found, Match) and scope.opset < rule.needs:
-                found = Refused(f"needs opset {rule.needs}", found.nodes)
+                found = self._raise_for(rule, found)
+                if found is None:
+                    pending[node] = None  # asked again in the newer opset; what took its place is waiting already
             if isinstance(found, Match):
-                rewrite = functools.partial(rule.rewrite, found)
-                self._carry_out(rule, functools.partial(self._transactions.replace, found, rewrite), found)
+                self._replace(rule, found, functools.partial(rule.rewrite, found))
             elif found is not None:
                 self._refuse(rule, found)
 
@@ -144,31 +154,56 @@ class Rewriter:
         for proposal in rule.propose(self._facts):
             match proposal:
                 case Proposal(match=match, rewrite=rewrite):
-                    self._carry_out(rule, functools.partial(self._transactions.replace, match, rewrite), match)
+                    self._replace(rule, match, rewrite)
                 case Drop(value=value):
-                    self._carry_out(rule, functools.partial(self._transactions.drop, value), value)
+                    self._carry_out(rule, value.name or "", functools.partial(self._transactions.drop, value))
                 case Share(duplicates=duplicates, kept=kept):
                     share = functools.partial(self._transactions.share, duplicates, kept)
-                    self._carry_out(rule, share, duplicates[0])
+                    self._carry_out(rule, duplicates[0].name or "", share)
                 case Refused():
                     self._refuse(rule, proposal)
 
-    def _carry_out(self, rule: Rule, act: Callable[[], Change], what: Match | ir.Value) -> None:
-        root = what.name if isinstance(what, ir.Value) else root_name(what)
-        if (rule.name, root or "") in self._forbidden:
+    def _replace(self, rule: Rule, match: Match, rewrite: Callable[[Builder], Replacement]) -> None:
+        try:
+            self._carry_out(rule, root_name(match), functools.partial(self._transactions.replace, match, rewrite))
+        except Impossible as error:
+            self._refuse(rule, Refused(str(error), match.nodes))
+
+    def _raise_for(self, rule: Rule, match: Match) -> Match | Refused | None:
+        """Raise the model to what a rule needs; the match where it must not be carried out anyway, or why not."""
+        if (rule.name, root_name(match)) in self._forbidden:
+            return match
+        if self._facts.scope(match.root).in_function:
+            return Refused(f"needs opset {rule.needs}, and a function keeps its own", match.nodes)
+        if rule.needs not in self._unraisable:
+            try:
+                planned = self._plan(rule.needs)
+            except CannotRaise as error:
+                self._unraisable[rule.needs] = str(error)
+            else:
+                self._carry_out(RAISE, planned.name, functools.partial(self._transactions.raise_opset, planned))
+                return None
+        return Refused(f"needs opset {rule.needs}; {self._unraisable[rule.needs]}", match.nodes)
+
+    def _plan(self, version: int) -> Plan:
+        if version > self._max_opset:
+            raise CannotRaise("the opset is not to be raised so far")
+        standard = {op_type: nodes for op_type, nodes in self._index.items() if nodes and "::" not in op_type}
+        planned = plan(self._facts, standard, version)
+        if (RAISE.name, planned.name) in self._forbidden:
+            raise CannotRaise("raising it was rolled back")
+        return planned
+
+    def _carry_out(self, rule: Rule, root: str, act: Callable[[], Change]) -> None:
+        if (rule.name, root) in self._forbidden:
             return
         if self._limit is not None and len(self._log.events) >= self._limit:
             raise _LimitReached
         if len(self._log.events) >= self._most:
             last = sorted({event.pass_name for event in self._log.events[-self._most // 2 :]})
             raise AssertionError(f"these passes undo each other at {root!r}: {', '.join(last)}")
-        try:
-            change = act()
-        except Impossible as error:
-            if isinstance(what, Match):
-                self._refuse(rule, Refused(str(error), what.nodes))
-            return
-        self._log.events.append(change.event(rule.name, root or "", _source(type(rule))))
+        change = act()
+        self._log.events.append(change.event(rule.name, root, _source(type(rule))))
         tally = self._log.tallies[rule.name]
         tally.rewrites += 1
         tally.nodes += change.nodes

@@ -14,6 +14,7 @@ from sardonyx import provenance as p
 from sardonyx.graph import origins
 from sardonyx.graph.build import Builder, Names
 from sardonyx.graph.facts import Facts, constant_tensor
+from sardonyx.graph.opsets.raising import Plan
 from sardonyx.graph.rules import Match, Replacement
 from sardonyx.graph.scopes import bodies, is_constant, label
 from sardonyx.record import Event, Kind, NodeRef
@@ -115,6 +116,14 @@ class Transactions:
             bytes_added + sum(_constant_bytes(node) for node in op.nodes) - bytes_removed,
         )
 
+    def raise_opset(self, planned: Plan) -> Change:
+        """Write a whole model in a newer operator set; every node keeps the origins it has."""
+        model = self._facts.model
+        model.ir_version = planned.ir_version
+        model.opset_imports.pop("ai.onnx", None)
+        model.opset_imports[""] = planned.new
+        return _together([self.replace(Match((node,)), rewrite) for node, rewrite in planned.rewrites])
+
     def drop(self, value: ir.Value) -> Change:
         """Take out an initializer that nothing reads."""
         graph, size = self._pop_initializer(value)
@@ -192,6 +201,21 @@ class Transactions:
         """The last new node goes by the root's name, so that people find it where they knew it."""
         if added and root in removed and root.name:
             added[-1].name = root.name
+
+
+def _together(changes: Sequence[Change]) -> Change:
+    """Several changes as one."""
+    return Change(
+        Kind.FUSE,
+        tuple(node for change in changes for node in change.added),
+        tuple(node for change in changes for node in change.removed),
+        tuple(node for change in changes for node in change.neighbours),
+        tuple(ref for change in changes for ref in change.before),
+        p.merge(change.origins for change in changes),
+        "",
+        sum(change.initializers for change in changes),
+        sum(change.bytes for change in changes),
+    )
 
 
 def is_dead(node: ir.Node) -> bool:

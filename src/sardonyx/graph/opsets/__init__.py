@@ -1,0 +1,1 @@
+"""Raising a model to a newer operator set without changing what it computes."""

@@ -1,0 +1,35 @@
+"""The adapters, by operator: one for each that `history` marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sardonyx.graph.opsets.adapter import Adapter
+from sardonyx.graph.opsets.adapters import meanings, numbers, resizing, softmax
+
+_REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+ADAPTERS: Mapping[str, Adapter] = {
+    **{f"Reduce{name}": numbers.axes for name in _REDUCTIONS},
+    "Squeeze": numbers.axes,
+    "Unsqueeze": numbers.axes,
+    "Split": numbers.split,
+    "Slice": numbers.slice_,
+    "TopK": numbers.top_k,
+    "DFT": numbers.dft,
+    "Clip": numbers.clip,
+    "Pad": numbers.pad,
+    "Dropout": numbers.dropout,
+    "Softmax": softmax.flattened,
+    "LogSoftmax": softmax.flattened,
+    "Hardmax": softmax.flattened,
+    "Resize": resizing.resize,
+    "Upsample": resizing.upsample,
+    "BatchNormalization": meanings.batch_normalization,
+    "Erf": meanings.erf,
+    "GridSample": meanings.grid_sample,
+    "GroupNormalization": meanings.group_normalization,
+    "RoiAlign": meanings.roi_align,
+    "Scan": meanings.scan,
+    "Scatter": meanings.scatter,
+}
