@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from sardonyx.passes.attention.delay_rotary_scale import DelayRotaryScale
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
+from sardonyx.passes.attention.halve_doubled_angles import HalveDoubledAngles
+from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
 from sardonyx.passes.base import Pass
 
-ATTENTION: tuple[Pass, ...] = (FuseRotaryEmbedding(),)
+ATTENTION: tuple[Pass, ...] = (
+    HalveDoubledAngles(),
+    FuseRotaryEmbedding(),
+    DelayRotaryScale(),
+    HoistRotaryEmbedding(),
+)
