@@ -3,5 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.passes.base import Pass
+from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
+from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm
 
-NORMS: tuple[Pass, ...] = ()
+NORMS: tuple[Pass, ...] = (
+    FuseLayerNorm(),
+    FuseRmsNorm(),
+)

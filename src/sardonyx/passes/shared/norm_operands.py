@@ -1,0 +1,135 @@
+"""From a normalisation found in a graph to the operands of one operator: what goes in, its scale, its bias, its type.
+
+The operators want one number of scale for each normalised element, and a scale at all; constants that say the same in
+another shape are rewritten, and ones are made where nothing scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused
+from sardonyx.graph.tensors import reshaped
+from sardonyx.passes.shared.arithmetic import FUSED_FLOATS, escaping, partner, reader, spread, uncast
+from sardonyx.passes.shared.normalised import Normalised, after
+
+Weight = ir.Value | ir.TensorProtocol  # a value as it is, or a constant to be made
+
+
+def fused(
+    found: Normalised, source: ir.Value, before: tuple[ir.Node, ...], graph: Facts, *, bias: bool, widened: int = 0
+) -> Match | Refused:
+    """The match for one operator on `source`; `before` are the nodes from there to what is squared.
+
+    `widened` of them are casts. Half-precision exports have one there or in front, and one back at the end; the
+    operator does both itself.
+    """
+    nodes = (*before, *found.nodes)
+    bare, casts = uncast(source, found.end)
+    narrow = _cast_back(found, graph.dtype(bare), graph) if len(casts) + widened == 1 else None
+    if narrow is not None:
+        found, source = narrow, bare
+    elif widened:
+        return Refused("it is computed in a wider type and not cast back", nodes)
+    dtype, extent = graph.dtype(source), sizes(source, found.axes, graph)
+    if dtype is None or dtype not in FUSED_FLOATS:
+        return Refused(f"the operator does not compute in {dtype.name if dtype else 'an unknown type'}", nodes)
+    if extent is None:
+        return Refused("the size of the normalised axes is not known", nodes)
+    affine = affine_after(found, extent, graph, bias=bias)
+    if affine is None:
+        return Refused("the scale has not one number for each normalised element", nodes)
+    nodes = (*before, *found.nodes, *affine.nodes)
+    if escaping(nodes, nodes[-1]) is not None:
+        return Refused("a value inside is read elsewhere", nodes)
+    return Match(
+        (*(casts if narrow is not None else ()), *nodes),
+        {
+            "source": source,
+            "scale": affine.scale if affine.scale is not None else ones(extent, dtype),
+            "bias": affine.bias,
+            "axis": None if found.axes == 1 else -found.axes,
+            "epsilon": found.epsilon,
+        },
+    )
+
+
+def _cast_back(found: Normalised, dtype: ir.DataType | None, graph: Facts) -> Normalised | None:
+    """The normalisation in float together with the cast that returns it to the narrower type it came from."""
+    user = reader(found.result, graph, "Cast")
+    if user is None or found.scale is not None or graph.dtype(found.result) != ir.DataType.FLOAT:
+        return None
+    narrower = dtype in FUSED_FLOATS and user.attributes["to"].as_int() == dtype
+    return after(found, user) if narrower else None
+
+
+def weight(found: Weight | None, op: Builder, hint: str) -> ir.Value | None:
+    """A scale or bias as an operand."""
+    return found if found is None or isinstance(found, ir.Value) else op.constant(found, hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Affine:
+    """Scale and bias that fit the normalised axes, where there are any, and the nodes that apply them."""
+
+    scale: Weight | None
+    bias: Weight | None
+    nodes: tuple[ir.Node, ...]
+
+
+def sizes(value: ir.Value, axes: int, graph: Facts) -> tuple[int, ...] | None:
+    """The last sizes of a value, where they are numbers."""
+    shape = graph.shape(value)
+    last = None if shape is None else shape[len(shape) - axes :]
+    numbers = [dim for dim in last or () if isinstance(dim, int)]
+    return tuple(numbers) if len(numbers) == axes else None
+
+
+def affine_after(found: Normalised, extent: Sequence[int], graph: Facts, *, bias: bool) -> Affine | None:
+    """What multiplies and then adds to the result, as far as it has one number for each normalised element.
+
+    None where a scale was applied earlier on that does not fit.
+    """
+    rank, value, nodes = graph.rank(found.source), found.result, list[ir.Node]()
+    weights = dict[str, Weight]()
+    if found.scale is not None:
+        early = fitting(found.scale, extent, rank, graph)
+        if early is None:
+            return None
+        weights["Mul"] = early
+    for op_type in ("Mul", "Add") if bias else ("Mul",):
+        user = reader(value, graph, op_type) if op_type not in weights else None
+        other = None if user is None else partner(user, value)
+        weight = None if other is None or other is value else fitting(other, extent, rank, graph)
+        if user is None or weight is None:
+            continue
+        weights[op_type], value = weight, user.outputs[0]
+        nodes.append(user)
+    return Affine(weights.get("Mul"), weights.get("Add"), tuple(nodes))
+
+
+def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Facts) -> Weight | None:
+    """The value as one number for each normalised element; a constant may be reshaped or repeated for that."""
+    shape = graph.shape(value)
+    if shape is None or len(shape) > (rank or len(extent)):
+        return None
+    if shape == tuple(extent):
+        return value
+    tensor = graph.tensor(value)
+    if tensor is None:
+        return None
+    if tuple(shape[len(shape) - len(extent) :]) == tuple(extent) and tensor.size == np.prod(extent):
+        return reshaped(tensor, extent)
+    array = spread(tensor, extent) if tensor.size <= np.prod(extent) else None
+    return None if array is None else ir.tensor(array, dtype=tensor.dtype)
+
+
+def ones(extent: Sequence[int], dtype: ir.DataType) -> ir.TensorProtocol:
+    """A scale that changes nothing."""
+    return ir.tensor(np.ones(tuple(extent), dtype.numpy()), dtype=dtype)
