@@ -79,18 +79,21 @@ def number_beside(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, f
     return None
 
 
+def scaling(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
+    """What a Mul or Div multiplies with a scalar constant, and by how much."""
+    if node.op_type == "Mul":
+        return number_beside(node, graph)
+    found = number_beside(node, graph, 1) if node.op_type == "Div" else None
+    return None if found is None or found[1] == 0 else (found[0], 1 / found[1])
+
+
 def factored(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
     """The value without the scalar constants it is multiplied with or divided by."""
     factor, nodes = 1.0, list[ir.Node]()
-    while True:
-        node = made_by(value, beside, "Mul", "Div")
-        sides = (1,) if node is not None and node.op_type == "Div" else (0, 1)
-        found = None if node is None else number_beside(node, graph, *sides)
-        if node is None or found is None or (node.op_type == "Div" and found[1] == 0):
-            return Term(value, factor, tuple(nodes))
-        value, number = found
-        factor = factor / number if node.op_type == "Div" else factor * number
+    while (node := made_by(value, beside, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
+        value, factor = found[0], factor * found[1]
         nodes.append(node)
+    return Term(value, factor, tuple(nodes))
 
 
 def raised(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:

@@ -1,0 +1,196 @@
+"""x / 2 * (1 + erf(x / √2)) => Gelu(x), and x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 * x³))) => Gelu(x) by tanh.
+
+The argument is read as a polynomial in x and the product as factors, so their order and grouping do not matter. Refuses
+where a constant is that of another function, where an inner value is read elsewhere, and for doubles, for which no
+runtime has a kernel. Helps because five to nine sweeps over the widest tensors of a model become one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.arithmetic import (
+    FUSED_FLOATS,
+    escaping,
+    made_by,
+    near,
+    number_beside,
+    partner,
+    power,
+    reader,
+    scaling,
+)
+from sardonyx.record import Accuracy
+
+Polynomial = Mapping[int, float]  # coefficients by degree
+
+_DEGREE = 3
+_DEPTH = 6  # operations on top of each other that a spelling of it may have
+_TANH = math.sqrt(2 / math.pi)
+_ARGUMENTS: Mapping[str, Polynomial] = MappingProxyType(
+    {"Erf": {1: math.sqrt(0.5)}, "Tanh": {1: _TANH, 3: _TANH * 0.044715}}
+)
+_APPROXIMATE = MappingProxyType({"Erf": None, "Tanh": "tanh"})  # the operator's attribute
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """factor * source * (1 + f(...)), and the nodes from f on, the last one making it."""
+
+    source: ir.Value
+    factor: float
+    nodes: tuple[ir.Node, ...]
+
+
+class FuseGelu(NodePass):
+    """The Gaussian error linear unit spelled out."""
+
+    name = "fuse-gelu"
+    accuracy = Accuracy.REASSOCIATES
+    roots = tuple(_ARGUMENTS)
+    opset = 9  # the first with Erf
+    needs = 20
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 20]>
+            agraph (float[N, 4] x) => (float[N, 4] y)
+            <float root = {1.4142135}, float one = {1}, float[1] half = {0.5}> {
+                a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 20]>
+            agraph (float[N, 4] x) => (float[N, 4] y) { y = Gelu(x) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 20]>
+            agraph (float[N, 4] x) => (float[N, 4] y)
+            <float root = {1.7}, float one = {1}, float[1] half = {0.5}> {
+                a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
+            }
+        """,
+        refusal="constants are those of another function",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """An Erf or Tanh, one added to it, and the product of that with half of what goes in."""
+        reason = None
+        for product in _products(node, graph):
+            terms = _polynomial(node.inputs[0], product.source, node, graph)
+            if terms is None:
+                continue
+            coefficients, inner = terms
+            nodes = tuple(dict.fromkeys((*inner, *product.nodes)))
+            dtype = graph.dtype(product.source)
+            if not _alike(coefficients, _ARGUMENTS[node.op_type], dtype) or not near(product.factor, 0.5, dtype):
+                reason = Refused("its constants are those of another function", nodes)
+            elif dtype not in FUSED_FLOATS:
+                return Refused(f"no runtime computes it in {dtype.name if dtype else 'an unknown type'}", nodes)
+            elif escaping(nodes, nodes[-1]) is not None:
+                return Refused("a value inside is read elsewhere", nodes)
+            else:
+                return Match(nodes, {"source": product.source, "approximate": _APPROXIMATE[node.op_type]})
+        return reason
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One operator."""
+        return op.Gelu(match.found["source"], approximate=match.found["approximate"])
+
+
+def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
+    """Every reading of what follows as factor * x * (1 + f), shortest first, once it has an x."""
+    for value, nodes, factor in _times_numbers(node.outputs[0], (node,), 1.0, graph):
+        user = reader(value, graph, "Add")
+        found = None if user is None else number_beside(user, graph)
+        if user is not None and found is not None and near(found[1], factor, graph.dtype(value)):
+            yield from _with_source(user.outputs[0], (*nodes, user), factor, graph)
+
+
+def _with_source(value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts) -> Iterator[_Product]:
+    for before, path, times in _times_numbers(value, nodes, factor, graph):
+        user = reader(before, graph, "Mul")
+        other = None if user is None else partner(user, before)
+        if user is None or other is None or other is before or scaling(user, graph) is not None:
+            continue
+        for source, scalings, own in _over_numbers(other, user, graph):
+            for _, product, factor in _times_numbers(user.outputs[0], (*path, user), times * own, graph):
+                yield _Product(source, factor, (*scalings, *product))
+
+
+def _over_numbers(
+    value: ir.Value, beside: ir.Node, graph: Facts
+) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
+    """The value, and what it was before each multiplication with a number."""
+    nodes, factor = tuple[ir.Node, ...](), 1.0
+    yield value, nodes, factor
+    while (node := made_by(value, beside, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
+        value, factor, nodes = found[0], factor * found[1], (node, *nodes)
+        yield value, nodes, factor
+
+
+def _times_numbers(
+    value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts
+) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
+    """The value, and what it becomes through each following multiplication with a number."""
+    yield value, nodes, factor
+    while (node := reader(value, graph, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
+        value, factor, nodes = node.outputs[0], factor * found[1], (*nodes, node)
+        yield value, nodes, factor
+
+
+def _polynomial(
+    value: ir.Value | None, variable: ir.Value, beside: ir.Node, graph: Facts, depth: int = _DEPTH
+) -> tuple[Polynomial, tuple[ir.Node, ...]] | None:
+    """A value as a polynomial of low degree in another one, and the nodes that compute it, makers first."""
+    if value is variable:
+        return {1: 1.0}, ()
+    number = graph.scalar(value)
+    if number is not None and (graph.rank(value) or 0) <= (graph.rank(variable) or 0):  # else it enlarges the result
+        return {0: float(number)}, ()
+    node = made_by(value, beside, "Mul", "Div", "Add", "Pow") if depth else None
+    if node is None:
+        return None
+    first = _polynomial(node.inputs[0], variable, beside, graph, depth - 1)
+    second = None if first is None else _polynomial(node.inputs[1], variable, beside, graph, depth - 1)
+    if first is None or second is None:
+        return None
+    result = _combined(node, first[0], second[0], graph)
+    return None if result is None else (result, tuple(dict.fromkeys((*first[1], *second[1], node))))
+
+
+def _combined(node: ir.Node, first: Polynomial, second: Polynomial, graph: Facts) -> Polynomial | None:
+    match node.op_type:
+        case "Add":
+            return {degree: first.get(degree, 0.0) + second.get(degree, 0.0) for degree in {*first, *second}}
+        case "Mul":
+            return _times(first, second)
+        case "Div" if set(second) == {0} and second[0] != 0:
+            return {degree: number / second[0] for degree, number in first.items()}
+        case "Pow" if (opened := power(node, graph)) is not None and opened[1] in (2, 3):
+            square = _times(first, first)
+            return square if opened[1] == 2 or square is None else _times(square, first)
+        case _:
+            return None
+
+
+def _times(first: Polynomial, second: Polynomial) -> Polynomial | None:
+    result: defaultdict[int, float] = defaultdict(float)
+    for one, left in first.items():
+        for two, right in second.items():
+            result[one + two] += left * right
+    return result if max(result) <= _DEGREE else None
+
+
+def _alike(found: Polynomial, wanted: Polynomial, dtype: ir.DataType | None) -> bool:
+    """Whether the coefficients are the wanted ones, as well as products of such constants can say it."""
+    return set(found) == set(wanted) and all(near(found[degree], wanted[degree], dtype) for degree in wanted)
