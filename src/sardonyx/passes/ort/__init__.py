@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from sardonyx.passes.base import Pass
 from sardonyx.passes.ort.fuse_bias_gelu import FuseBiasGelu
+from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
+from sardonyx.passes.ort.fuse_conv_hard_swish import FuseConvHardSwish
 from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
 from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
 from sardonyx.passes.ort.fuse_skip_rms_norm import FuseSkipRmsNorm
 
 ORT: tuple[Pass, ...] = (
+    FuseConvAdd(),
+    FuseConvHardSwish(),
     FuseConvRelu(),
     FuseBiasGelu(),
     FuseQuickGelu(),

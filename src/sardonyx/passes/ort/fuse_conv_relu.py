@@ -1,9 +1,9 @@
 """Relu(Conv(x)) => FusedConv(x), of ONNX Runtime.
 
-Also LeakyRelu, Sigmoid, Tanh, HardSigmoid, and Clip to constants. Standard ONNX has no such operator, so that on the
-portable target it is only told as an opportunity; on the other it is done for single precision, the one type the
-runtime has a kernel for. Refuses where the convolution's result is needed elsewhere. Helps because the activation is
-then applied while the result is still in the cache.
+Also LeakyRelu, Sigmoid, Tanh, HardSigmoid, and Clip to constants, and a FusedConv that has no activation yet. Standard
+ONNX has no such operator, so that on the portable target it is only told as an opportunity; on the other it is done for
+single precision, the one type the runtime has a kernel for. Refuses where the convolution's result is needed elsewhere.
+Helps because the activation is then applied while the result is still in the cache.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, is_plain_conv, on_ort
 from sardonyx.record import Accuracy
 
 _LIMIT = float(np.finfo(np.float32).max)
@@ -57,16 +58,14 @@ class FuseConvRelu(NodePass):
         """A convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
-        if value is None or conv is None or (conv.domain, conv.op_type) != ("", "Conv"):
+        if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
             return None
         if graph.sole_user(value) is not node:
             return Refused(USED_ELSEWHERE, (conv, node))
         parameters = _parameters(node, graph)
-        if parameters is None or graph.dtype(value) != ir.DataType.FLOAT or graph.scope(node).in_function:
+        if parameters is None or graph.dtype(value) != ir.DataType.FLOAT:
             return None
-        if graph.target != "ort":
-            return Refused("needs the ort target's FusedConv", (conv, node))
-        return Match((conv, node), {"conv": conv, "parameters": parameters})
+        return on_ort(Match((conv, node), {"conv": conv, "parameters": parameters}), "FusedConv", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The runtime's operator, with all the convolution said."""
@@ -74,7 +73,7 @@ class FuseConvRelu(NodePass):
         parameters: tuple[float, ...] = match.found["parameters"]
         added = {"activation": match.root.op_type, "activation_params": parameters or None}
         attributes = {**conv.attributes, **added}
-        return op.node("FusedConv", tuple(conv.inputs), attributes, domain="com.microsoft")
+        return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
 
 
 def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:

@@ -49,3 +49,10 @@ def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
         if len(shape) > 1 and isinstance(shape[-1], int) and graph.shape(bias) == (shape[-1],):
             return Biased(node, source, bias)
     return None
+
+
+def is_plain_conv(node: ir.Node) -> bool:
+    """A convolution to which nothing is applied yet; the runtime's own may have taken over a sum before."""
+    if node.op_type == "Conv":
+        return node.domain == ""
+    return (node.domain, node.op_type) == (DOMAIN, "FusedConv") and "activation" not in node.attributes

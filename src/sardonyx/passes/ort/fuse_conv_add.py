@@ -1,0 +1,69 @@
+"""Conv(x) + z => FusedConv(x, z), of ONNX Runtime.
+
+z must have the very shape of the convolution's result: the kernel does not broadcast. Refuses where that is not known,
+and where the result is needed elsewhere. Only for single precision, the one type the runtime has a kernel for. Helps
+because a residual is then added while the result is written, and an activation can follow.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.shared.matching import maker, operand
+from sardonyx.record import Accuracy
+
+
+class FuseConvAdd(NodePass):
+    """A residual into the convolution it is added to."""
+
+    name = "fuse-conv-add"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Add",)
+    opset = 7  # before, Add broadcasts only on request
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+                z = Sin(x)  a = Conv(z, w)  y = Add(z, a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+                z = Sin(x)  y = com.microsoft.FusedConv(z, w, , z)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2, 4, 4] x, float[N, 2, 1, 1] z) => (float[N, 2, 4, 4] y)
+            <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { a = Conv(x, w)  y = Add(z, a) }
+        """,
+        refusal="same shape",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A sum with a convolution in single precision that nothing else reads."""
+        refused: Refused | None = None
+        for side in (0, 1):
+            conv, other = maker(node, side, ("Conv",)), node.inputs[1 - side]
+            if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
+                continue
+            if graph.sole_user(conv.outputs[0]) is not node:
+                refused = Refused(USED_ELSEWHERE, (conv, node))
+            elif not graph.same_shape(conv.outputs[0], other):
+                refused = Refused("both sides of the sum are not known to have the same shape", (conv, node))
+            else:
+                return on_ort(Match((conv, node), {"conv": conv, "sum": other}), "FusedConv", graph)
+        return refused
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator, with all the convolution said."""
+        conv: ir.Node = match.found["conv"]
+        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), match.found["sum"])
+        return op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN)

@@ -1,0 +1,82 @@
+"""HardSwish(Conv(x)) => FusedConv(x), of ONNX Runtime.
+
+However the activation is spelled: HardSwish, or a value times its HardSigmoid with 1/6 and 1/2. Refuses where the
+convolution's result is needed elsewhere. Only for single precision, the one type the runtime has a kernel for. Helps
+because the runtime has no kernel for HardSwish alone: it would go through the data twice more.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, is_plain_conv, on_ort
+from sardonyx.record import Accuracy
+
+_SIXTH = 1.0 / 6.0
+_TOLERANCE = 1e-7
+
+
+class FuseConvHardSwish(NodePass):
+    """A hard swish into the convolution before it."""
+
+    name = "fuse-conv-hard-swish"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("HardSwish", "HardSigmoid")
+    opset = 7
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+                a = Conv(x, w)  y = HardSwish(a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+                y = com.microsoft.FusedConv <activation = "HardSwish"> (x, w)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
+                a = Conv(x, w)  b = HardSwish(a)  y = Add(a, b)
+            }
+        """,
+        refusal="used elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A convolution in single precision whose result only the activation reads."""
+        value = node.inputs[0]
+        conv = value.producer() if value is not None else None
+        if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
+            return None
+        activation = (node,) if node.op_type == "HardSwish" else _gated(node, value, graph)
+        if activation is None or graph.dtype(value) != ir.DataType.FLOAT:
+            return None
+        nodes = (conv, *activation)
+        if value.is_graph_output() or any(user not in activation for user in value.consumers()):
+            return Refused(USED_ELSEWHERE, nodes)
+        return on_ort(Match(nodes, {"conv": conv}), "FusedConv", graph)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator, with all the convolution said."""
+        conv: ir.Node = match.found["conv"]
+        attributes = {**conv.attributes, "activation": "HardSwish"}
+        return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
+
+
+def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] | None:
+    """The hard sigmoid and its product with the value, where they make a hard swish."""
+    given = gate.attributes
+    if abs(given.get_float("alpha", 0.2) - _SIXTH) > _TOLERANCE or given.get_float("beta", 0.5) != 0.5:
+        return None
+    product = graph.sole_user(gate.outputs[0])
+    if product is None or (product.domain, product.op_type) != ("", "Mul") or value not in product.inputs:
+        return None
+    return gate, product
