@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.passes.attention.delay_rotary_scale import DelayRotaryScale
+from sardonyx.passes.attention.fuse_attention import FuseAttention
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
 from sardonyx.passes.attention.halve_doubled_angles import HalveDoubledAngles
 from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
@@ -13,4 +14,5 @@ ATTENTION: tuple[Pass, ...] = (
     FuseRotaryEmbedding(),
     DelayRotaryScale(),
     HoistRotaryEmbedding(),
+    FuseAttention(),
 )

@@ -1,0 +1,189 @@
+"""MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) => Attention(Q, K, V, mask).
+
+The scale may be split over Q, K and the product; there may be a softcap, several masks or a condition, and heads of K
+and V that are repeated for groups of queries: the repetition goes. Refuses where scores or weights are read elsewhere,
+where the scale is no constant, where a mask could enlarge the scores, and types the runtime has no kernel for. A row
+that -inf masks as a whole is zero afterwards, as the standard has it, where it was NaN. Helps because the scores are
+neither scaled nor masked in passes of their own, and because heads can then stay where they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Dim, Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.attention.fuse_attention_layout import read_layout
+from sardonyx.passes.attention.fuse_attention_masks import read_masks
+from sardonyx.passes.attention.fuse_attention_scores import NearMiss, Scores, read_scores
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.heads import Steps
+from sardonyx.passes.shared.matching import maker
+from sardonyx.record import Accuracy
+
+TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+CLOSE = 1e-6  # a scale this near the default is the default
+READ_ELSEWHERE = "its weights are read elsewhere"
+_SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened; from the last axis on that is the same
+
+
+class FuseAttention(NodePass):
+    """Scaled dot products, spelled out."""
+
+    name = "fuse-attention"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Softmax",)
+    needs = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
+                => (float[2, 2, 5, 4] y)
+            <float c = {0.3}> {
+                kt = Transpose <perm = [0, 1, 3, 2]> (k)
+                qc = Mul(q, c)
+                s = MatMul(qc, kt)
+                a = Add(m, s)
+                p = Softmax <axis = -1> (a)
+                y = MatMul(p, v)
+            }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
+                => (float[2, 2, 5, 4] y)
+            { y = Attention <scale = 0.3> (q, k, v, m) }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v)
+                => (float[2, 2, 5, 4] y, float[2, 2, 5, 3] p)
+            {
+                kt = Transpose <perm = [0, 1, 3, 2]> (k)
+                s = MatMul(q, kt)
+                p = Softmax <axis = -1> (s)
+                y = MatMul(p, v)
+            }
+        """,
+        refusal="weights are read elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Softmax over the last axis between two products."""
+        rank = graph.rank(node.inputs[0])
+        axis = node.attributes.get_int("axis", -1 if graph.opset(node) >= _SOFTMAX_OF_ONE_AXIS else 1)
+        if rank not in (3, 4) or axis not in (-1, rank - 1):
+            return None
+        product = _weighted_sum(node, graph)
+        if product is None:
+            return None
+        seen: tuple[ir.Node, ...] = (node, product)
+        try:
+            scores = read_scores(node, graph)
+            if scores is None:
+                return None
+            seen = (*reversed(scores.nodes), node, product)
+            return _matched(node, product, scores, graph)
+        except NearMiss as reason:
+            return Refused(str(reason), seen)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One Attention, around it what brings the operands and the result into shape."""
+        found = match.found
+        dtype: ir.DataType = found["dtype"]
+        q, k, v = (each.steps.write(each.stage.value, op, dtype) for each in found["operands"])
+        mask = found["masks"].write(q, op, dtype)
+        value = op.Attention(q, k, v, mask, **found["attributes"])
+        op.learn(value, dtype, found["shape"])
+        back: Steps = found["back"]
+        return back.write(value, op, dtype)
+
+
+def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
+    """The product of the weights with the values, seen through a change of type and a guard against NaN."""
+    ahead = [softmax.outputs[0]]
+    while ahead:
+        weights = ahead.pop()
+        for user, index in weights.uses():
+            if user.domain or user.graph is not softmax.graph:
+                continue
+            if user.op_type == "MatMul" and index == 0:
+                return user
+            if user.op_type == "Cast" or _is_guard(user, weights, graph):
+                ahead.append(user.outputs[0])
+    return None
+
+
+def _is_guard(node: ir.Node, weights: ir.Value, graph: Facts) -> bool:
+    """Where(IsNaN(weights), 0, weights)."""
+    asks = maker(node, 0, ("IsNaN",))
+    if node.op_type != "Where" or asks is None or asks.inputs[0] is not weights:
+        return False
+    return graph.scalar(node.inputs[1]) == 0 and node.inputs[2] is weights
+
+
+def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
+    """What stands between the Softmax and the product; refuses where anything else reads the weights."""
+    found: list[ir.Node] = []
+    weights = product.inputs[0]
+    reader = product
+    while weights is not None and weights is not softmax.outputs[0]:
+        made = weights.producer()
+        assert made is not None
+        if graph.sole_user(weights) is not reader:
+            raise NearMiss(READ_ELSEWHERE)
+        guard = made.op_type == "Where"
+        source = made.inputs[2 if guard else 0]
+        asks = maker(made, 0, ("IsNaN",)) if guard else None
+        readers = {made} if asks is None else {made, asks}
+        if source is None or source.is_graph_output() or {use.node for use in source.uses()} != readers:
+            raise NearMiss(READ_ELSEWHERE)
+        if asks is not None and graph.sole_user(asks.outputs[0]) is not made:
+            raise NearMiss(READ_ELSEWHERE)
+        found = [*([] if asks is None else [asks]), made, *found]
+        weights, reader = source, made
+    if not found and graph.sole_user(softmax.outputs[0]) is not product:
+        raise NearMiss(READ_ELSEWHERE)
+    return tuple(found)
+
+
+def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
+    between = _between(softmax, product, graph)
+    queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
+    dtype = graph.dtype(values)
+    if dtype not in TYPES:
+        raise NearMiss("the runtime has no kernel of Attention for this type")
+    if graph.dtype(queries) != dtype or graph.dtype(keys) != dtype:
+        raise NearMiss("its operands are of several types")
+    layout = read_layout(queries, keys, values, scores.product, product, graph)
+    operands = layout.operands
+    scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
+    if not 0 < scale < math.inf:
+        raise NearMiss("its scale is not positive")
+    masks = read_masks(scores, layout, graph)
+    nodes = [*(node for each in operands for node in each.gone), *reversed(scores.nodes), softmax, *between, product]
+    return Match(
+        tuple(dict.fromkeys(nodes)),
+        {
+            "operands": operands,
+            "masks": masks,
+            "dtype": dtype,
+            "attributes": {**layout.attributes, **_attributes(scores, scale, layout.width)},
+            "shape": layout.shape,
+            "back": layout.back,
+        },
+    )
+
+
+def _attributes(scores: Scores, scale: float, width: Dim) -> dict[str, Any]:
+    """What differs from the defaults."""
+    default = isinstance(width, int) and abs(scale * math.sqrt(width) - 1) < CLOSE
+    return {
+        "scale": None if default else float(scale),
+        "softcap": scores.softcap or None,
+        "softmax_precision": None if scores.precision is None else int(scores.precision),
+    }
