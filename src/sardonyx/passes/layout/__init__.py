@@ -6,10 +6,11 @@ from sardonyx.passes.base import Pass
 from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
 from sardonyx.passes.layout.merge_reshapes import MergeReshapes
 from sardonyx.passes.layout.merge_transposes import MergeTransposes
+from sardonyx.passes.layout.rearrange_once import RearrangeOnce
 
 LAYOUT: tuple[Pass, ...] = (
     AbsorbTranspose(),
     MergeReshapes(),
     MergeTransposes(),
 )
-MOVES: tuple[Pass, ...] = ()
+MOVES: tuple[Pass, ...] = (RearrangeOnce(),)
