@@ -131,7 +131,7 @@ def optimize(
 
 def _opset_bound(most: int | None, *, keep: bool) -> int:
     if keep and most is not None:
-        raise UsageError("the opset cannot be both kept and raised", hint="give max_opset or keep_opset")
+        raise UsageError("max_opset and keep_opset contradict each other", hint="give one of them")
     return 0 if keep else HIGHEST if most is None else most
 
 

@@ -26,7 +26,8 @@ Example:
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
-Every node still knows the module it comes from.
+Every node still knows the module it comes from. Where a fusion needs a newer opset, the model is raised to it if
+everything in it stays the same.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
@@ -35,6 +36,13 @@ Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable; see `passes`.")
 ]
 Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable.")]
+MaxOpset = Annotated[
+    int | None,
+    typer.Option(
+        "--max-opset", metavar="N", min=1, help="Raise the opset no further than this. [default: as fusions need]"
+    ),
+]
+KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
 TargetOption = Annotated[
     Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
 ]
@@ -55,6 +63,8 @@ def optimize(
     target: TargetOption = Target.PORTABLE,
     only: Only = None,
     skip: Skip = None,
+    max_opset: MaxOpset = None,
+    keep_opset: KeepOpset = False,
     verify: Verify = Proof.END,
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
@@ -70,6 +80,7 @@ def optimize(
 ) -> int:
     """Run the public verb and show its Run."""
     reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
     gates = _gates(fail_if or (), provable=not dry_run and verify is not Proof.OFF)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
@@ -86,6 +97,8 @@ def optimize(
             verify=verify.value,
             only=only or None,
             skip=skip or None,
+            max_opset=max_opset,
+            keep_opset=keep_opset,
             inputs=inputs,
             seed=seed,
             threads=threads,

@@ -37,11 +37,11 @@ _CHANGES = """
 1 7: And Or Xor
 1 7 9! 10!: Upsample
 1 7 9 13: Greater Less
-1 7 10 11 19 22: AveragePool
+1 7 10 11 19! 22!: AveragePool
 1 7 11 13 19: Equal
 1 7 12 13 15: Pow
 1 7 14 22: LSTM RNN
-1 8 10 11 12 22: MaxPool
+1 8 10 11 12 22!: MaxPool
 1 9 11 12 13 19 21 23: Constant
 1 9 11 13 21 23: Flatten
 1 9 13: MatMul
@@ -54,7 +54,8 @@ _CHANGES = """
 1 11 13 16 19 21 23: If Loop
 1 11 13 18!: ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSumSquare
 1 11 13! 21 23: Squeeze Unsqueeze
-1 11 22: Conv ConvTranspose
+1 11 22: Conv
+1 11! 22: ConvTranspose
 1 13: LRN SpaceToDepth
 1 13 14 16 19 21 23: Identity
 1 13 15 19 21 23: Shape
@@ -66,8 +67,8 @@ _CHANGES = """
 8 9! 11 16 19 21 23: Scan
 8 13: Expand
 9: Shrink TfIdfVectorizer
-9 11: Compress OneHot
-9 11!: Scatter
+9 11: Compress
+9 11!: OneHot Scatter
 9 11 22: MaxUnpool
 9 13!: Erf
 9 13: MeanVarianceNormalization NonZero Sign

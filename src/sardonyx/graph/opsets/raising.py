@@ -63,8 +63,9 @@ def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan
     ir_version = max(facts.model.ir_version, _least_ir_version(new))
     _check_inputs(facts.model, ir_version)
     rewrites: list[tuple[ir.Node, Rewrite]] = []
+    functions = bool(facts.model.functions)
     for op_type, users in nodes.items():
-        outside = [node for node in users if not facts.scope(node).in_function]
+        outside = [node for node in users if not facts.scope(node).in_function] if functions else list(users)
         if not outside:
             continue
         if not exists(op_type, old):

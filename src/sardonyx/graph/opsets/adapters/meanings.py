@@ -23,6 +23,25 @@ def batch_normalization(step: Step) -> Rewrite | None:
     return rewritten(step, drop=["spatial"]) if spatial is not None else None
 
 
+def pool(step: Step) -> None:
+    """The same unless sizes are rounded up: a last window may lie in the padding alone, and no longer counts."""
+    if step.node.attributes.get_int("ceil_mode", 0):
+        raise CannotRaise("its last windows, where sizes are rounded up, came to mean something else")
+
+
+def conv_transpose(step: Step) -> None:
+    """The same unless it splits the padding itself: which side gets more was turned round."""
+    if step.node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        raise CannotRaise("opset 11 pads the other side")
+
+
+def one_hot(step: Step) -> None:
+    """Negative numbers were outside, and count from the end now."""
+    indices = step.graph.array(step.reads(0))
+    if indices is None or (indices < 0).any():
+        raise CannotRaise("negative numbers came to mean something else in opset 11")
+
+
 def erf(step: Step) -> None:
     """Only of floating-point numbers now."""
     if step.dtype().kind in "iu":

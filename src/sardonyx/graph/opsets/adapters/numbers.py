@@ -14,7 +14,7 @@ def axes(step: Step) -> Rewrite | None:
     given = step.node.attributes.get_ints("axes")
     if given is None:
         return None
-    constants = {1: ("axes", _ints(given))} if given else {}
+    constants = {1: ("axes", _ints(given))} if given or step.node.op_type == "Unsqueeze" else {}
     return rewritten(step, constants, drop=["axes"])
 
 

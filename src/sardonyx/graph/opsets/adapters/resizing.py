@@ -37,6 +37,8 @@ def resize(step: Step) -> Rewrite | None:
     if step.node.attributes.get_string("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         raise CannotRaise("opset 13 no longer has its coordinates")
     empty = [index for index in (1, 2) if _is_empty(step, index)]
+    if step.reads(3) is not None and step.reads(2) is not None and 2 not in empty:
+        raise CannotRaise("it has both scales and sizes")
     return rewritten(step, dict.fromkeys(empty, ("", None))) if empty else None
 
 
