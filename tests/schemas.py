@@ -18,6 +18,7 @@ SCHEMAS = {
     "extraction.schema.json": record.extraction_schema,
     "dag.schema.json": module_graphs.json_schema,
     "comparison.schema.json": comparison.json_schema,
+    "opportunities.schema.json": inspection.opportunities_json_schema,
     "adoption.schema.json": inspection.adoption_json_schema,
 }
 PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "schemas"

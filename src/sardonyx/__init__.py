@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.proof import verify as verify
+    from sardonyx.study.opportunities import opportunities as opportunities
 
 _VERBS = {
     "adopt": "sardonyx.graph.adoption",
@@ -27,11 +28,12 @@ _VERBS = {
     "export": "sardonyx.exporting",
     "extract": "sardonyx.extraction",
     "inspect": "sardonyx.graph.inspector",
+    "opportunities": "sardonyx.study.opportunities",
     "optimize": "sardonyx.pipeline",
     "verify": "sardonyx.proof",
 }
 
-__all__ = ["adopt", "compare", "dag", "export", "extract", "inspect", "optimize", "verify"]
+__all__ = ["adopt", "compare", "dag", "export", "extract", "inspect", "opportunities", "optimize", "verify"]
 
 
 def __getattr__(name: str) -> Any:

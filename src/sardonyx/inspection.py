@@ -1,4 +1,4 @@
-"""What a model is made of, as plain frozen data: the answers of `inspect` and `adopt`. Nothing here knows ONNX."""
+"""What a model is made of and could be, as plain frozen data: the answers of `inspect` and `adopt`. Nothing here knows ONNX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
-from sardonyx.record import Counts
+from sardonyx.record import Counts, PassRecord
 
 INSPECTION_VERSION = 1
 
@@ -167,6 +167,52 @@ class ModuleInspection:
         return msgspec.json.decode(data, type=cls)
 
 
+@dataclass(frozen=True, slots=True)
+class WhyLeft:
+    """Why places of a pattern are left: a pass that came near them and what it said."""
+
+    pass_name: str | None  # None: no pass came near
+    reason: str
+    count: int
+    modules: dict[str, int]  # places by owner module
+    examples: tuple[str, ...]  # the last node of some of the places
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCount:
+    """How often a pattern is in a model as it is, and how often once every pass has run."""
+
+    name: str
+    what: str
+    made: bool  # what fusions make, so that more of it is better
+    before: int
+    after: int
+    modules: dict[str, int]  # places before, by owner module
+    why: tuple[WhyLeft, ...]  # of the places after; empty for what fusions make
+
+
+@dataclass(frozen=True, slots=True)
+class Opportunities:
+    """What could be fused or dropped in a model, and why what could not."""
+
+    path: str | None
+    target: str
+    before: Counts
+    after: Counts
+    patterns: tuple[PatternCount, ...]
+    passes: tuple[PassRecord, ...]  # what each pass would do, where, and what it would refuse
+    schema_version: int = INSPECTION_VERSION
+
+    def to_json(self) -> bytes:
+        """The answer as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """An answer read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
 @dataclass(frozen=True)
 class Adoption:
     """What a file said about its modules, and how far that went."""
@@ -199,6 +245,11 @@ def json_schema() -> dict[str, Any]:
 def module_json_schema() -> dict[str, Any]:
     """The published JSON Schema of a ModuleInspection."""
     return msgspec.json.schema(ModuleInspection)
+
+
+def opportunities_json_schema() -> dict[str, Any]:
+    """The published JSON Schema of Opportunities."""
+    return msgspec.json.schema(Opportunities)
 
 
 def adoption_json_schema() -> dict[str, Any]:

@@ -1,10 +1,16 @@
-"""`sardonyx inspect`: what a model is made of."""
+"""`sardonyx inspect`: what a model is made of, and what could be made of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from sardonyx.cli import options
-from sardonyx.cli.console import show
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.options import reject_both
+from sardonyx.errors import UsageError
 from sardonyx.inspection import Inspection, ModuleInspection
 from sardonyx.report.model import inspection_sentence, render_inspection
 from sardonyx.report.module import module_sentence, render_module
@@ -16,6 +22,7 @@ Example:
   sardonyx inspect model.onnx
   sardonyx inspect model.onnx --depth 6
   sardonyx inspect model.onnx --module '/BertModel/BertEncoder/BertLayer.0'
+  sardonyx inspect model.onnx --opportunities --target ort
   sardonyx inspect model.onnx --json | jq .opsets
 
 Opsets, sizes, interface, dynamic dims, operators, and the module tree with nodes and parameters. Equal layers are shown
@@ -24,14 +31,27 @@ from what they feed or what feeds them, those "at the root" from nothing; -v lis
 that several modules read. With --module, one module: what it takes and gives, its operators, weights and submodules.
 Weights are not read, nothing is run.
 
+With --opportunities, what optimizers look for: how often it is there, how often it would be left after every pass, and
+why; -v says so for each module and lists all that passes refuse. Passes are tried on a copy, nothing is written.
+
 Exit: 0 done, 1 failed, 2 usage.
 """
+
+Opportunities = Annotated[
+    bool, typer.Option("--opportunities", help="What could be fused or dropped, and why what could not.")
+]
+Target = Annotated[
+    options.Target | None,
+    typer.Option("--target", help="With --opportunities: what the result must run on. [default: portable]"),
+]
 
 
 def inspect(
     model: options.Model,
     module: options.Module = None,
     depth: options.Depth = None,
+    opportunities: Opportunities = False,
+    target: Target = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -39,6 +59,12 @@ def inspect(
 ) -> int:
     """Run the public verb and show what it found."""
     reject_both("--quiet", quiet, "--verbose", verbose)
+    if opportunities:
+        reject_both("--opportunities", True, "--module", module is not None)
+        reject_both("--opportunities", True, "--depth", depth is not None)
+        return _show_opportunities(model, target or options.Target.PORTABLE, as_json, quiet, verbose)
+    if target is not None:
+        raise UsageError("--target says for what to look for opportunities", hint="add --opportunities")
 
     from sardonyx import inspect as look
 
@@ -47,6 +73,22 @@ def inspect(
         found.to_json,
         lambda style: style.strong(_sentence(found)),
         lambda style: _text(found, View(style, verbose, depth)),
+        as_json=as_json,
+        quiet=quiet,
+    )
+    return 0
+
+
+def _show_opportunities(model: Path, target: options.Target, as_json: bool, quiet: bool, verbose: bool) -> int:
+    from sardonyx import opportunities
+    from sardonyx.report.opportunities import opportunities_sentence, render_opportunities
+
+    with progress(not quiet) as report:
+        found = opportunities(model, target=target.value, progress=report)
+    show(
+        found.to_json,
+        lambda style: style.strong(opportunities_sentence(found)),
+        lambda style: render_opportunities(found, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )
