@@ -98,7 +98,7 @@ TARGETS = [
     ("t = Concat <axis = 0> (n, m, minus, two)", "float[N, M, 4]", 4, [0, 0, 2, 2]),
     ("t = Concat <axis = 0> (minus, m)", "float[N, M]", 2, [0, 0]),
     ("t = Concat <axis = 0> (m, n)", "float[N, M]", 2, None),
-    ("t = Concat <axis = 0> (n, minus)", "float[N, M, 4]", 2, None),
+    ("t = Concat <axis = 0> (n, minus)", "float[N, M, 4]", 2, [0, -1]),
 ]
 
 

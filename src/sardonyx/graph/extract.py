@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.graph import region
-from sardonyx.graph.facts import Facts, Shape
+from sardonyx.graph.facts import Facts
 from sardonyx.graph.flow import Flow
 from sardonyx.graph.origins import write
 from sardonyx.graph.scopes import bodies, label
+from sardonyx.graph.shapes import expr
 from sardonyx.provenance import ROOT, Hierarchy, module_of
 
-_MADE_UP = "unk__"  # how onnx's inference names sizes that nobody named
 _SLICING_SHAPE = 15  # the opset since which Shape can measure some of the dims
 
 
@@ -51,13 +51,13 @@ class _Knowledge:
         facts.infer()
         return facts
 
-    def dims(self, value: ir.Value) -> Shape | None:
+    def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
         """What follows from the graph, and where that is silent what the file says."""
         said = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
         found = self.facts.shape(value)
         if found is None:
             return said
-        follows = tuple(None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in found)
+        follows = tuple(map(expr.declared, found))
         if said is None or len(said) != len(follows):
             return follows
         return tuple(other if dim is None else dim for dim, other in zip(follows, said, strict=True))

@@ -13,12 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.graph import io
-from sardonyx.graph.infer import inferred_types
 from sardonyx.graph.scopes import Scope, is_constant, scopes
+from sardonyx.graph.shapes import Contents, Shape, Shapes, Size
 
-Dim = int | str | None
-Shape = tuple[Dim, ...]
+Dim = Size
 Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
 
 SMALL = 1 << 16  # bytes of a constant that matchers may look into
@@ -38,7 +36,7 @@ class Facts:
         self.target = target
         self.evaluate = evaluate
         self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
-        self._types: dict[ir.Value, tuple[ir.DataType | None, Shape | None]] = {}
+        self.shapes = Shapes(self.tensor, self.opset, model.graph.inputs)
         self._arrays: dict[ir.Value, np.ndarray] = {}
         self._spelled: dict[ir.Value, ir.TensorProtocol | None] = {}  # of Constant nodes: making them takes time
 
@@ -125,23 +123,15 @@ class Facts:
         """The element type, where it follows from the graph or is declared."""
         if value is None:
             return None
-        found = self._types.get(value)
-        if found is not None and found[0] is not None:
-            return found[0]
-        if value.const_value is not None:
-            return value.const_value.dtype
-        return value.dtype
+        return self.shapes.dtype(value) or value.dtype
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """Dims as numbers, names, or None where unknown; None where not even the rank is known."""
-        if value is None:
-            return None
-        found = self._types.get(value)
-        if found is not None:
-            return found[1]
-        if (tensor := self.tensor(value)) is not None:
-            return tuple(int(dim) for dim in tensor.shape.numpy())
-        return None
+        """Dims as numbers or expressions, equal only where they certainly are; None where the rank is not known."""
+        return self.shapes.shape(value)
+
+    def contents(self, value: ir.Value | None) -> Contents | None:
+        """The elements of a small integer tensor as dims, None for one that is not known; such as a computed shape."""
+        return self.shapes.contents(value)
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The shape where every dim is a number."""
@@ -158,28 +148,25 @@ class Facts:
     def same_shape(self, one: ir.Value | None, other: ir.Value | None) -> bool:
         """Whether two values certainly have the same shape."""
         shape = self.shape(one)
-        return shape is not None and None not in shape and shape == self.shape(other)
+        return shape is not None and shape == self.shape(other)
 
     def learn(self, value: ir.Value, dtype: ir.DataType | None, shape: Shape | None) -> None:
         """Take note of a type that a rewrite made known."""
-        self._types[value] = (dtype, shape)
+        self.shapes.learn(value, (dtype, shape))
 
     def carry_over(self, old: ir.Value, new: ir.Value) -> None:
         """What was known of a value is true of the one that takes its place; what is known of that one stays."""
-        known = self._types.get(old)
-        have = self._types.get(new)
-        if known is not None and (have is None or have[1] is None):
-            self._types[new] = known
+        self.shapes.carry_over(old, new)
 
     def forget(self, value: ir.Value) -> None:
         """A value is gone."""
-        self._types.pop(value, None)
+        self.shapes.forget(value)
         self._arrays.pop(value, None)
         self._spelled.pop(value, None)
 
     def infer(self) -> None:
-        """Work out types and shapes anew from the graph as it is."""
-        self._types = inferred_types(self.model, io.skeleton(self.model))
+        """Work out what is not known yet of types and shapes from the graph as it is now."""
+        self.shapes.refresh(scope.graph for scope in self.live_scopes())
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

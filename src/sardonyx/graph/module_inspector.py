@@ -13,11 +13,10 @@ from sardonyx.graph.insides import Inside, insides
 from sardonyx.graph.origins import origins, owner
 from sardonyx.graph.scopes import label
 from sardonyx.graph.select import find_module
+from sardonyx.graph.shapes import expr
 from sardonyx.graph.tagged import Tagged
 from sardonyx.inspection import ModuleInspection, Port
 from sardonyx.provenance import is_within, module_of
-
-_MADE_UP = "unk__"  # how onnx's inference names sizes that nobody named
 
 
 def inspect_module(found: Tagged, wanted: str) -> ModuleInspection:
@@ -81,4 +80,4 @@ def _port(value: ir.Value, facts: Facts) -> Port:
     kind = dtype_name(dtype) if value.type is None and dtype is not None else declared.type
     if declared.shape is not None or shape is None:
         return Port(declared.name, kind, declared.shape)
-    return Port(declared.name, kind, tuple(None if str(dim).startswith(_MADE_UP) else dim for dim in shape))
+    return Port(declared.name, kind, tuple(map(expr.declared, shape)))

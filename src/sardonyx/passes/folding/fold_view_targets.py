@@ -66,7 +66,7 @@ class FoldViewTargets(NodePass):
         source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
         if source is None or result is None:
             return None
-        known = reshape_target(source, result)
+        known = reshape_target(source, result, leaves_open=-1 in (graph.contents(target) or ()))
         if known is None:
             return Refused("more than one dim of its result is dynamic", (node,))
         return Match((node,), {"target": known})

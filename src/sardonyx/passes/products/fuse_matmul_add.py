@@ -104,4 +104,4 @@ def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:
     if len(bias) > 2:
         return False
     own = (rows, columns)[2 - len(bias) :]
-    return all(dim == 1 or (dim is not None and dim == size) for dim, size in zip(bias, own, strict=True))
+    return all(dim in (1, size) for dim, size in zip(bias, own, strict=True))

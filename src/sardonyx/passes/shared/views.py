@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from sardonyx.graph.facts import Dim, Facts, Shape
+from sardonyx.graph.facts import Facts, Shape
 from sardonyx.passes.shared.matching import given, ints, operand
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
@@ -41,51 +41,24 @@ def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[i
             return None
 
 
-def reshape_target(source: Shape | None, result: Shape | None) -> tuple[int, ...] | None:
-    """A constant Reshape target that makes `result` of `source` whatever the unknown dims are, if there is one.
+def reshape_target(source: Shape | None, result: Shape | None, *, leaves_open: bool = False) -> tuple[int, ...] | None:
+    """A constant Reshape target that makes `result` of `source` whatever the symbolic dims are, if there is one.
 
     A dim that stays in its place is written 0. One other may be left to -1, but only beside numbers: next to a dim of
-    size zero, -1 has no meaning.
+    size zero, -1 has no meaning; but a model that leaves a dim open itself (`leaves_open`) has none there either.
     """
     if source is None or result is None or 0 in result:
         return None
-    result = _solved(source, result)
-    numbers = [dim for dim in result if isinstance(dim, int)]
-    target = [_target_dim(index, dim, source) for index, dim in enumerate(result)]
-    if len(numbers) >= len(result) - 1 or -1 not in target:
-        return tuple(target)
-    return None
-
-
-def _target_dim(index: int, dim: Dim, source: Shape) -> int:
-    if isinstance(dim, int):
-        return dim
-    if dim is not None and index < len(source) and source[index] == dim:
-        return 0
-    return -1
-
-
-def _solved(source: Shape, result: Shape) -> Shape:
-    """The result with its one unknown dim told, where all other names stand on both sides and cancel out."""
-    unknown, gone = [dim for dim in result if not isinstance(dim, int)], list[Dim]()
-    for dim in source:
+    target: list[int] = []
+    for index, dim in enumerate(result):
         if isinstance(dim, int):
-            continue
-        if dim in unknown and dim is not None:
-            unknown.remove(dim)
+            target.append(dim)
         else:
-            gone.append(dim)
-    if len(unknown) != 1 or result.count(unknown[0]) != 1:
-        return result
-    have = math.prod(dim for dim in source if isinstance(dim, int))
-    others = math.prod(dim for dim in result if isinstance(dim, int))
-    if not gone and have and have % others == 0:
-        told: Dim = have // others
-    elif len(gone) == 1 and have == others:
-        told = gone[0]
-    else:
-        return result
-    return tuple(told if dim == unknown[0] else dim for dim in result)
+            target.append(0 if index < len(source) and source[index] == dim else -1)
+    open_dims = target.count(-1)
+    if open_dims > 1 or (open_dims and 0 in target and not leaves_open):
+        return None
+    return tuple(target)
 
 
 def _reshaped(shape: tuple[int, ...], target: tuple[int, ...], allow_zero: bool) -> tuple[int, ...] | None:
