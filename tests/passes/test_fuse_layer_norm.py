@@ -1,0 +1,239 @@
+"""Layer normalisation is recognised in every spelling, and nothing that only looks like it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from passes.normalisations import Spelling, constant, spellings
+from passes.util import assert_same, graph_text, op_types, reasons, run_passes
+from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
+from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm
+
+PASSES = (FuseLayerNorm(),)
+CONSTANTS = "float two = {2}, float eps = {0.001}, float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}"
+
+
+def model(body: str, *, x: str = "float[N, S, 4] x", y: str = "float[N, S, 4] y", more: str = "") -> str:
+    """A graph at opset 17 with the usual constants."""
+    return graph_text(f"agraph ({x}) => ({y}) <{CONSTANTS}{more}> {{ {body} }}", 17)
+
+
+def mean(axes: str = "-1", more: str = "") -> str:
+    """A mean at opset 17."""
+    return f"ReduceMean <axes = [{axes}]{more}>"
+
+
+def half(body: str) -> str:
+    """A graph at opset 17 with a scale and a bias in half precision."""
+    gamma, beta = constant("float16", "gamma", "[4]", 1, 2, 3, -4), constant("float16", "beta", "[4]", 4, 3, 2, 1)
+    return graph_text(body.replace("GAMMA", gamma).replace("BETA", beta), 17)
+
+
+@settings(max_examples=150)
+@given(spelling=spellings(about_mean=True, opsets=(17, 18, 23)))
+def test_every_spelling_is_one_operator(spelling: Spelling) -> None:
+    text = spelling.text()
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization", "Relu"], spelling
+    assert_same(text, after, exact=False)
+
+
+def test_operands_are_what_the_operator_wants() -> None:
+    after, _ = run_passes(Spelling(scale_shape="ranked", bias_shape="one").text(), PASSES)
+    node = next(iter(after.graph))
+    scale, bias = (node.inputs[place].const_value.numpy() for place in (1, 2))
+    np.testing.assert_array_equal(scale, np.array([0.5, 2, -3, 1], np.float32))
+    np.testing.assert_array_equal(bias, np.full(4, 1.5, np.float32))
+    assert node.attributes["epsilon"].as_float() == pytest.approx(0.001)
+
+
+def test_without_a_scale_ones_are_made() -> None:
+    after, _ = run_passes(Spelling(scale="none", bias_shape=None).text(), PASSES)
+    node = next(iter(after.graph))
+    np.testing.assert_array_equal(node.inputs[1].const_value.numpy(), np.ones(4, np.float32))
+    assert len(node.inputs) == 2
+
+
+@pytest.mark.parametrize("axes", ["-2, -1", "1, 2", "2, 1"])
+def test_several_last_axes(axes: str) -> None:
+    text = model(
+        f"""m = {mean(axes)} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean(axes)} (s)  e = Add(v, eps)
+        d = Sqrt(e)  n = Div(c, d)  g = Mul(n, w)  y = Add(g, beta)""",
+        x="float[N, 3, 4] x",
+        y="float[N, 3, 4] y",
+        more=", float[3, 1] w = {1, 2, 3}",
+    )
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization"]
+    assert next(iter(after.graph)).attributes["axis"].as_int() == -2
+    assert_same(text, after, exact=False)
+
+
+def test_a_scale_that_is_computed_is_taken_where_it_fits() -> None:
+    body = f"""w = Exp(q)  m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
+        d = Sqrt(e)  n = Div(c, d)  y = Mul(w, n)"""
+    for shape, left in (("[4]", []), ("[S, 4]", ["Mul"]), ("[1, 1, 4]", ["Mul"]), ("", ["Mul"])):
+        text = model(body, x=f"float[N, S, 4] x, float{shape} q")
+        after, _ = run_passes(text, PASSES)
+        assert op_types(after) == ["Exp", "LayerNormalization", *left]
+        assert_same(text, after, exact=False)
+
+
+def test_a_residual_after_it_is_no_bias() -> None:
+    text = model(f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
+        d = Sqrt(e)  n = Div(c, d)  g = Mul(n, gamma)  y = Add(x, g)""")
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization", "Add"]
+    assert_same(text, after, exact=False)
+
+
+def test_a_constant_with_more_axes_is_left_outside() -> None:
+    text = model(
+        f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
+        d = Sqrt(e)  n = Div(c, d)  y = Mul(n, w)""",
+        y="float[1, N, S, 4] y",
+        more=", float[1, 1, 1, 4] w = {1, 2, 3, 4}",
+    )
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization", "Mul"]
+    assert_same(text, after, exact=False)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_half_precision_with_the_cast_after_the_mean(twice: bool) -> None:
+    """As torch writes it: centred in half, squared and divided in float, back to half for the scale."""
+    text = """agraph (float16[N, S, 4] x) => (float16[N, S, 4] y) <
+            float two = {2}, float eps = {0.001}, GAMMA, BETA> {
+            m = ReduceMean <axes = [-1]> (x)  h = Sub(x, m)  c = Cast <to = 1> (h)  TWICE
+            s = Pow(c, two)  v = ReduceMean <axes = [-1]> (s)  e = Add(v, eps)  d = Sqrt(e)
+            f = Div(CC, d)  n = Cast <to = 10> (f)  g = Mul(n, gamma)  y = Add(g, beta) }"""
+    text = half(text.replace("TWICE", "c2 = Cast <to = 1> (h)" if twice else "").replace("CC", "c2" if twice else "c"))
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization"]
+    assert_same(text, after, exact=False, rtol=4e-3)
+
+
+def test_half_precision_with_the_cast_before_the_mean() -> None:
+    text = half(
+        """agraph (float16[N, S, 4] x) => (float16[N, S, 4] y)
+            <float eps = {0.001}, GAMMA> {
+            w = Cast <to = 1> (x)  m = ReduceMean <axes = [-1]> (w)  c = Sub(w, m)  s = Mul(c, c)
+            v = ReduceMean <axes = [-1]> (s)  e = Add(v, eps)  d = Sqrt(e)
+            f = Div(c, d)  n = Cast <to = 10> (f)  y = Mul(n, gamma) }"""
+    )
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization"]
+    assert_same(text, after, exact=False, rtol=2e-3)
+
+
+def test_a_scale_in_float_stays_between_the_casts() -> None:
+    text = half(
+        """agraph (float16[N, S, 4] x) => (float16[N, S, 4] y)
+            <float eps = {0.001}, float[4] gamma = {1, 2, 3, -4}> {
+            w = Cast <to = 1> (x)  m = ReduceMean <axes = [-1]> (w)  c = Sub(w, m)  s = Mul(c, c)
+            v = ReduceMean <axes = [-1]> (s)  e = Add(v, eps)  d = Sqrt(e)
+            n = Div(c, d)  g = Mul(n, gamma)  y = Cast <to = 10> (g) }"""
+    )
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["Cast", "LayerNormalization", "Cast"]
+    assert_same(text, after, exact=False, rtol=2e-3)
+
+
+def test_plain_half_precision() -> None:
+    text = Spelling().text("float16")
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization", "Relu"]
+    assert_same(text, after, exact=False, rtol=1e-2)
+
+
+BODY = "m = {m} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {v} (s)  e = Add(v, eps)  d = Sqrt(e)  n = Div(c, d)"
+REFUSALS = [
+    (BODY.format(m=mean("1"), v=mean("1")), "not over the last axes"),
+    (BODY.format(m=mean(), v=mean("-2, -1")), "different axes"),
+    (BODY.format(m=mean("-2, -1"), v=mean()), "different axes"),
+    (BODY.format(m=mean(), v=mean()).replace("Mul(c, c)", "Mul(c, c)  q = Neg(c)"), "read elsewhere"),
+    (BODY.format(m=mean(), v=mean()).replace("Sqrt(e)", "Sqrt(e)  q = Neg(d)"), "read elsewhere"),
+    (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(c, d)  q = Neg(m)"), "read elsewhere"),
+    (
+        f"m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Sqrt(v) d = Add(e, eps) n = Div(c, d)",
+        "epsilon is outside",
+    ),
+    (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(d, c)"), "divides nothing"),
+    (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(x, d)"), "another value"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), REFUSALS)
+def test_near_misses_are_refused(body: str, reason: str) -> None:
+    more = "  z = Identity(q)" if "q =" in body else "  z = Identity(x)"
+    text = model(f"{body}  y = Mul(n, gamma) {more}", y="float[N, S, 4] y, float[A, B, C] z")
+    after, log = run_passes(text, PASSES)
+    assert "LayerNormalization" not in op_types(after)
+    assert any(reason in each for each in reasons(log)), reasons(log)
+
+
+def test_a_mean_that_drops_its_axis_is_refused() -> None:
+    drop = mean("-1", ", keepdims = 0")
+    text = model(
+        f"m = {drop} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {drop} (s)  e = Add(v, eps)  d = Sqrt(e)  y = Div(c, d)",
+        x="float[4, 4] x",
+        y="float[4, 4] y",
+    )
+    after, log = run_passes(text, PASSES)
+    assert "LayerNormalization" not in op_types(after)
+    assert any("drops its axes" in each for each in reasons(log))
+
+
+def test_the_mean_of_another_value_is_refused() -> None:
+    text = model(
+        f"m = {mean()} (x)  c = Sub(z, m)  s = Mul(c, c)  v = {mean()} (s) e = Add(v, eps) d = Sqrt(e) y = Div(c, d)",
+        x="float[N, S, 4] x, float[N, S, 4] z",
+    )
+    assert "LayerNormalization" not in op_types(run_passes(text, (*PASSES, FuseRmsNorm()))[0])
+
+
+def test_an_epsilon_that_adds_an_axis_is_left_alone() -> None:
+    text = model(
+        f"m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, far) d = Sqrt(e) y = Div(c, d)",
+        y="float[1, N, S, 4] y",
+        more=", float[1, 1, 1, 1] far = {0.001}",
+    )
+    assert "LayerNormalization" not in op_types(run_passes(text, PASSES)[0])
+
+
+def test_doubles_are_refused() -> None:
+    after, log = run_passes(Spelling().text("double"), PASSES)
+    assert "LayerNormalization" not in op_types(after)
+    assert any("DOUBLE" in each for each in reasons(log))
+
+
+def test_an_unknown_size_without_a_scale_is_refused() -> None:
+    text = model(
+        f"m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s) e = Add(v, eps) d = Sqrt(e) y = Div(c, d)",
+        x="float[N, S, K] x",
+        y="float[N, S, K] y",
+    )
+    after, log = run_passes(text, PASSES)
+    assert "LayerNormalization" not in op_types(after)
+    assert any("not known" in each for each in reasons(log))
+
+
+def test_a_scale_that_widens_an_axis_is_left_outside() -> None:
+    """x has one element there; a scale of four makes four of it."""
+    text = model(
+        f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)  d = Sqrt(e)
+        n = Div(c, d)  y = Mul(n, gamma)""",
+        x="float[N, S, 1] x",
+    )
+    after, _ = run_passes(text, PASSES)
+    assert op_types(after) == ["LayerNormalization", "Mul"]
+    assert_same(text, after, exact=False)
+
+
+def test_older_opsets_are_told_what_is_needed() -> None:
+    text = Spelling().text().replace("18]", "13]").replace("ReduceMean(", "ReduceMean <axes = [-1]> (")
+    text = text.replace(", last)", ")")
+    after, log = run_passes(text, PASSES)
+    assert op_types(after)[0] == "LayerNormalization" or any("opset 17" in each for each in reasons(log))
