@@ -7,6 +7,7 @@ from sardonyx.passes.ort.fuse_bias_gelu import FuseBiasGelu
 from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
 from sardonyx.passes.ort.fuse_conv_hard_swish import FuseConvHardSwish
 from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
+from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
 from sardonyx.passes.ort.fuse_skip_rms_norm import FuseSkipRmsNorm
@@ -17,6 +18,7 @@ ORT: tuple[Pass, ...] = (
     FuseConvRelu(),
     FuseBiasGelu(),
     FuseQuickGelu(),
+    FusePackedAttention(),
     FuseSkipLayerNorm(),
     FuseSkipRmsNorm(),
 )

@@ -1,0 +1,95 @@
+"""Attention(x Wq + bq, x Wk + bk, x Wv + bv, mask) => Attention(x, [Wq Wk Wv], [bq bk bv], mask), of ONNX Runtime.
+
+The projections may be one product that is split already. Refuses projections of different states, weights that are not
+constant or read elsewhere (packing would store them twice), grouped heads, a past, a softcap, a condition as mask, and
+masks whose shape the kernel does not take. Helps because one product takes the place of three, and nothing is moved
+between them and the heads.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.shared.projections import Packed, packed
+from sardonyx.passes.shared.runtime_attention import Heads, read_heads
+from sardonyx.record import Accuracy
+
+
+class FusePackedAttention(NodePass):
+    """Attention with its projections."""
+
+    name = "fuse-packed-attention"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Attention",)
+    opset = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[N, S, 2] x, float[N, 1, S, S] mask) => (float[N, S, 4] y)
+            <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
+             float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}, float[4] bq = {1, 2, 3, 4}, float[4] bv = {5, 6, -7, 8}> {
+                q0 = MatMul(x, wq)  q = Add(q0, bq)  k = MatMul(x, wk)  v0 = MatMul(x, wv)  v = Add(bv, v0)
+                y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v, mask)
+            }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23, "com.microsoft" : 1]>
+            agraph (float[N, S, 2] x, float[N, 1, S, S] mask) => (float[N, S, 4] y)
+            <float[2, 12] w = {1, 2, 3, 4, 0.1, 0.2, 0.3, 0.4, 3, 1, 4, 1, -5, 6, 7, -8, 0.5, -0.6, 0.7, 0.8, 5, -9, 2,
+             6},
+             float[12] b = {1, 2, 3, 4, 0, 0, 0, 0, 5, 6, -7, 8}> {
+                y = com.microsoft.Attention <num_heads = 2> (x, w, b, , , mask)
+            }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[N, S, 2] x, float[N, S, 2] z) => (float[N, S, 4] y)
+            <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
+             float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}> {
+                q = MatMul(x, wq)  k = MatMul(z, wk)  v = MatMul(z, wv)
+                y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)
+            }
+        """,
+        refusal="projections of different states",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """Attention of projections of one and the same states."""
+        heads = read_heads(node, graph)
+        if heads is None or isinstance(heads, Refused):
+            return heads
+        found = packed(heads.operands, heads.readers, graph)
+        if found is None:
+            return None
+        nodes = (*heads.before, node, *heads.after)
+        if isinstance(found, str):
+            return Refused(found, nodes)
+        source = graph.shape(found.source)
+        if source is None or graph.dtype(found.source) != ir.DataType.FLOAT:
+            return None
+        refusal = heads.mask_refusal(source[0], source[1], source[1], graph)
+        if refusal is not None:
+            return Refused(refusal, nodes)
+        match = Match((*found.nodes, *nodes), {"heads": heads, "packed": found, "graph": graph})
+        return on_ort(match, "Attention", graph)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator on the states and the packed projections."""
+        heads: Heads = match.found["heads"]
+        found: Packed = match.found["packed"]
+        graph: Facts = match.found["graph"]
+        widths = found.widths
+        attributes = {
+            "num_heads": heads.count,
+            "scale": heads.scale,
+            "unidirectional": 1 if heads.is_causal else None,
+            "qkv_hidden_sizes": list(widths) if len(set(widths)) > 1 else None,
+        }
+        bias = heads.runtime_mask(op, graph)
+        inputs = (found.source, found.weight(op, graph), found.bias(op, graph), None, None, bias)
+        return op.node("Attention", inputs, attributes, domain=DOMAIN)
