@@ -1,4 +1,4 @@
-"""What a model is made of and could be, as plain data: the answers of `inspect` and `adopt`. Nothing here knows ONNX."""
+"""What a model is made of, and could be, as plain data: what `inspect` and `adopt` answer. Nothing here knows ONNX."""
 
 from __future__ import annotations
 
