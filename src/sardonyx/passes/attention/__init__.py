@@ -7,6 +7,7 @@ from sardonyx.passes.attention.fuse_attention import FuseAttention
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
 from sardonyx.passes.attention.halve_doubled_angles import HalveDoubledAngles
 from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
+from sardonyx.passes.attention.merge_attention_heads import MergeAttentionHeads
 from sardonyx.passes.base import Pass
 
 ATTENTION: tuple[Pass, ...] = (
@@ -15,4 +16,5 @@ ATTENTION: tuple[Pass, ...] = (
     DelayRotaryScale(),
     HoistRotaryEmbedding(),
     FuseAttention(),
+    MergeAttentionHeads(),
 )

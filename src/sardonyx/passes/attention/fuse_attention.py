@@ -21,7 +21,7 @@ from sardonyx.passes.attention.fuse_attention_layout import read_layout
 from sardonyx.passes.attention.fuse_attention_masks import read_masks
 from sardonyx.passes.attention.fuse_attention_scores import NearMiss, Scores, read_scores
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.heads import Steps
+from sardonyx.passes.shared.layouts import Steps
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 

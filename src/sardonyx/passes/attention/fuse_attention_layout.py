@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from sardonyx.graph.facts import Dim, Facts, Shape
 from sardonyx.passes.attention.fuse_attention_scores import NearMiss
-from sardonyx.passes.shared.heads import Axes, Axis, Stage, Steps, Trail, fine, size, sizes, trace, way
+from sardonyx.passes.shared.heads import Axes, Axis, Stage, Trail, fine, size, sizes, trace
+from sardonyx.passes.shared.layouts import Steps, way
 
 UNWRITABLE = "the shapes of its operands cannot be written down"
 

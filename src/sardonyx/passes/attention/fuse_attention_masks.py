@@ -14,7 +14,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts
 from sardonyx.passes.attention.fuse_attention_layout import Layout
 from sardonyx.passes.attention.fuse_attention_scores import Mask, NearMiss, Scores
-from sardonyx.passes.shared.heads import Axes, Steps, fine, flat, regroup, size, way
+from sardonyx.passes.shared.heads import Axes, fine, flat, regroup, size
+from sardonyx.passes.shared.layouts import Steps, way
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is looked at
 

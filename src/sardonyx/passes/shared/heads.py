@@ -1,4 +1,4 @@
-"""Follows the axes of a value back through views and transposes, and writes the shortest way between two layouts.
+"""Follows the axes of a value back through views, transposes, repetition and picking, as parts.
 
 How heads are split off and merged is spelled in many ways: reshapes, transposes, flattened batches, repeated heads. So
 passes do not match these spellings; they ask which *parts* (batch, length, head, width) stand in which order.
@@ -7,17 +7,15 @@ passes do not match these spellings; they ask which *parts* (batch, length, head
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts, Shape
 from sardonyx.graph.shapes.expr import exact_quotient, product
 from sardonyx.passes.shared.matching import operand
-from sardonyx.passes.shared.views import VIEWS, reshape_target
+from sardonyx.passes.shared.views import VIEWS
 
 
 class Part:
@@ -236,87 +234,3 @@ def _unpicked(axes: Axes, made: ir.Node, shape: Shape, graph: Facts) -> Axes | N
     if place is None or graph.rank(made.inputs[1]) != 0 or not isinstance(count, int) or count == 1:
         return None
     return [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
-
-
-# From one layout to another
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Nodes that turn one layout into another."""
-
-    steps: tuple[tuple[str, tuple[int, ...], Shape], ...] = ()  # operator, target or perm, shape after it
-
-    def __len__(self) -> int:
-        """How many nodes."""
-        return len(self.steps)
-
-    def write(self, value: ir.Value, op: Builder, dtype: ir.DataType | None) -> ir.Value:
-        """The value in the new layout."""
-        for kind, numbers, shape in self.steps:
-            if kind == "Transpose":
-                value = op.Transpose(value, perm=list(numbers))
-            else:
-                value = op.Reshape(value, op.constant(np.array(numbers, np.int64), "target"))
-            op.learn(value, dtype, shape)
-        return value
-
-
-def way(have: Axes, want: Axes) -> Steps | None:
-    """The fewest nodes from one layout to another of the same parts; None where a shape cannot be written down."""
-    if same_axes(have, want):
-        return Steps()
-    if flat(have) == flat(want):
-        return _steps([("Reshape", want)], have)
-    if set(flat(have)) != set(flat(want)):
-        return None
-    perm = _permutation(have, want)
-    if perm is not None:
-        return Steps((("Transpose", perm, sizes(want)),))
-    runs = list(_runs(have, want))
-    ordered = sorted(runs, key=lambda run: flat(want).index(run[0]))
-    middle = [runs.index(run) for run in ordered]
-    first = [] if same_axes(have, runs) else [("Reshape", runs)]
-    last = [] if same_axes(ordered, want) else [("Reshape", want)]
-    before, after = _steps(first, have), _steps(last, ordered)
-    if before is None or after is None:
-        return None
-    return Steps((*before.steps, ("Transpose", tuple(middle), sizes(ordered)), *after.steps))
-
-
-def _steps(reshapes: Sequence[tuple[str, Axes]], have: Axes) -> Steps | None:
-    found: list[tuple[str, tuple[int, ...], Shape]] = []
-    for kind, want in reshapes:
-        target = reshape_target(sizes(have), sizes(want))
-        if target is None:
-            return None
-        found.append((kind, target, sizes(want)))
-    return Steps(tuple(found))
-
-
-def _permutation(have: Axes, want: Axes) -> tuple[int, ...] | None:
-    """How whole axes change places; None where parts of them do."""
-    if len(have) != len(want):
-        return None
-    left = list(range(len(have)))
-    perm: list[int] = []
-    for axis in want:
-        found = next((index for index in left if fine(have[index]) == fine(axis)), None)
-        if found is None:
-            return None
-        left.remove(found)
-        perm.append(found)
-    return tuple(perm)
-
-
-def _runs(have: Axes, want: Axes) -> Iterator[Axis]:
-    """The longest runs of parts that stay together, in the order they are in."""
-    places = {part: index for index, part in enumerate(flat(want))}
-    run: Axis = []
-    for part in flat(have):
-        if run and places[part] != places[run[-1]] + 1:
-            yield run
-            run = []
-        run.append(part)
-    if run:
-        yield run
