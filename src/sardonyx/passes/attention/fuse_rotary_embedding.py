@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Dim, Facts
+from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.rotary_tables import RANK, Table, built, head_axis, needs_count, table_of
+from sardonyx.passes.attention.rotary_tables import RANK, Table, built, head_axis, table_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.pieces import halves, is_last, pair_of, piece_of, width
-from sardonyx.passes.shared.sizes import merged_last, size_at, split_last
+from sardonyx.passes.shared.sizes import merged_last, split_last
 from sardonyx.record import Accuracy
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -94,31 +94,30 @@ class FuseRotaryEmbedding(NodePass):
         heads = head_axis(shape, graph.shape(found.cos))
         if heads is None or heads != head_axis(shape, graph.shape(found.sin)):
             return Refused("there is not certainly one row of angles for each position", found.nodes)
+        pairs = (width(found.states, graph) or 0) // 2
         tables = tuple(
             table_of(each, doubled=found.doubled, interleaved=found.interleaved, heads=heads, graph=graph)
             for each in (found.cos, found.sin)
         )
-        if None in tables:
+        if any(each is None or each.shape[-1] != pairs for each in tables):
             return Refused("angles are not certainly the same for the two elements of a pair", found.nodes)
         if heads == 2 and not isinstance(shape[2], int):
             return Refused("the number of heads is not known", found.nodes)
         found = _partial(found, graph) or found
-        return Match(found.nodes, {"found": found, "tables": tables, "heads": heads, "shape": shape, "graph": graph})
+        return Match(found.nodes, {"found": found, "tables": tables, "heads": heads, "count": shape[2], "graph": graph})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One operator; states with the heads third are seen as [batch, length, heads x size] around it."""
         found: Rotation = match.found["found"]
         tables: tuple[Table, ...] = match.found["tables"]
         heads: int = match.found["heads"]
-        shape: tuple[Dim, ...] = match.found["shape"]
-        batch, graph = shape[0], match.found["graph"]
-        count = size_at(found.states, 0, op, graph) if needs_count(tables, batch, heads) else None
-        cos, sin = (built(each, batch, heads, count, op) for each in tables)
+        graph: Facts = match.found["graph"]
+        cos, sin = built(tables, found.states, heads, op, graph)
         options = {"interleaved": 1 if found.interleaved else None, "rotary_embedding_dim": found.turned}
         if heads == 1:
             return op.RotaryEmbedding(found.states, cos, sin, **options)
         flat = merged_last(found.states, op, graph)
-        turned = op.RotaryEmbedding(flat, cos, sin, num_heads=shape[2], **options)
+        turned = op.RotaryEmbedding(flat, cos, sin, num_heads=match.found["count"], **options)
         return split_last(turned, match.replaced[0], op, graph)
 
 

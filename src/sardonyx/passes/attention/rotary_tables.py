@@ -5,6 +5,7 @@ Models keep them twice as wide, with an axis of size one for the heads, and for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts, Shape
 from sardonyx.passes.shared.matching import ints, operand
 from sardonyx.passes.shared.pieces import repeated
+from sardonyx.passes.shared.sizes import size_at
 from sardonyx.passes.shared.views import normal_axes
 
 RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
@@ -21,10 +23,16 @@ RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cosines or sines of half width, whose dims are `shape`, heads still among them where its rank says so."""
+    """Cosines or sines of half width; `bare` where they have no axis for the heads any more."""
 
     half: ir.Value | np.ndarray
     shape: Shape
+    bare: bool
+
+    @property
+    def batch(self) -> Dim:
+        """For how many members of the batch it speaks."""
+        return self.shape[0] if len(self.shape) == (RANK - 1 if self.bare else RANK) else 1
 
 
 def head_axis(states: Shape, angles: Shape | None) -> int | None:
@@ -32,7 +40,7 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
 
     None where the angles do not certainly have one row a position.
     """
-    if angles is None or len(angles) > RANK or len(states) != RANK or None in (*states, *angles):
+    if angles is None or not 2 <= len(angles) <= RANK or len(states) != RANK or None in (*states, *angles):
         return None
     padded = (1,) * (RANK - len(angles)) + angles
     for heads, length in ((1, 2), (2, 1)):
@@ -43,65 +51,61 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
 
 def table_of(value: ir.Value, *, doubled: bool, interleaved: bool, heads: int, graph: Facts) -> Table | None:
     """The half-width table behind a value that the states are multiplied with; None where its halves may differ."""
-    value = _without_heads(value, heads, graph)
+    value, bare = _without_heads(value, heads, graph)
     half = repeated(value, interleaved, graph) if doubled else value
+    if isinstance(half, ir.Value):
+        if not bare:
+            half, bare = _without_heads(half, heads, graph)
+        numbers = graph.array(half)
+        half = half if numbers is None else numbers
     if half is None:
         return None
-    if isinstance(half, np.ndarray):
-        return Table(half, half.shape)
-    if doubled:
-        half = _without_heads(half, heads, graph)
-    if (numbers := graph.array(half)) is not None:
-        return Table(numbers, numbers.shape)
-    shape = graph.shape(half)
-    return None if shape is None else Table(half, shape)
+    shape = half.shape if isinstance(half, np.ndarray) else graph.shape(half)
+    return None if shape is None else Table(half, shape, bare)
 
 
-def built(table: Table, batch: Dim, heads: int, count: ir.Value | None, op: Builder) -> ir.Value:
-    """The table as [batch, length, pairs]; `count` holds the batch size where it is not a number."""
+def built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, graph: Facts) -> list[ir.Value]:
+    """The tables as [batch, length, pairs], as long as the states' batch."""
+    shape = graph.shape(states)
+    assert shape is not None
+    batch = shape[0]
+    target = _repeated(states, batch, op, graph) if any(each.batch != batch for each in tables) else None
+    return [_built(each, batch, heads, target, op) for each in tables]
+
+
+def _repeated(states: ir.Value, batch: Dim, op: Builder, graph: Facts) -> ir.Value:
+    """The target of an Expand that repeats a table for every member of the batch, as the operator wants it."""
+    if isinstance(batch, int):
+        return op.constant(np.array([batch, 1, 1], np.int64), "target")
+    return op.Concat(size_at(states, 0, op, graph), op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
+
+
+def _built(table: Table, batch: Dim, heads: int, target: ir.Value | None, op: Builder) -> ir.Value:
     if isinstance(table.half, np.ndarray):
-        return _constant(table.half, batch, count, heads, op)
+        constant = op.constant(_bare(table.half, None if table.bare else heads), "table")
+        return constant if table.batch == batch else op.Expand(constant, target)
     value, rank = table.half, len(table.shape)
-    if rank == RANK:
+    if not table.bare and rank == RANK:
         value = op.Squeeze(value, op.constant(np.array([heads], np.int64), "axes"))
-    elif rank == RANK - 1 and heads == 2:  # [length, 1, pairs]
+    elif not table.bare and rank == RANK - 1 and heads == 2:  # [length, 1, pairs]
         value = op.Transpose(value, perm=[1, 0, 2])
-    if _batch(table.shape, heads) != batch:
-        return op.Expand(value, _batched(batch, count, op))
+    if table.batch != batch:
+        return op.Expand(value, target)
     return value if rank >= RANK - 1 else op.Unsqueeze(value, op.constant(np.array([0], np.int64), "axes"))
 
 
-def needs_count(tables: tuple[Table, ...], batch: Dim, heads: int) -> bool:
-    """Whether the batch size has to be had at run time to repeat the tables."""
-    return not isinstance(batch, int) and any(_batch(each.shape, heads) != batch for each in tables)
+def _bare(half: np.ndarray, heads: int | None) -> np.ndarray:
+    """Numbers as [batch or 1, length, pairs]."""
+    rank = RANK - 1 if heads is None else RANK
+    half = half.reshape((1,) * (rank - half.ndim) + half.shape)
+    return np.ascontiguousarray(half if heads is None else half.squeeze(axis=heads))
 
 
-def _batch(shape: Shape, heads: int) -> Dim:
-    """For how many members of the batch a table speaks."""
-    return shape[0] if len(shape) == RANK or (len(shape) == RANK - 1 and heads == 1) else 1
-
-
-def _constant(half: np.ndarray, batch: Dim, count: ir.Value | None, heads: int, op: Builder) -> ir.Value:
-    half = half.reshape((1,) * (RANK - half.ndim) + half.shape).squeeze(axis=heads)
-    if isinstance(batch, int) and batch != half.shape[0]:
-        half = np.repeat(half, batch, axis=0)
-    constant = op.constant(np.ascontiguousarray(half), "table")
-    return constant if isinstance(batch, int) else op.Expand(constant, _batched(batch, count, op))
-
-
-def _batched(batch: Dim, count: ir.Value | None, op: Builder) -> ir.Value:
-    """The target of an Expand that repeats a table for every member of the batch."""
-    if isinstance(batch, int):
-        return op.constant(np.array([batch, 1, 1], np.int64), "target")
-    assert count is not None
-    return op.Concat(count, op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
-
-
-def _without_heads(value: ir.Value, heads: int, graph: Facts) -> ir.Value:
-    """The value before an Unsqueeze made the heads' axis, and where it made that alone."""
+def _without_heads(value: ir.Value, heads: int, graph: Facts) -> tuple[ir.Value, bool]:
+    """The value before an Unsqueeze made the heads' axis, and whether one did."""
     node = value.producer()
     if node is None or node.op_type != "Unsqueeze" or node.domain or graph.rank(value) != RANK:
-        return value
+        return value, False
     axes = normal_axes(ints(node, "axes", 1, graph) or (), RANK)
     source = operand(node, 0)
-    return source if source is not None and axes in ((heads,), (0, heads)) else value
+    return (source, True) if source is not None and axes in ((heads,), (0, heads)) else (value, False)
