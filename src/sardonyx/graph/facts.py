@@ -19,6 +19,7 @@ from sardonyx.graph.shapes import Contents, Shape, Shapes, Size
 Dim = Size
 Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
 
+_NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 SMALL = 1 << 16  # bytes of a constant that matchers may look into
 
 # Operators whose result is not a function of their inputs.
@@ -106,9 +107,9 @@ class Facts:
     def scalar(self, value: ir.Value | None) -> float | int | bool | None:
         """The one number of a constant with one element, whatever its rank."""
         array = self.array(value)
-        if array is None or array.size != 1 or array.dtype.kind not in "biuf":
+        if array is None or array.size != 1 or self.dtype(value) in _NO_NUMBERS:
             return None
-        return cast("float | int | bool", array.reshape(()).item())
+        return cast("float | int | bool", array.reshape(()).item())  # numpy calls bfloat16 void, so do not ask it
 
     def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """A small integer constant, such as a shape or axes."""

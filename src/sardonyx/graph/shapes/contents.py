@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
 from sardonyx.graph.shapes.expr import Size
-from sardonyx.graph.shapes.views import shape_window
+from sardonyx.graph.shapes.views import shape_window, slice_ranges
 
 if TYPE_CHECKING:
     from sardonyx.graph.shapes.engine import Contents, Shapes
@@ -57,12 +58,30 @@ def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
 
 
 def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    starts, ends = ask.ints(node, "starts", 1), ask.ints(node, "ends", 2)
-    steps = ask.ints(node, "", 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
-    if found is None or starts is None or ends is None or steps is None or not _is_list(node, ask):
+    grid, ranges = _grid(node, ask), slice_ranges(node, ask)
+    if grid is None or ranges is None:
         return None
-    return found[slice(starts[0], ends[0], steps[0])] if steps[0] > 0 else None
+    window = [slice(None)] * grid.ndim
+    for axis, start, end, step in ranges:
+        if not (isinstance(start, int) and isinstance(end, int) and step):
+            return None
+        window[axis] = slice(start, None if step < 0 and end < -grid.shape[axis] else end, step)
+    return tuple(grid[tuple(window)].reshape(-1))
+
+
+def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
+    grid = _grid(node, ask)
+    return None if grid is None else tuple(grid.transpose(node.attributes.get_ints("perm")).reshape(-1))
+
+
+def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
+    """The elements the node reads, in their places."""
+    found, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
+    if found is None or shape is None:
+        return None
+    grid = np.empty(len(found), dtype=object)
+    grid[:] = found
+    return grid.reshape(cast("tuple[int, ...]", shape))
 
 
 def _concat(node: ir.Node, ask: Shapes) -> Contents | None:
@@ -220,6 +239,7 @@ RULES: Mapping[str, Rule] = {
     "Size": _size,
     "Gather": _gather,
     "Slice": _slice,
+    "Transpose": _transpose,
     "Concat": _concat,
     "Where": _where,
     "Expand": _expand,

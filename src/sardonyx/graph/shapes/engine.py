@@ -120,7 +120,7 @@ class Shapes:
             if value.producer() is not None:
                 self._types.pop(value, None)
         self._vague.clear()
-        self._contents = {value: known for value, known in self._contents.items() if known and None not in known}
+        self._contents = {value: known for value, known in self._contents.items() if known is not None and _told(known)}
         for graph in graphs:
             for node in graph:
                 for output in node.outputs:
@@ -130,7 +130,7 @@ class Shapes:
     def _note(self, value: ir.Value, typed: Typed) -> Typed:
         self._types[value] = typed
         shape = typed[1]
-        if shape is None or any(isinstance(dim, Expr) and dim.is_vague for dim in shape):
+        if shape is None or not _told(shape):
             self._vague.add(value)
         return typed
 
@@ -194,6 +194,11 @@ class Shapes:
         if found is not None and len(found) == 1 and node.op_type in _FILLING:
             found = found * count
         return found if found is not None and len(found) == count else None
+
+
+def _told(sizes: Contents) -> bool:
+    """Whether nothing about them is unknown."""
+    return all(isinstance(size, int) or (size is not None and not size.is_vague) for size in sizes)
 
 
 def _is_int(item: Size | None) -> bool:

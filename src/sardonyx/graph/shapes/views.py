@@ -129,8 +129,10 @@ def _concat(node: ir.Node, ask: Shapes) -> Sequence[Shape | None] | None:
     known = [shape for shape in shapes if shape is not None]
     if not known or not known[0]:
         return [None]
-    rank, axis = len(known[0]), node.attributes.get_int("axis", 1)
-    axis %= rank
+    rank = len(known[0])
+    if any(len(shape) != rank for shape in known):
+        return [None]
+    axis = node.attributes.get_int("axis", 1) % rank
     dims: list[Size] = []
     for index in range(rank):
         if index == axis:

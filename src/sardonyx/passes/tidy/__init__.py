@@ -12,6 +12,7 @@ from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
 from sardonyx.passes.tidy.lift_constants import LiftConstants
 from sardonyx.passes.tidy.resolve_cast_like import ResolveCastLike
 from sardonyx.passes.tidy.share_constants import ShareConstants
+from sardonyx.passes.tidy.share_sizes import ShareSizes
 from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
 
 TIDY: tuple[Pass, ...] = (
@@ -23,6 +24,7 @@ TIDY: tuple[Pass, ...] = (
 )
 SHARING: tuple[Pass, ...] = (
     ShareConstants(),
+    ShareSizes(),
     ShareSubexpressions(),
     LiftConstants(),
 )
