@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from sardonyx.passes.base import Pass
 from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
+from sardonyx.passes.layout.cancel_moves import CancelMoves
 from sardonyx.passes.layout.merge_reshapes import MergeReshapes
 from sardonyx.passes.layout.merge_transposes import MergeTransposes
 from sardonyx.passes.layout.rearrange_once import RearrangeOnce
+from sardonyx.passes.layout.split_directly import SplitDirectly
 
 LAYOUT: tuple[Pass, ...] = (
+    SplitDirectly(),
     AbsorbTranspose(),
     MergeReshapes(),
     MergeTransposes(),
 )
-MOVES: tuple[Pass, ...] = (RearrangeOnce(),)
+MOVES: tuple[Pass, ...] = (
+    CancelMoves(),
+    RearrangeOnce(),
+)
