@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from sardonyx.passes.base import Pass
+from sardonyx.passes.ort.absorb_skip_bias import AbsorbSkipBias
 from sardonyx.passes.ort.fuse_bias_gelu import FuseBiasGelu
 from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
 from sardonyx.passes.ort.fuse_conv_hard_swish import FuseConvHardSwish
 from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
+from sardonyx.passes.ort.fuse_gemm_activation import FuseGemmActivation
 from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
@@ -16,9 +18,11 @@ ORT: tuple[Pass, ...] = (
     FuseConvAdd(),
     FuseConvHardSwish(),
     FuseConvRelu(),
+    FuseGemmActivation(),
     FuseBiasGelu(),
     FuseQuickGelu(),
     FusePackedAttention(),
     FuseSkipLayerNorm(),
     FuseSkipRmsNorm(),
+    AbsorbSkipBias(),
 )

@@ -13,7 +13,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.channels import USED_ELSEWHERE
-from sardonyx.passes.shared.contrib import DOMAIN, as_biased, on_ort
+from sardonyx.passes.shared.contrib import DOMAIN, Biased, as_biased, on_ort
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 
@@ -58,10 +58,11 @@ class FuseBiasGelu(NodePass):
             return None
         if graph.sole_user(add.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (add, node))
-        known = {"source": found.source, "bias": found.bias, "operator": operator}
+        known = {"biased": found, "operator": operator, "graph": graph}
         return on_ort(Match((add, node), known), operator, graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The runtime's operator on both."""
-        found = match.found
-        return op.node(found["operator"], (found["source"], found["bias"]), domain=DOMAIN)
+        found: Biased = match.found["biased"]
+        bias = found.vector(op, match.found["graph"])
+        return op.node(match.found["operator"], (found.source, bias), domain=DOMAIN)

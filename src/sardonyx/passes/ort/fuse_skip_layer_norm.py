@@ -14,10 +14,8 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.contrib import on_ort
-from sardonyx.passes.shared.residuals import skip_match, skip_norm
+from sardonyx.passes.shared.residuals import LAYER, skip_match, skip_norm
 from sardonyx.record import Accuracy
-
-_OPERATOR = "SkipLayerNormalization"
 
 
 class FuseSkipLayerNorm(NodePass):
@@ -56,8 +54,8 @@ class FuseSkipLayerNorm(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """A residual sum, normalised."""
         found = skip_match(node, graph)
-        return on_ort(found, _OPERATOR, graph) if isinstance(found, Match) else found
+        return on_ort(found, LAYER, graph) if isinstance(found, Match) else found
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One node for the sum, its bias and its norm."""
-        return skip_norm(_OPERATOR, match, op)
+        return skip_norm(LAYER, match, op)

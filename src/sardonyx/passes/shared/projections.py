@@ -47,10 +47,11 @@ class Packed:
 
     def bias(self, op: Builder, graph: Facts) -> ir.Value:
         """One vector for all of them, zero where a projection has none."""
-        if len(self.parts) == 1 and self.parts[0].bias is not None:
-            return self.parts[0].bias
+        only = self.parts[0].bias if len(self.parts) == 1 else None
+        if only is not None and graph.rank(only) == 1:
+            return only
         pieces = [
-            np.zeros(part.width, np.float32) if part.bias is None else _tensor(part.bias, graph).numpy()
+            np.zeros(part.width, np.float32) if part.bias is None else _tensor(part.bias, graph).numpy().reshape(-1)
             for part in self.parts
         ]
         return op.constant(np.concatenate(pieces), "bias")

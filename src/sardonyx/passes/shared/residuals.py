@@ -16,7 +16,9 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused
 from sardonyx.passes.shared.contrib import DOMAIN, Biased, as_biased, biased
+from sardonyx.passes.shared.matching import operand
 
+LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 NOT_A_BATCH = "the kernel takes matrices or a batch of them only"
 NOT_EQUAL = "the summands are not known to have the same shape"
 NOT_LAST = "normalises over other axes than the last"
@@ -29,13 +31,8 @@ class Residual:
 
     source: ir.Value
     skip: ir.Value
-    bias: ir.Value | None
+    biased: Biased | None
     nodes: tuple[ir.Node, ...]
-
-    @property
-    def sum(self) -> ir.Value:
-        """What the normalisation reads."""
-        return self.nodes[-1].outputs[0]
 
 
 def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
@@ -59,7 +56,7 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
         return None
     if not all(graph.shape(each) == (shape[-1],) for each in norm.inputs[1:] if each is not None) or scale is None:
         return Refused(SCALE_SHAPE, nodes)
-    found: dict[str, Any] = {"norm": norm, "residual": residual}
+    found: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
     if graph.sole_user(value) is norm:
         return Match(nodes, found)
     if any(each is not None and each.producer() is not None for each in norm.inputs[1:]):
@@ -73,9 +70,9 @@ def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
     norm: ir.Node = match.found["norm"]
     residual: Residual = match.found["residual"]
     wants_sum = "sum" in match.found
-    inputs = (residual.source, residual.skip, *norm.inputs[1:], residual.bias)
-    if operator == "SkipLayerNormalization" and len(norm.inputs) < 3:
-        inputs = (residual.source, residual.skip, norm.inputs[1], None, residual.bias)
+    bias = None if residual.biased is None else residual.biased.vector(op, match.found["graph"])
+    shift = (operand(norm, 2),) if operator == LAYER else ()
+    inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
     epsilon = norm.attributes.get_float("epsilon", 1e-5)
     made = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
     if not wants_sum:
@@ -95,15 +92,15 @@ def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residu
         if graph.sole_user(outer.source) is not add or as_biased(inner, graph) is not None:
             return None
         pair = _summands(inner, shape, graph)
-        return pair if isinstance(pair, str) else Residual(*pair, outer.bias, (inner, add))
+        return pair if isinstance(pair, str) else Residual(*pair, outer, (inner, add))
     pair = _summands(add, shape, graph)
     if isinstance(pair, str):
         return pair
     for index in (0, 1):
-        found: Biased | None = biased(pair[index], add, graph)
+        found = biased(pair[index], add, graph)
         if found is not None and found.source not in pair:
             others = (found.source, pair[1]) if index == 0 else (pair[0], found.source)
-            return Residual(*others, found.bias, (found.node, add))
+            return Residual(*others, found, (found.node, add))
     return Residual(*pair, None, (add,))
 
 

@@ -1,0 +1,65 @@
+"""Tanh(Gemm(a, b, c)) => FusedGemm(a, b, c), of ONNX Runtime.
+
+Also Relu, LeakyRelu, Sigmoid, Softplus and Softsign. Refuses where the product is needed elsewhere. Only for single
+precision, the one type the runtime has a kernel for. Helps because the activation is applied to the product in place.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.channels import USED_ELSEWHERE
+from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.shared.matching import maker
+from sardonyx.record import Accuracy
+
+
+class FuseGemmActivation(NodePass):
+    """An activation into the matrix product before it."""
+
+    name = "fuse-gemm-activation"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Tanh", "Relu", "LeakyRelu", "Sigmoid", "Softplus", "Softsign")
+    opset = 11  # since then the third operand may be left out, as in the runtime's operator
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
+                a = Gemm <transB = 1> (x, w, b)  y = Tanh(a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
+                y = com.microsoft.FusedGemm <transB = 1, activation = "Tanh"> (x, w, b)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
+                a = Gemm(x, w, b)  s = Sigmoid(a)  y = Mul(a, s)
+            }
+        """,
+        refusal="used elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Gemm in single precision that only the activation reads."""
+        gemm = maker(node, 0, ("Gemm",))
+        if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
+            return None
+        if graph.sole_user(gemm.outputs[0]) is not node:
+            return Refused(USED_ELSEWHERE, (gemm, node))
+        return on_ort(Match((gemm, node), {"gemm": gemm}), "FusedGemm", graph)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's operator, with all the product said."""
+        gemm: ir.Node = match.found["gemm"]
+        activation = match.root.op_type
+        slope = match.root.attributes.get_float("alpha", 0.01) if activation == "LeakyRelu" else None
+        added = {"activation": activation, "activation_alpha": slope}
+        return op.node("FusedGemm", tuple(gemm.inputs), {**gemm.attributes, **added}, domain=DOMAIN)
