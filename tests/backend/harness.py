@@ -44,7 +44,7 @@ def examine(case: Case, optimize: Optimizer) -> Report:
         *_broken_laws(case.model, optimized),
         *([] if again == optimized else ["not idempotent"]),
         *([] if case.model.SerializeToString(deterministic=True) == before else ["the caller's model was changed"]),
-        *([] if engine is None else _wrong_values(case, optimized, engine)),
+        *([] if engine is None else wrong_values(case, optimized, engine)),
     ]
     return Report(engine is not None, tuple(f"{case.name}: {failure}" for failure in failures))
 
@@ -52,10 +52,11 @@ def examine(case: Case, optimize: Optimizer) -> Report:
 def _reproducing(case: Case) -> Open | None:
     """The first engine that gives the expected outputs for the untouched model."""
     engines: tuple[Open, ...] = (lambda model: runtime.Session(model, threads=1), runtime.ReferenceSession)
-    return next((engine for engine in engines if case.data and not _wrong_values(case, case.model, engine)), None)
+    return next((engine for engine in engines if case.data and not wrong_values(case, case.model, engine)), None)
 
 
-def _wrong_values(case: Case, model: onnx.ModelProto, engine: Open) -> list[str]:
+def wrong_values(case: Case, model: onnx.ModelProto, engine: Open) -> list[str]:
+    """What is wrong with a model's outputs for a case; nothing where they are as expected."""
     try:
         opened = engine(model)
         results = [(opened.run(inputs), expected) for inputs, expected in case.data]

@@ -72,17 +72,17 @@ def scatter(step: Step) -> Rewrite:
 
 
 def group_normalization(step: Step) -> Rewrite:
-    """Scale and bias for every channel instead of every group."""
+    """Scale and bias for every channel instead of every group; computed in its own type, as it was."""
     shape = step.graph.shape(step.reads(0))
     groups = step.node.attributes.get_int("num_groups")
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     if not isinstance(channels, int) or not groups:
         raise CannotRaise("it is not known how many channels it has")
-    share = channels // groups
+    share, stash = channels // groups, step.dtype()
 
     def rewrite(op: Builder) -> Sequence[ir.Value]:
         inputs = [step.reads(0), *(_repeated(step, op, step.reads(index), share) for index in (1, 2))]
-        return rebuilt(op, step.node, inputs)
+        return rebuilt(op, step.node, inputs, stash_type=ir.DataType.from_numpy(stash).value)
 
     return rewrite
 

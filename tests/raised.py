@@ -1,0 +1,50 @@
+"""Raises a model as a fusion would: through the driver, by a rule that needs a newer opset and then does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.graph import io, origins
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rewrite import Log, Rewriter
+from sardonyx.graph.rules import Match, NodeRule, Replacement
+from sardonyx.graph.scopes import scopes
+from sardonyx.record import Accuracy
+
+
+class Asking(NodeRule):
+    """Matches every node until the opset is what it needs."""
+
+    name = "asking"
+    accuracy = Accuracy.EXACT
+
+    def __init__(self, roots: Iterable[str], needs: int) -> None:
+        self.roots = tuple(dict.fromkeys(roots))  # pyright: ignore[reportAttributeAccessIssue] (of this model)
+        self.needs = needs  # pyright: ignore[reportAttributeAccessIssue]
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        return Match((node,)) if graph.opset(node) < self.needs and not graph.scope(node).in_function else None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        raise AssertionError("the opset is what it needs, so nothing matches")
+
+
+def raise_model(model: ir.Model, opset: int) -> Log:
+    """Raise a model in place, where that can be done."""
+    model.graph.sort()
+    origins.attach(model)
+    roots = [node.op_type for scope in scopes(model) for node in scope.graph if not node.domain]
+    return Rewriter(Facts(model), [Asking(roots, opset)]).run()
+
+
+def raised(proto: onnx.ModelProto, opset: int) -> tuple[onnx.ModelProto | None, str]:
+    """The model in a newer opset; None and why, where it cannot be raised."""
+    model = io.from_proto(proto)
+    log = raise_model(model, opset)
+    if not log.events:
+        return None, log.refusals[0].reason if log.refusals else "nothing asked"
+    return io.to_proto(model), ""
