@@ -85,8 +85,9 @@ def test_work_that_is_not_row_by_row_stays(work: str) -> None:
     body = "0.5, " * 35 + "1.5"
     text = graph_text(f"""agraph (float[2, 3, 4] k, float[6, 4] k2) => (float[A, B, C] y)
         <int64[2] flat = {{-1, 4}}, int64[3] back = {{2, -1, 4}}, float[4] c = {{1, -2, 3, 4}},
-        float[4, 4] w4 = {{{", ".join("1234567890123456")}}}, 
-        float[6, 4] full = {{{", ".join("1234567890" * 2)}, 1, 2, 3, 4}}, float[6, 4] w6 = {{{", ".join("1234567890" * 2)}, 1, 2, 3, 4}}, float[6, 6] w66 = {{{body}}}> {{
+        float[4, 4] w4 = {{{", ".join("1234567890123456")}}},
+        float[6, 4] full = {{{", ".join("1234567890" * 2)}, 1, 2, 3, 4}},
+        float[6, 4] w6 = {{{", ".join("1234567890" * 2)}, 1, 2, 3, 4}}, float[6, 6] w66 = {{{body}}}> {{
         x = Neg(k)  a = Reshape(x, flat)  {work}  g = Reshape(f, back)  y = Neg(g) }}""")
     model, _ = run_passes(text, PASSES)
     assert op_types(model).count("Reshape") == 2

@@ -6,9 +6,11 @@ from sardonyx.passes.base import Pass
 from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
 from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
+from sardonyx.passes.products.fuse_product_scale import FuseProductScale
 
 PRODUCTS: tuple[Pass, ...] = (
     FuseBatchNorm(),
     FuseConvAffine(),
     FuseMatMulAdd(),
+    FuseProductScale(),
 )

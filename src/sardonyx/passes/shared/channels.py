@@ -23,7 +23,7 @@ BIAS_VARIES = "the bias before it varies within a channel"
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 PRODUCTS = frozenset({"Gemm", "MatMul"})
 _D = ir.DataType
-_FLOATS = frozenset({_D.FLOAT, _D.FLOAT16, _D.BFLOAT16, _D.DOUBLE})
+FLOATS = frozenset({_D.FLOAT, _D.FLOAT16, _D.BFLOAT16, _D.DOUBLE})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +107,7 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
     if graph.sole_user(value) is not user:
         return USED_ELSEWHERE
     weight = graph.tensor(node.inputs[1])
-    if weight is None or weight.dtype not in _FLOATS:
+    if weight is None or weight.dtype not in FLOATS:
         return NO_CONSTANT_WEIGHT
     given = node.inputs[2] if len(node.inputs) > 2 else None
     bias = graph.tensor(given)

@@ -1,0 +1,154 @@
+"""(MatMul(x, W) + b) * s => MatMul(x, s * W) + s * b.
+
+For Mul by a constant with one number per column, or one in all, and for Div by one; also of a Gemm, of a product
+without a bias, and with a Transpose between. Refuses where W or b is not a constant or is shared, where a value in
+between is read elsewhere, and where the constant varies within a column. Helps because a scale over every activation
+is then part of the weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.layout.merge_transposes import permutation
+from sardonyx.passes.shared.channels import FLOATS, Linear
+from sardonyx.passes.shared.matching import maker, operand
+from sardonyx.passes.shared.rows import permuted_back
+from sardonyx.record import Accuracy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scaled:
+    """A product, its sum with a bias where there is one, a Transpose where there is one, and the scale."""
+
+    linear: Linear
+    add: ir.Node | None
+    move: ir.Node | None
+    node: ir.Node
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        return tuple(each for each in (self.linear.node, self.add, self.move, self.node) if each is not None)
+
+
+class FuseProductScale(NodePass):
+    """A scale into the weight before it."""
+
+    name = "fuse-product-scale"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Mul", "Div")
+    opset = 7  # before, operands were broadcast by an attribute
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
+                float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}, float[3, 1] s = {2, 3, 4}
+            > { a = MatMul(x, w)  c = Add(b, a)  d = Transpose <perm = [0, 2, 1]> (c)  y = Mul(s, d) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
+                float[2, 3] w = {2, 6, 12, 8, 15, 24}, float[3] b = {14, 24, 36}
+            > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 2, 1]> (c) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3, 2] x) => (float[N, 3, 3] y) <
+                float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3, 1] s = {2, 3, 4}
+            > { a = MatMul(x, w)  y = Mul(a, s) }
+        """,
+        refusal="varies within a column",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A constant times what a product with a constant weight made."""
+        for place in (0, 1) if node.op_type == "Mul" else (0,):
+            constant = graph.array(node.inputs[1 - place])
+            found = None if constant is None else _scaled(node, place, graph)
+            if constant is None or found is None:
+                continue
+            if isinstance(found, Refused):
+                return found
+            return _matched(found, constant, graph)
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The product with the scale in its weight and bias."""
+        found: _Scaled = match.found["scaled"]
+        scale: np.ndarray = match.found["scale"]
+        node = found.linear.node
+        weight = op.constant(found.linear.scaled_weight(scale), "weight")
+        bias = None
+        if found.linear.bias is not None:
+            bias = op.constant(found.linear.changed_bias(scale, np.zeros(1)), "bias")
+        if node.op_type == "Gemm":
+            value = op.like(node, (node.inputs[0], weight, bias), beta=None)
+        else:
+            value = op.MatMul(node.inputs[0], weight)
+            value = value if bias is None else op.Add(value, bias)
+        return value if found.move is None else op.like(found.move, (value,))
+
+
+def _scaled(node: ir.Node, place: int, graph: Facts) -> _Scaled | Refused | None:
+    """What the constant scales, where that is a product."""
+    move = maker(node, place, ("Transpose",))
+    below, at = (node, place) if move is None else (move, 0)
+    add = maker(below, at, ("Add",))
+    if add is None:
+        return _found(maker(below, at, ("MatMul", "Gemm")), None, None, move, node, graph)
+    for side in (0, 1):
+        product, bias = maker(add, side, ("MatMul",)), add.inputs[1 - side]
+        if product is not None and graph.tensor(bias) is not None:
+            return _found(product, bias, add, move, node, graph)
+    return None
+
+
+def _found(
+    product: ir.Node | None,
+    bias: ir.Value | None,
+    add: ir.Node | None,
+    move: ir.Node | None,
+    node: ir.Node,
+    graph: Facts,
+) -> _Scaled | Refused | None:
+    if product is None:
+        return None
+    weight = graph.tensor(product.inputs[1])
+    bias = operand(product, 2) if product.op_type == "Gemm" else bias
+    shift = graph.tensor(bias)
+    if weight is None or weight.dtype not in FLOATS or len(weight.shape) != 2:
+        return None
+    found = _Scaled(Linear(product, weight, shift), add, move, node)
+    if bias is not None and (shift is None or shift.shape.numpy() not in ((), (found.linear.channels,))):
+        return Refused("the bias before it is not one number per column", found.nodes)
+    if any(graph.sole_user(each.outputs[0]) is None for each in found.nodes[:-1]):
+        return Refused("the value before it is also used elsewhere", found.nodes)
+    if any(value is not None and graph.sole_user(value) is None for value in (product.inputs[1], bias)):
+        return Refused("the weight before it is shared", found.nodes)
+    return found
+
+
+def _matched(found: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Refused | None:
+    if found.move is not None:
+        perm = permutation(found.move, graph)
+        if perm is None or constant.ndim > len(perm):
+            return None
+        constant = permuted_back(constant, perm)
+    rank, columns = graph.rank(found.linear.node.outputs[0]), found.linear.channels
+    if rank is None or constant.ndim > rank:
+        return None
+    if constant.size != 1 and (constant.size != constant.shape[-1] or constant.size != columns):
+        return Refused("the constant varies within a column", found.nodes)
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        numbers = constant.astype(np.float64).reshape(-1)
+        scale = np.broadcast_to(1.0 / numbers if found.node.op_type == "Div" else numbers, (columns,))
+    if not np.isfinite(scale).all():
+        return Refused("the constant gives no finite scale", found.nodes)
+    return Match(found.nodes, {"scaled": found, "scale": scale})
