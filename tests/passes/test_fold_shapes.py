@@ -25,7 +25,7 @@ CALLS = [
     ("s = Shape(x)  d = Slice(s, a1, big, a0)", 1, True),
     ("s = Shape(x)  d = Slice(s, a0, m1)", 1, False),
     ("s = Shape(x)  d = Slice(s, a1, big, a0, two)", 1, True),
-    ("s = Shape(x)  d = Slice(s, m1, a0, a0, m1)", 1, False),
+    ("s = Shape(x)  d = Slice(s, m1, a0, a0, m1)", 1, True),
     ("d = Shape <start = 1> (x)", 1, True),
     ("d = Shape <start = -2, end = -1> (x)", 1, True),
     ("d = Shape <start = -9, end = 9> (x)", 1, False),

@@ -81,7 +81,7 @@ class Builder:
 
     def constant(self, data: np.ndarray | ir.TensorProtocol, hint: str = "const") -> ir.Value:
         """A constant: an initializer, or a Constant node where there can be none. Takes the tensor over."""
-        tensor = ir.tensor(data) if isinstance(data, np.ndarray) else data
+        tensor = ir.Tensor(data) if isinstance(data, np.ndarray) else data  # ir.tensor looks at it for long
         name = self._names.fresh(f"{self._base}_{hint}")
         if self.scope.in_function or self._facts.model.ir_version < BARE_INITIALIZERS:
             (value,) = self.node("Constant", (), {"value": tensor})

@@ -18,6 +18,8 @@ from sardonyx.graph.shapes import COMPUTES_SIZES, INTEGERS
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.record import Accuracy
 
+_OPERATORS = frozenset(COMPUTES_SIZES)
+
 
 class FoldShapes(NodePass):
     """Sizes that are known before the model runs."""
@@ -48,25 +50,52 @@ class FoldShapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Integers, every one of which is certain."""
-        value = node.outputs[0]
-        dtype, contents = graph.dtype(value), graph.contents(value)
-        if (
-            contents is None
-            or dtype is None
-            or dtype not in INTEGERS
-            or len(node.outputs) > 1
-            or graph.scope(node).in_function
-        ):
+        """Integers, every one of which is certain, that something else than a size is made of."""
+        if graph.scope(node).in_function:
             return None
-        makers = tuple(maker for maker in node.predecessors() if maker.graph is node.graph and not is_constant(maker))
-        if not all(isinstance(item, int) for item in contents):
-            asks = [maker for maker in makers if maker.op_type == "Shape"]
-            return Refused("the dims it picks are dynamic", (*asks, node)) if asks else None
-        shape = graph.static_shape(value)
+        if not _is_certain(node, graph):
+            asks = [maker for maker in node.predecessors() if maker.op_type == "Shape" and not maker.domain]
+            return Refused("the dims it picks are dynamic", (*asks, node)) if asks and _is_size(node, graph) else None
+        value = node.outputs[0]
+        if not value.is_graph_output() and all(_is_folded(user, graph) for user in value.consumers()):
+            return None  # this goes with them
+        contents, shape, dtype = graph.contents(value), graph.static_shape(value), graph.dtype(value)
+        assert contents is not None
         assert shape is not None
-        return Match((*makers, node), {"value": np.array(contents, dtype.numpy()).reshape(shape)})
+        assert dtype is not None
+        return Match(_chain(node, graph), {"value": np.array(contents, dtype.numpy()).reshape(shape)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The numbers."""
         return op.constant(match.found["value"], "size")
+
+
+def _is_size(node: ir.Node, graph: Facts) -> bool:
+    return graph.dtype(node.outputs[0]) in INTEGERS and graph.contents(node.outputs[0]) is not None
+
+
+def _is_certain(node: ir.Node, graph: Facts) -> bool:
+    """Whether it makes one small tensor of integers, all of them known."""
+    if node.domain or node.op_type not in _OPERATORS or len(node.outputs) > 1 or not _is_size(node, graph):
+        return False
+    return all(isinstance(item, int) for item in graph.contents(node.outputs[0]) or ())
+
+
+def _is_folded(node: ir.Node, graph: Facts) -> bool:
+    return not node.outputs[0].is_graph_output() and _is_certain(node, graph)
+
+
+def _chain(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
+    """The node after those that work for it alone, and after the makers of what it reads."""
+    chain: dict[ir.Node, None] = {node: None}
+    edge = [node]
+    while edge:
+        for maker in edge.pop().predecessors():
+            if maker in chain or maker.graph is not node.graph or is_constant(maker):
+                continue
+            alone = all(user in chain for output in maker.outputs for user in output.consumers())
+            if alone and _is_certain(maker, graph):
+                chain[maker] = None
+                edge.append(maker)
+    makers = {each: None for each in node.predecessors() if each.graph is node.graph and not is_constant(each)}
+    return (*(each for each in reversed({**makers, **chain}) if each is not node), node)

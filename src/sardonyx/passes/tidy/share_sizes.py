@@ -63,8 +63,8 @@ class ShareSizes(ModelPass):
                 value = node.outputs[0]
                 dtype = graph.dtype(value)
                 contents = graph.contents(value) if dtype in INTEGERS else None
-                if contents is None or None in contents or graph.static_shape(value) is None:
-                    continue
+                if contents is None or None in contents or all(isinstance(item, int) for item in contents):
+                    continue  # numbers are folded
                 kept = first.setdefault((dtype, graph.shape(value), contents), value)
                 if kept is not value and not value.is_graph_output():
                     yield _share(node, value, kept)
