@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from sardonyx.graph.shapes.engine import Shape, Shapes, Typed
 
 _DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
-_FAILURES = (onnx.shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError)
+_FAILURES = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    onnx.defs.SchemaError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
