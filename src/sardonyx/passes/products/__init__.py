@@ -7,10 +7,12 @@ from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
 from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
 from sardonyx.passes.products.fuse_product_scale import FuseProductScale
+from sardonyx.passes.products.use_pointwise_conv import UsePointwiseConv
 
 PRODUCTS: tuple[Pass, ...] = (
     FuseBatchNorm(),
     FuseConvAffine(),
     FuseMatMulAdd(),
     FuseProductScale(),
+    UsePointwiseConv(),
 )
