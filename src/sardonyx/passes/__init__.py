@@ -6,11 +6,24 @@ from sardonyx.passes.attention import ATTENTION
 from sardonyx.passes.base import Example, ModelPass, NodePass, Pass
 from sardonyx.passes.folding import FOLDING
 from sardonyx.passes.layout import LAYOUT, MOVES
+from sardonyx.passes.masks import MASKS
 from sardonyx.passes.norms import NORMS
 from sardonyx.passes.ort import ORT
 from sardonyx.passes.products import PRODUCTS
 from sardonyx.passes.tidy import SHARING, SWEEPING, TIDY
 
-ALL: tuple[Pass, ...] = (*TIDY, *LAYOUT, *FOLDING, *SHARING, *NORMS, *ATTENTION, *MOVES, *PRODUCTS, *ORT, *SWEEPING)
+ALL: tuple[Pass, ...] = (
+    *TIDY,
+    *LAYOUT,
+    *FOLDING,
+    *SHARING,
+    *MASKS,
+    *NORMS,
+    *ATTENTION,
+    *MOVES,
+    *PRODUCTS,
+    *ORT,
+    *SWEEPING,
+)
 
 __all__ = ["ALL", "Example", "ModelPass", "NodePass", "Pass"]

@@ -1,0 +1,108 @@
+"""Gather(x, [0, 1, 2, …]) => x.
+
+Where the indices, however computed, are all rows of x in order, the result is x seen with other axes. Refuses where
+that is not certain for every size. Helps because exporters write `mask[rows, columns]` with all rows and columns as a
+flat index made of two ranges, a product and a sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts, Shape
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.matching import maker, operand
+from sardonyx.passes.shared.ramps import ramp_of
+from sardonyx.passes.shared.views import VIEWS, reshape_target
+from sardonyx.record import Accuracy
+
+
+class GatherEverything(NodePass):
+    """Every row of a value, in order."""
+
+    name = "gather-everything"
+    accuracy = Accuracy.EXACT
+    roots = ("Gather",)
+    needs = 13  # Unsqueeze with its axes as an input
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[B, S] x) => (float[B, 1, S] y)
+            <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
+                a = Tanh(x)  f = Reshape(a, flat)
+                s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)
+                rows = Range(zero, b, one)  columns = Range(zero, n, one)
+                r = Unsqueeze(rows, behind)  o = Mul(r, n)  i = Add(o, columns)  y = Gather(f, i)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[B, S] x) => (float[B, 1, S] y)
+            <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
+                a = Tanh(x)
+                s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)
+                rows = Range(zero, b, one)  columns = Range(zero, n, one)
+                r = Unsqueeze(rows, behind)  o = Mul(r, n)  i = Add(o, columns)  y = Unsqueeze(a, ends)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[S, 4] x, int64 n) => (float[M, 4] y) <int64 zero = {0}, int64 one = {1}> {
+                a = Tanh(x)  rows = Range(zero, n, one)  y = Gather(a, rows)
+            }
+        """,
+        refusal="not certainly all rows",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """Indices that count up, as many as there are rows."""
+        data, indices = operand(node, 0), operand(node, 1)
+        shape = graph.shape(data)
+        if not shape or data is None or node.attributes.get_int("axis", 0) not in (0, -len(shape)):
+            return None
+        ramp = ramp_of(indices, graph)
+        count = None if ramp is None else ramp.counts
+        if ramp is None or count is None or not ramp.shape:
+            return None
+        if count != shape[0]:
+            return Refused("not certainly all rows are gathered", (node,))
+        view = maker(node, 0, VIEWS)
+        result = (*ramp.shape, *shape[1:])
+        for source, nodes in ((None if view is None else operand(view, 0), (view, node)), (data, (node,))):
+            how = _way(graph.shape(source), result)
+            if source is not None and how is not None:
+                kept = tuple(each for each in nodes if each is not None)
+                return Match(kept, {"source": source, "how": how})
+        return Refused("the shape of the result cannot be written down", (node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The rows with their axes."""
+        operator, numbers = match.found["how"]
+        source: ir.Value = match.found["source"]
+        if operator == "Identity":
+            return source
+        return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]
+
+
+def _way(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:
+    """The one view that makes `result` of `source`: nothing, axes of one put in, or a Reshape."""
+    if source is None:
+        return None
+    if source == result:
+        return "Identity", ()
+    left, axes = list(source), list[int]()
+    for axis, dim in enumerate(result):
+        if left and dim == left[0]:
+            left.pop(0)
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            break
+    else:
+        if not left:
+            return "Unsqueeze", tuple(axes)
+    target = reshape_target(source, result)
+    return None if target is None else ("Reshape", target)
