@@ -9,6 +9,7 @@ from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
 from sardonyx.passes.ort.fuse_conv_hard_swish import FuseConvHardSwish
 from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
 from sardonyx.passes.ort.fuse_gemm_activation import FuseGemmActivation
+from sardonyx.passes.ort.fuse_matmul_transpose import FuseMatMulTranspose
 from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
@@ -19,6 +20,7 @@ ORT: tuple[Pass, ...] = (
     FuseConvHardSwish(),
     FuseConvRelu(),
     FuseGemmActivation(),
+    FuseMatMulTranspose(),
     FuseBiasGelu(),
     FuseQuickGelu(),
     FusePackedAttention(),

@@ -1,0 +1,63 @@
+"""MatMul(x, Transpose(W)) => FusedMatMul(x, W), of ONNX Runtime, for a constant matrix W.
+
+Only for weights that other nodes read as they are, such as an embedding that is also the last projection: all others
+are stored transposed. Only for single precision, the one type the runtime has a kernel for. Helps because nothing has
+to hold the weight in two layouts.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.shared.matching import maker
+from sardonyx.record import Accuracy
+
+
+class FuseMatMulTranspose(NodePass):
+    """The transpose of a shared weight into the product that reads it."""
+
+    name = "fuse-matmul-transpose"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("MatMul",)
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}> {
+                i = Cast <to = 7> (b)  x = Gather(w, i)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+            agraph (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}> {
+                i = Cast <to = 7> (b)  x = Gather(w, i)  y = com.microsoft.FusedMatMul <transB = 1> (x, w)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, S, 2] x, float[3, 2] w) => (float[N, S, 3] y) {
+                t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
+            }
+        """,
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A product with a transposed constant matrix."""
+        turn = maker(node, 1, ("Transpose",))
+        weight = None if turn is None else turn.inputs[0]
+        shape = graph.static_shape(weight)
+        if turn is None or weight is None or graph.tensor(weight) is None or shape is None or len(shape) != 2:
+            return None
+        if tuple(turn.attributes.get_ints("perm", (1, 0))) != (1, 0) or graph.dtype(weight) != ir.DataType.FLOAT:
+            return None
+        if (graph.rank(node.inputs[0]) or 0) < 2:
+            return None
+        return on_ort(Match((turn, node), {"weight": weight}), "FusedMatMul", graph)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The runtime's product, which reads the weight as it is."""
+        return op.node("FusedMatMul", (match.root.inputs[0], match.found["weight"]), {"transB": 1}, domain=DOMAIN)
