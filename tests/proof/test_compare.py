@@ -326,3 +326,16 @@ def test_what_the_runtime_makes_of_a_model_passes(
     verdict = verify(path, tmp_path / "fused.onnx")
     assert verdict.passed, verdict.failures
     assert any(output.max_abs > 0 for output in verdict.outputs), "nothing was fused: this shows nothing"
+
+
+HEADS = "(float[n, 2, s, 8] q, float[n, 2, s, 8] k, float[n, 2, s, 8] v) => (float[n, 2, s, 8] y)"
+
+
+def test_a_kernel_that_takes_no_empty_batch_is_told_of_and_kept() -> None:
+    plain = f"""g {HEADS} <float c = {{0.35355339}}> {{
+        t = Transpose <perm = [0, 1, 3, 2]> (k)  a = MatMul (q, t)  b = Mul (a, c)  p = Softmax (b)  y = MatMul (p, v) }}"""
+    fused = f"g {HEADS} {{ y = Attention (q, k, v) }}"
+    verdict = verify(text_model(plain), text_model(fused, opset=23, ir=11), threads=1)
+    assert verdict.passed
+    assert any("empty batch" in note for note in verdict.notes)
+    assert verdict.outputs[0].max_abs < 1e-5

@@ -30,6 +30,9 @@ class Style(StrEnum):
     GIVEN = "given"  # the user's own
 
 
+EMPTY = "empty"  # how the record names a trial on a batch of nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One trial before its sizes are settled."""
@@ -44,7 +47,7 @@ class Plan:
     @property
     def label(self) -> str:
         """How the record names the style."""
-        return "empty" if self.empty else f"{self.style}, overridden defaults" if self.overrides else str(self.style)
+        return EMPTY if self.empty else f"{self.style}, overridden defaults" if self.overrides else str(self.style)
 
 
 @dataclass(frozen=True, slots=True)
