@@ -333,7 +333,8 @@ HEADS = "(float[n, 2, s, 8] q, float[n, 2, s, 8] k, float[n, 2, s, 8] v) => (flo
 
 def test_a_kernel_that_takes_no_empty_batch_is_told_of_and_kept() -> None:
     plain = f"""g {HEADS} <float c = {{0.35355339}}> {{
-        t = Transpose <perm = [0, 1, 3, 2]> (k)  a = MatMul (q, t)  b = Mul (a, c)  p = Softmax (b)  y = MatMul (p, v) }}"""
+        t = Transpose <perm = [0, 1, 3, 2]> (k)  a = MatMul (q, t)  b = Mul (a, c)  p = Softmax (b)
+        y = MatMul (p, v) }}"""
     fused = f"g {HEADS} {{ y = Attention (q, k, v) }}"
     verdict = verify(text_model(plain), text_model(fused, opset=23, ir=11), threads=1)
     assert verdict.passed
