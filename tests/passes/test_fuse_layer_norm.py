@@ -160,7 +160,7 @@ REFUSALS = [
         f"m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Sqrt(v) d = Add(e, eps) n = Div(c, d)",
         "epsilon is outside",
     ),
-    (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(d, c)"), "divides nothing"),
+    (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(d, c)"), "nothing is divided"),
     (BODY.format(m=mean(), v=mean()).replace("Div(c, d)", "Div(x, d)"), "another value"),
 ]
 

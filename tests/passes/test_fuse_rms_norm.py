@@ -98,8 +98,8 @@ REFUSALS = [
         "drops its axes",
     ),
     (
-        "s = Mul(x, x)  v = ReduceMean(s, last)  e = Add(v, eps)  d = Sqrt(e) r = Reciprocal(d) t = Neg(r) y = Mul(x, t)",
-        "not multiplied with",
+        "s = Mul(x, x) v = ReduceMean(s, last) e = Add(v, eps) d = Sqrt(e) r = Reciprocal(d) t = Neg(r) y = Mul(x, t)",
+        "nothing is divided",
     ),
 ]
 

@@ -15,8 +15,9 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.arithmetic import uncast
+from sardonyx.passes.shared.means import centred
 from sardonyx.passes.shared.norm_operands import fused, weight
-from sardonyx.passes.shared.normalised import ROOTS, Normalised, centred, normalised
+from sardonyx.passes.shared.normalised import ROOTS, Normalised, normalised
 from sardonyx.record import Accuracy
 
 

@@ -17,6 +17,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused
 from sardonyx.graph.tensors import reshaped
 from sardonyx.passes.shared.arithmetic import FUSED_FLOATS, escaping, partner, reader, spread, uncast
+from sardonyx.passes.shared.means import sizes
 from sardonyx.passes.shared.normalised import Normalised, after
 
 Weight = ir.Value | ir.TensorProtocol  # a value as it is, or a constant to be made
@@ -32,7 +33,7 @@ def fused(
     """
     nodes = (*before, *found.nodes)
     bare, casts = uncast(source, found.end)
-    narrow = _cast_back(found, graph.dtype(bare), graph) if len(casts) + widened == 1 else None
+    narrow = _narrowed(found, graph.dtype(bare), graph) if len(casts) + widened == 1 else None
     if narrow is not None:
         found, source = narrow, bare
     elif widened:
@@ -44,7 +45,7 @@ def fused(
         return Refused("the size of the normalised axes is not known", nodes)
     affine = affine_after(found, extent, graph, bias=bias)
     if affine is None:
-        return Refused("the scale has not one number for each normalised element", nodes)
+        return Refused("scale or bias has not one number for each normalised element", nodes)
     nodes = (*before, *found.nodes, *affine.nodes)
     if escaping(nodes, nodes[-1]) is not None:
         return Refused("a value inside is read elsewhere", nodes)
@@ -60,13 +61,16 @@ def fused(
     )
 
 
-def _cast_back(found: Normalised, dtype: ir.DataType | None, graph: Facts) -> Normalised | None:
-    """The normalisation in float together with the cast that returns it to the narrower type it came from."""
-    user = reader(found.result, graph, "Cast")
-    if user is None or found.scale is not None or graph.dtype(found.result) != ir.DataType.FLOAT:
+def _narrowed(found: Normalised, dtype: ir.DataType | None, graph: Facts) -> Normalised | None:
+    """The normalisation up to where it is in that type, which is narrower than what it is computed in."""
+    if dtype not in FUSED_FLOATS:
         return None
-    narrower = dtype in FUSED_FLOATS and user.attributes["to"].as_int() == dtype
-    return after(found, user) if narrower else None
+    if graph.dtype(found.result) == dtype:
+        return found
+    user = reader(found.result, graph, "Cast") if found.scale is None and found.bias is None else None
+    if user is None or graph.dtype(found.result) not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return None
+    return after(found, user) if user.attributes["to"].as_int() == dtype else None
 
 
 def weight(found: Weight | None, op: Builder, hint: str) -> ir.Value | None:
@@ -83,28 +87,21 @@ class Affine:
     nodes: tuple[ir.Node, ...]
 
 
-def sizes(value: ir.Value, axes: int, graph: Facts) -> tuple[int, ...] | None:
-    """The last sizes of a value, where they are numbers."""
-    shape = graph.shape(value)
-    last = None if shape is None else shape[len(shape) - axes :]
-    numbers = [dim for dim in last or () if isinstance(dim, int)]
-    return tuple(numbers) if len(numbers) == axes else None
-
-
 def affine_after(found: Normalised, extent: Sequence[int], graph: Facts, *, bias: bool) -> Affine | None:
     """What multiplies and then adds to the result, as far as it has one number for each normalised element.
 
-    None where a scale was applied earlier on that does not fit.
+    None where one was applied earlier on that does not fit.
     """
     rank, value, nodes = graph.rank(found.source), found.result, list[ir.Node]()
     weights = dict[str, Weight]()
-    if found.scale is not None:
-        early = fitting(found.scale, extent, rank, graph)
-        if early is None:
+    for op_type, early in (("Mul", found.scale), ("Add", found.bias)):
+        fits = None if early is None else fitting(early, extent, rank, graph)
+        if fits is not None:
+            weights[op_type] = fits
+        elif early is not None:
             return None
-        weights["Mul"] = early
     for op_type in ("Mul", "Add") if bias else ("Mul",):
-        user = reader(value, graph, op_type) if op_type not in weights else None
+        user = reader(value, graph, op_type) if op_type not in weights and found.bias is None else None
         other = None if user is None else partner(user, value)
         weight = None if other is None or other is value else fitting(other, extent, rank, graph)
         if user is None or weight is None:

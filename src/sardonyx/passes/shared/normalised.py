@@ -1,48 +1,25 @@
 """c / sqrt(mean(c * c) + eps), however spelled: what layer and root-mean-square normalisation have in common.
 
-Found from the square root. Everything is read in any operand order, with the mean's axes as attribute or input, and
-with the casts around that half-precision exports have; a scale may be applied before, in between, or not at all.
+Found from the square root. Everything is read in any operand order, with the casts around that half-precision exports
+have; a scale may be applied before, in between, or not at all, and what is divided may be multiplied out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Refused
-from sardonyx.passes.shared.arithmetic import (
-    last_axes,
-    made_by,
-    number_beside,
-    partner,
-    power,
-    reader,
-    squared,
-    uncast,
-)
-from sardonyx.passes.shared.matching import ints
+from sardonyx.passes.shared.arithmetic import made_by, number_beside, partner, power, reader, squared, uncast
+from sardonyx.passes.shared.means import Centred, Mean, centred, mean
 
 ROOTS = ("Sqrt", "Pow")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mean:
-    """A mean over the last axes that keeps them."""
-
-    source: ir.Value
-    axes: int
-    node: ir.Node
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Centred:
-    """x - mean(x)."""
-
-    source: ir.Value
-    axes: int
-    nodes: tuple[ir.Node, ...]
+_ANOTHER = "another value is divided than the one that was squared"
+_ELSEWHERE = "the deviation is read elsewhere"
+_NOTHING = "nothing is divided by the deviation"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,42 +30,14 @@ class Normalised:
     axes: int  # over how many of the last axes
     epsilon: float
     result: ir.Value
-    scale: ir.Value | None  # what the result is multiplied with already
     nodes: tuple[ir.Node, ...]
+    scale: ir.Value | None = None  # what the result is multiplied with already
+    bias: ir.Value | None = None  # what is added to it already
 
     @property
     def end(self) -> ir.Node:
         """The node that makes the result."""
         return self.nodes[-1]
-
-
-def mean(value: ir.Value | None, beside: ir.Node, graph: Facts) -> Mean | Refused | None:
-    """What a value is the mean of; refused where it is over other axes than the last ones, or drops them."""
-    node = made_by(value, beside, "ReduceMean")
-    if node is None or (source := node.inputs[0]) is None:
-        return None
-    axes = ints(node, "axes", 1, graph)
-    if axes is None and (len(node.inputs) > 1 or node.attributes.get_int("noop_with_empty_axes", 0)):
-        return Refused("the axes of the mean are computed", (node,))
-    count = last_axes(axes, graph.rank(source))
-    if count is None:
-        return Refused("the mean is not over the last axes", (node,))
-    if not node.attributes.get_int("keepdims", 1):
-        return Refused("the mean drops its axes", (node,))
-    return Mean(source, count, node)
-
-
-def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused | None:
-    """What a value is the distance from the mean of."""
-    node = made_by(value, beside, "Sub")
-    if node is None or node.inputs[0] is None:
-        return None
-    found = mean(node.inputs[1], beside, graph)
-    if not isinstance(found, Mean):
-        return found
-    if uncast(found.source, beside)[0] is not uncast(node.inputs[0], beside)[0]:
-        return None
-    return Centred(node.inputs[0], found.axes, (found.node, node))
 
 
 def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised | Refused | None:
@@ -104,26 +53,21 @@ def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised |
             return None
         radicand, epsilon = beside
     found = mean(radicand, root, graph)
-    square = None if found is None else _square_under(radicand, root, graph)
-    if found is None or square is None or _is_about_mean(square[0], root) != about_mean:
+    square = None if found is None else squared(found.source, root, graph)
+    if found is None or square is None or _is_about_mean(square[0], root, graph) != about_mean:
         return None
     source, squaring = square
-    inner = (squaring, *((added,) if added is not None else ()), root)
-    if isinstance(found, Refused):
-        return Refused(found.reason, (*found.nodes, *inner))
-    below = Normalised(source, found.axes, epsilon, root.outputs[0], None, (squaring, found.node, *inner[1:]))
+    nodes = (squaring, *found.nodes, *((added,) if added is not None else ()), root)
+    if found.fault is not None:
+        return Refused(found.fault, nodes)
+    below = Normalised(source, found.axes, epsilon, root.outputs[0], nodes)
     return _applied(below, graph, inverted=exponent < 0)
 
 
-def _is_about_mean(value: ir.Value, beside: ir.Node) -> bool:
+def _is_about_mean(value: ir.Value, beside: ir.Node, graph: Facts) -> bool:
     """Whether a mean was taken off the value, be it the right one."""
     node = made_by(uncast(value, beside)[0], beside, "Sub")
-    return node is not None and made_by(node.inputs[1], beside, "ReduceMean") is not None
-
-
-def _square_under(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, ir.Node] | None:
-    node = made_by(value, beside, "ReduceMean")
-    return None if node is None else squared(node.inputs[0], beside, graph)
+    return node is not None and isinstance(mean(node.inputs[1], beside, graph), Mean)
 
 
 def _applied(below: Normalised, graph: Facts, *, inverted: bool) -> Normalised | Refused:
@@ -133,43 +77,78 @@ def _applied(below: Normalised, graph: Facts, *, inverted: bool) -> Normalised |
         turned = None if user is None else power(user, graph)
         if turned is not None and turned[1] == -1 and turned[0] is below.result:
             below, inverted = after(below, turned[2]), True
-    user = graph.sole_user(below.result)
-    if user is None:
-        return Refused("the deviation is read elsewhere", below.nodes)
-    if user.op_type in ("Add", "Max", "Clip"):
-        return Refused("epsilon is outside the square root", (*below.nodes, user))
+    cast = reader(below.result, graph, "Cast")
+    if cast is not None:  # back to half precision, before it is applied
+        below = after(below, cast)
     if inverted:
         return _multiplied(below, graph)
+    user = graph.sole_user(below.result)
+    if user is None:
+        return Refused(_ELSEWHERE, below.nodes)
+    if user.op_type in ("Add", "Max", "Clip"):
+        return Refused("epsilon is outside the square root", (*below.nodes, user))
     if reader(below.result, graph, "Div") is None or user.inputs[1] is not below.result:
-        return Refused("the deviation divides nothing", (*below.nodes, user))
-    return _with_numerator(below, user, user.inputs[0], graph)
+        return Refused(_NOTHING, (*below.nodes, user))
+    return _with_numerator(below, user, user.inputs[0], graph) or Refused(_ANOTHER, (*below.nodes, user))
 
 
 def _multiplied(below: Normalised, graph: Facts) -> Normalised | Refused:
-    """From 1 / root on: multiplied with the value, or with the scale first."""
+    """From 1 / root on: multiplied with the value, or with the scale first, or the difference multiplied out."""
     user = reader(below.result, graph, "Mul")
     if user is None:
-        return Refused("the reciprocal deviation is read elsewhere or not multiplied with", below.nodes)
+        reason = _ELSEWHERE if graph.sole_user(below.result) is None else _NOTHING
+        return _multiplied_out(below, graph) or Refused(reason, below.nodes)
     other = partner(user, below.result)
     done = _with_numerator(below, user, other, graph)
-    if isinstance(done, Normalised) or below.scale is not None or other is None:
+    if done is not None:
         return done
+    if below.scale is not None or other is None or other is below.result:
+        return Refused(_ANOTHER, (*below.nodes, user))
     return _multiplied(replace(after(below, user), scale=other), graph)
 
 
-def _with_numerator(below: Normalised, user: ir.Node, value: ir.Value | None, graph: Facts) -> Normalised | Refused:
+def _with_numerator(below: Normalised, user: ir.Node, value: ir.Value | None, graph: Facts) -> Normalised | None:
     """The division, where it is of the value that was squared, or of that value scaled."""
     alike = None if value is None else same(value, below.source, user, graph)
     if alike is not None:
         return after(below, *alike, user)
-    scaling = made_by(value, user, "Mul")
-    for side in (0, 1) if scaling is not None and below.scale is None else ():
-        assert scaling is not None
-        first, scale = scaling.inputs[side], scaling.inputs[1 - side]
+    scaled = made_by(value, user, "Mul") if below.scale is None else None
+    if scaled is None:
+        return None
+    for first, scale in ((scaled.inputs[0], scaled.inputs[1]), (scaled.inputs[1], scaled.inputs[0])):
         alike = None if first is None else same(first, below.source, user, graph)
         if alike is not None and scale is not None:
-            return replace(after(below, *alike, scaling, user), scale=scale)
-    return Refused("another value is divided than the one that was squared", (*below.nodes, user))
+            return replace(after(below, *alike, scaled, user), scale=scale)
+    return None
+
+
+def _multiplied_out(below: Normalised, graph: Facts) -> Normalised | None:
+    """x * r + (beta - mean * r), or x * r - mean * r, where r is the reciprocal root, scaled or not."""
+    middle, factor = centred(below.source, below.end, graph), below.result
+    users = [use.node for use in factor.uses()]
+    if not isinstance(middle, Centred) or len(users) != 2 or any(user.op_type != "Mul" for user in users):
+        return None
+    for first, second in (users, users[::-1]):
+        if partner(first, factor) is not middle.source or partner(second, factor) is not middle.mean:
+            continue
+        for last, bias, between in _differences(first.outputs[0], second.outputs[0], graph):
+            return replace(after(below, *users, *between, last), bias=bias)
+    return None
+
+
+def _differences(
+    first: ir.Value, second: ir.Value, graph: Facts
+) -> Iterator[tuple[ir.Node, ir.Value | None, tuple[ir.Node, ...]]]:
+    """Where `second` is taken off `first`, directly or off a bias before; the last node, the bias, those in between."""
+    taken = reader(second, graph, "Sub")
+    if taken is None or taken.inputs[1] is not second or taken.inputs[0] is second:
+        return
+    if taken.inputs[0] is first:
+        yield taken, None, ()
+        return
+    added = reader(taken.outputs[0], graph, "Add")
+    if added is not None and partner(added, taken.outputs[0]) is first:
+        yield added, taken.inputs[0], (taken,)
 
 
 def after(below: Normalised, *nodes: ir.Node) -> Normalised:
