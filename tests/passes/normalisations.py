@@ -29,6 +29,7 @@ class Spelling:
     epsilon_shape: str = ""
     flipped: bool = False
     centred_twice: bool = False
+    mean: str = "mean"
 
     def text(self, kind: str = "float") -> str:
         """The whole model; after the centring, `c` stands for what is normalised."""
@@ -42,14 +43,31 @@ class Spelling:
             constant(kind, "eps", SHAPES[self.epsilon_shape], 0.001),
             constant(kind, "gamma", scale, *((0.5, 2, -3, 1) if "4" in scale else (1.5,))),
             constant(kind, "beta", bias, *((1, -1, 0.25, 7) if "4" in bias else (1.5,))),
+            constant(kind, "four", "", 4),
+            constant(kind, "quarter", "[1]", 0.25),
             "int64[1] last = {-1}",
+            "int64[3] column = {0, 0, 1}",
         ]
         values = f"({kind}[N, S, 4] x) => ({kind}[N, S, 4] y) <{', '.join(constants)}>"
         return graph_text(f"agraph {values} {{ {body} }}", self.opset)
 
     def _mean(self, result: str, of: str) -> str:
-        written = f"ReduceMean({of}, last)" if self.opset >= 18 else f"ReduceMean <axes = [2]> ({of})"
-        return f"{result} = {written}"
+        """The mean of a value: reduced, or summed and divided, or reduced without its axis and viewed."""
+        last = "" if self.opset >= 18 else "axes = [2], "
+        more = ", last" if self.opset >= 18 else ""
+        match self.mean:
+            case "sum":
+                return f"{result}s = ReduceSum({of}, last)  {result} = Div({result}s, four)"
+            case "part of sum":
+                return f"{result}s = ReduceSum({of}, last)  {result} = Mul(quarter, {result}s)"
+            case "dropped":
+                reduced = f"ReduceMean <{last}keepdims = 0> ({of}{more})"
+                return f"{result}s = {reduced}  {result} = Unsqueeze({result}s, last)"
+            case "viewed":
+                reduced = f"ReduceMean <{last}keepdims = 0> ({of}{more})"
+                return f"{result}s = {reduced}  {result} = Reshape({result}s, column)"
+            case _:
+                return f"{result} = ReduceMean <{last}keepdims = 1> ({of}{more})"
 
     def _product(self, first: str, second: str) -> str:
         return f"Mul({second}, {first})" if self.flipped else f"Mul({first}, {second})"
@@ -117,4 +135,5 @@ def spellings(*, about_mean: bool, opsets: tuple[int, ...]) -> st.SearchStrategy
         epsilon_shape=st.sampled_from(["", "one", "ranked one"]),
         flipped=st.booleans(),
         centred_twice=st.booleans(),
+        mean=st.sampled_from(["mean", "mean", "mean", "sum", "part of sum", "dropped"]),
     ).filter(sound)
