@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 from onnx import defs, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def  # pyright: ignore
 
 from sardonyx.graph.opsets.adapters import ADAPTERS
 from sardonyx.graph.opsets.history import NEWEST, OLDEST, changes, exists, must_adapt, since
@@ -100,10 +101,33 @@ def test_the_table_has_every_operator_and_every_version() -> None:
     assert {name: [version for version, _ in steps] for name, steps in changes().items()} == wanted
 
 
+def kernels() -> dict[str, list[tuple[int, int]]]:
+    """For each standard operator the versions its kernels are for, in the runtime that is installed."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for kernel in get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider" and kernel.domain == "":
+            found[kernel.op_name].append(kernel.version_range)
+    return found
+
+
+KERNELS = kernels()
+
+
+def runs(schema: defs.OpSchema) -> bool:
+    """Whether there is code for it: a kernel without an end is for the version it begins with, and no newer one."""
+    version, endless = schema.since_version, 2**31 - 1
+    by_function = schema.has_function or schema.has_context_dependent_function
+    ranges = KERNELS.get(schema.name, [])
+    return by_function or any(low == version or low < version <= high < endless for low, high in ranges)
+
+
 @pytest.mark.parametrize(("old", "new"), STEPS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
 def test_a_change_that_is_no_mere_widening_is_marked(old: defs.OpSchema, new: defs.OpSchema) -> None:
     marked = must_adapt(old.name, old.since_version, new.since_version)
-    assert marked == (bool(harm(old, new)) != ((new.name, new.since_version) in ONLY_IN_WORDS)), harm(old, new)
+    in_words = (new.name, new.since_version) in ONLY_IN_WORDS
+    lost = harm(old, new) + (["it has no kernel"] if runs(old) and not runs(new) else [])
+    assert not (lost and in_words)
+    assert marked == (bool(lost) or in_words), lost
 
 
 def test_what_is_marked_has_an_adapter_and_only_that() -> None:

@@ -176,6 +176,7 @@ class Rewriter:
         if self._facts.scope(match.root).in_function:
             return Refused(f"needs opset {rule.needs}, and a function keeps its own", match.nodes)
         if rule.needs not in self._unraisable:
+            began = time.perf_counter()
             try:
                 planned = self._plan(rule.needs)
             except CannotRaise as error:
@@ -183,6 +184,10 @@ class Rewriter:
             else:
                 self._carry_out(RAISE, planned.name, functools.partial(self._transactions.raise_opset, planned))
                 return None
+            finally:
+                spent = time.perf_counter() - began
+                self._log.tallies[RAISE.name].seconds += spent
+                self._log.tallies[rule.name].seconds -= spent  # which counts all that happens in its turn
         return Refused(f"needs opset {rule.needs}; {self._unraisable[rule.needs]}", match.nodes)
 
     def _plan(self, version: int) -> Plan:

@@ -1,8 +1,9 @@
 """When each standard operator changed, and which of the changes leave a node as it is.
 
 A version is followed by `!` where a node written before it may have to be written otherwise (`adapters`), or cannot be
-written at all. The others only took in more types, gained an attribute whose default is the old meaning or an input
-that may be left out, or were explained better. A test reads every schema and holds this table to them.
+written or run at all. The others only took in more types, gained an attribute whose default is the old meaning or an
+input that may be left out, or were explained better. A test reads every schema, and the list of the runtime's kernels,
+and holds this table to them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CHANGES = """
 1 2 11 13! 18!: Split
 1 2 11! 13 18 19 21 23: Pad
 1 2 11 18 22: LpPool
-1 2 22: GlobalLpPool
+1 2 22!: GlobalLpPool
 1 3 7 14 22: GRU
 1 4 11 13: Concat
 1 5 13 14 19 21 23: Reshape
@@ -61,9 +62,10 @@ _CHANGES = """
 1 13 15 19 21 23: Shape
 1 13 19 21 23: Size
 1 13 21 23: Transpose
-1 22: GlobalAveragePool GlobalMaxPool LpNormalization MaxRoiPool RandomNormal RandomNormalLike
-1 22: RandomUniform RandomUniformLike Softplus Softsign
-7 22: Acos Asin Atan Cos Multinomial Sin Tan
+1 22: GlobalAveragePool GlobalMaxPool LpNormalization Softplus Softsign
+1 22!: MaxRoiPool RandomNormal RandomNormalLike RandomUniform RandomUniformLike
+7 22: Acos Asin Atan Cos Sin Tan
+7 22!: Multinomial
 8 9! 11 16 19 21 23: Scan
 8 13: Expand
 9: Shrink TfIdfVectorizer
@@ -81,7 +83,7 @@ _CHANGES = """
 10 11! 13! 18 19: Resize
 10 13: Mod
 10 13 19 21 23: DequantizeLinear QuantizeLinear
-10 16! 22: RoiAlign
+10 16! 22!: RoiAlign
 10 20: IsInf
 10 21: QLinearMatMul
 10 22: ThresholdedRelu

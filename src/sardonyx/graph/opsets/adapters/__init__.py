@@ -9,7 +9,19 @@ from sardonyx.graph.opsets.adapters import meanings, numbers, resizing, softmax
 
 _REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
+# Operators that ONNX Runtime 1.31 runs up to opset 21 only.
+_WITHOUT_KERNEL = [
+    "GlobalLpPool",
+    "MaxRoiPool",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+]
+
 ADAPTERS: Mapping[str, Adapter] = {
+    **dict.fromkeys(_WITHOUT_KERNEL, meanings.without_kernel),
     **{f"Reduce{name}": numbers.axes for name in _REDUCTIONS},
     "Squeeze": numbers.axes,
     "Unsqueeze": numbers.axes,

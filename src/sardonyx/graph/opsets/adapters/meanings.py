@@ -1,4 +1,4 @@
-"""Operators whose attributes, defaults or inputs came to mean something else."""
+"""Operators whose attributes, defaults or inputs came to mean something else, or that the runtime does not follow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.opsets.adapter import CannotRaise, Rewrite, Step, rebuilt, rewritten
 
 _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+def without_kernel(step: Step) -> None:
+    """The same operator, but nothing to run it with."""
+    raise CannotRaise("ONNX Runtime does not run it in opset 22")
 
 
 def batch_normalization(step: Step) -> Rewrite | None:
@@ -56,6 +61,8 @@ def grid_sample(step: Step) -> Rewrite | None:
 
 def roi_align(step: Step) -> Rewrite | None:
     """What was the only way is no longer the default."""
+    if step.passes(22):
+        without_kernel(step)
     if "coordinate_transformation_mode" in step.node.attributes:
         return None
     return rewritten(step, coordinate_transformation_mode="output_half_pixel")

@@ -8,6 +8,8 @@ import numpy as np
 
 from sardonyx.graph.opsets.adapter import CannotRaise, Rewrite, Step, rewritten
 
+_SINGLE = 4  # bytes
+
 
 def axes(step: Step) -> Rewrite | None:
     """Squeeze, Unsqueeze and the reductions: axes as an input. None, or an empty list, means all of them."""
@@ -81,6 +83,8 @@ def dropout(step: Step) -> Rewrite | None:
     """The ratio as an input; it still does nothing, since training has to be asked for."""
     if step.returns(1):
         raise CannotRaise("its mask came to mean something else")
+    if step.passes(12) and step.dtype().itemsize < _SINGLE:
+        raise CannotRaise("ONNX Runtime does not run it in half precision in opset 12")
     ratio = step.node.attributes.get_float("ratio")
     if not step.passes(12) or ratio is None:
         return None
