@@ -37,6 +37,7 @@ class FuseAttention(NodePass):
     name = "fuse-attention"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Softmax",)
+    opset = 7  # before, sums and products broadcast only on request
     needs = 23
     example = Example(
         before="""
@@ -164,8 +165,9 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     if not 0 < scale < math.inf:
         raise NearMiss("its scale is not positive")
-    masks = read_masks(scores, layout, graph)
-    nodes = [*(node for each in operands for node in each.gone), *reversed(scores.nodes), softmax, *between, product]
+    masks = read_masks(scores, layout, graph, guarded=any(node.op_type == "IsNaN" for node in between))
+    taken_over = [*masks.nodes, *(node for each in operands for node in each.gone)]
+    nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
     return Match(
         tuple(dict.fromkeys(nodes)),
         {

@@ -1,6 +1,8 @@
 """Makes of everything that masks the scores one mask in a shape that the runtime's Attention takes.
 
-Its kernel wants two to four axes, the last two of them whole; batch and heads it repeats by itself.
+Its kernel wants two to four axes, the last two of them whole; batch and heads it repeats by itself. A row masked as a
+whole by the lowest number there is comes out of it as zeros, though all its scores are equal; so that number, which
+exporters like, is replaced by the next larger ones (`LEAST`).
 """
 
 from __future__ import annotations
@@ -16,26 +18,49 @@ from sardonyx.passes.attention.fuse_attention_layout import Layout
 from sardonyx.passes.attention.fuse_attention_scores import Mask, NearMiss, Scores
 from sardonyx.passes.shared.heads import Axes, fine, flat, regroup, size
 from sardonyx.passes.shared.layouts import Steps, way
+from sardonyx.passes.shared.views import VIEWS
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is looked at
+
+
+LEAST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
+_MOVES = (*VIEWS, "Transpose", "Expand", "Slice", "Gather", "Identity")
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A mask, the way into shape, and whether it may hold the lowest number."""
+
+    mask: Mask
+    steps: Steps
+    may_be_lowest: bool = False
+    chosen: tuple[ir.Node, float, float] | None = None  # the Where that makes it, and what it chooses from
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
     """What to write as a mask."""
 
-    terms: tuple[tuple[Mask, Steps], ...]
+    terms: tuple[Term, ...]
+    guarded: bool  # whether rows of -inf are zero, and must stay so
     lengths: tuple[Dim, Dim]  # of queries and keys
     whole_rows: bool  # whether it has a row for every query
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """Whose work is taken over."""
+        return tuple(term.chosen[0] for term in self.terms if term.chosen is not None and term.may_be_lowest)
 
     def write(self, queries: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value | None:
         """The mask; None where there is none."""
         if not self.terms:
             return None
-        values = [_term(mask, steps, op, dtype, alone=len(self.terms) == 1) for mask, steps in self.terms]
+        values = [self._term(term, op, dtype) for term in self.terms]
         total = values[0]
         for value in values[1:]:
             total = op.Add(total, value)
+        if any(term.may_be_lowest and term.chosen is None for term in self.terms):
+            total = self._bounded(total, op, dtype)
         return total if self.whole_rows else self._spread(total, queries, op)
 
     def _spread(self, mask: ir.Value, queries: ir.Value, op: Builder) -> ir.Value:
@@ -46,8 +71,41 @@ class Masks:
         count = op.Shape(mask, start=-1) if rows == columns else op.Shape(queries, start=-2, end=-1)
         return op.Expand(mask, op.Concat(count, op.constant(np.array([1], np.int64), "one"), axis=0))
 
+    def _term(self, term: Term, op: Builder, dtype: ir.DataType) -> ir.Value:
+        """One mask as something to add, or as the condition itself where nothing else masks."""
+        mask = term.mask
+        if mask.keeps is None and (term.chosen is None or not term.may_be_lowest):
+            return term.steps.write(mask.value, op, dtype)
+        if term.chosen is not None:
+            node, first, second = term.chosen
+            condition = node.inputs[0]
+            assert condition is not None
+            return term.steps.write(_choice(condition, first, second, op, dtype), op, dtype)
+        condition = term.steps.write(mask.value, op, ir.DataType.BOOL)
+        if len(self.terms) == 1 and mask.fill == -np.inf:
+            return condition if mask.keeps else op.Not(condition)
+        return _choice(condition, *((0.0, mask.fill) if mask.keeps else (mask.fill, 0.0)), op, dtype)
 
-def read_masks(scores: Scores, layout: Layout, graph: Facts) -> Masks:
+    def _bounded(self, total: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value:
+        """The mask without the lowest number."""
+        least = op.constant(np.array(LEAST[dtype], dtype.numpy()), "least")
+        if not self.guarded:
+            return op.Max(total, least)
+        lowest = op.constant(np.array(_lowest(dtype), dtype.numpy()), "lowest")
+        return op.Where(op.Equal(total, lowest), least, total)
+
+
+def _choice(condition: ir.Value, first: float, second: float, op: Builder, dtype: ir.DataType) -> ir.Value:
+    """Where(condition, first, second), neither being the lowest number."""
+    numbers = [LEAST[dtype] if number == _lowest(dtype) else number for number in (first, second)]
+    return op.Where(condition, *(op.constant(np.array(number, dtype.numpy()), "mask") for number in numbers))
+
+
+def _lowest(dtype: ir.DataType) -> float:
+    return float(np.finfo(dtype.numpy()).min)
+
+
+def read_masks(scores: Scores, layout: Layout, graph: Facts, *, guarded: bool) -> Masks:
     """What masks the scores.
 
     Raises:
@@ -55,13 +113,38 @@ def read_masks(scores: Scores, layout: Layout, graph: Facts) -> Masks:
     """
     wanted = _as_attention_sees(scores, layout)
     given = [mask for mask in scores.masks if not _is_zero(mask, graph)]
-    terms = tuple((mask, _steps(mask, wanted)) for mask in given)
+    terms = tuple(_read_term(mask, wanted, graph) for mask in given)
     parts = {part for mask in given for part in flat(mask.axes)}
     rows, columns = (parts.issuperset(fine(axis)) for axis in wanted[-2:])
     if terms and not columns:
         raise NearMiss("its mask is the same for all keys")
     rank = max((len(_target(mask, wanted)) for mask in given), default=2)
-    return Masks(terms, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
+    return Masks(terms, guarded, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
+
+
+def _read_term(mask: Mask, wanted: Axes, graph: Facts) -> Term:
+    steps = _steps(mask, wanted)
+    if mask.keeps is not None:
+        return Term(mask, steps)
+    dtype, made = graph.dtype(mask.value), mask.value.producer()
+    if dtype is not None and made is not None and made.op_type == "Where" and not made.domain:
+        first, second = (graph.scalar(value) for value in made.inputs[1:3])
+        if first is not None and second is not None:
+            return Term(mask, steps, _lowest(dtype) in (first, second), (made, float(first), float(second)))
+    return Term(mask, steps, may_be_lowest=not _is_bounded(mask.value, graph))
+
+
+def _is_bounded(value: ir.Value | None, graph: Facts) -> bool:
+    """Whether a mask is certain not to hold the lowest number: constants, however moved and picked from."""
+    while value is not None:
+        array = graph.array(value, LARGE_CONSTANT)
+        if array is not None:
+            return array.dtype.kind == "f" and not (array == np.finfo(array.dtype).min).any()
+        made = value.producer()
+        if made is None or made.domain or made.op_type not in _MOVES:
+            return False
+        value = made.inputs[0]
+    return False
 
 
 def _as_attention_sees(scores: Scores, layout: Layout) -> Axes:
@@ -104,14 +187,3 @@ def _is_zero(mask: Mask, graph: Facts) -> bool:
         return False
     array = graph.array(mask.value, LARGE_CONSTANT)
     return array is not None and not array.any()
-
-
-def _term(mask: Mask, steps: Steps, op: Builder, dtype: ir.DataType, *, alone: bool) -> ir.Value:
-    """One mask as something to add, or as the condition itself where nothing else masks."""
-    if mask.keeps is None:
-        return steps.write(mask.value, op, dtype)
-    condition = steps.write(mask.value, op, ir.DataType.BOOL)
-    if alone and mask.fill == -np.inf:
-        return condition if mask.keeps else op.Not(condition)
-    zero, fill = (op.constant(np.array(number, dtype.numpy()), "mask") for number in (0, mask.fill))
-    return op.Where(condition, *((zero, fill) if mask.keeps else (fill, zero)))

@@ -143,16 +143,11 @@ class _Plan:
     def _dying(self) -> list[ir.Node]:
         """The nodes that nothing reads afterwards."""
         dead = {self.node, *self.end.chain}
-        for each in self.taken:
-            for node in each.nodes:
-                value = node.outputs[0]
-                if not value.is_graph_output() and all(use.node in dead for use in value.uses()):
-                    dead.add(node)
-        for each in self.taken:  # once more: what several operands share dies with the last of them
-            for node in each.nodes:
-                value = node.outputs[0]
-                if not value.is_graph_output() and all(use.node in dead for use in value.uses()):
-                    dead.add(node)
+        open_nodes = [node for each in self.taken for node in each.nodes]
+        for node in (*open_nodes, *open_nodes):  # twice: what operands share dies with the last of them
+            value = node.outputs[0]
+            if not value.is_graph_output() and all(use.node in dead for use in value.uses()):
+                dead.add(node)
         return [node for node in dead if node is not self.node]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Shape
-from sardonyx.passes.shared.heads import Axes, Axis, fine, flat, same_axes, sizes
+from sardonyx.passes.shared.heads import Axes, Axis, Part, fine, flat, same_axes, sizes
 from sardonyx.passes.shared.views import reshape_target
 
 
@@ -65,7 +65,8 @@ def _pieces(have: Axes, want: Axes) -> tuple[Axes, Axes]:
 
     Dims of one are carried along so that, where one can be, one side is the layout itself and needs no Reshape.
     """
-    split_have, split_want = ([list(_runs(axis, have, want)) for axis in axes] for axes in (have, want))
+    places = [_places(axes) for axes in (have, want)]
+    split_have, split_want = ([list(_runs(fine(axis), places)) for axis in axes] for axes in (have, want))
     if all(len(runs) <= 1 for runs in split_want):
         ordered, ones = [list(fine(axis)) for axis in want], split_want.count([])
     else:
@@ -96,12 +97,15 @@ def _permutation(have: Axes, want: Axes) -> tuple[int, ...] | None:
     return tuple(perm)
 
 
-def _runs(axis: Axis, have: Axes, want: Axes) -> Iterator[Axis]:
-    """The longest runs of parts of an axis that stay together in both layouts."""
-    places = [{part: (index, number) for index, each in enumerate(axes) for number, part in enumerate(fine(each))}
-              for axes in (have, want)]  # fmt: skip
+def _places(axes: Axes) -> dict[Part, tuple[int, int]]:
+    """On which axis each part stands, and where."""
+    return {part: (index, place) for index, axis in enumerate(axes) for place, part in enumerate(fine(axis))}
+
+
+def _runs(axis: Axis, places: Sequence[Mapping[Part, tuple[int, int]]]) -> Iterator[Axis]:
+    """The longest runs of parts of an axis that stay together in all layouts."""
     run: Axis = []
-    for part in fine(axis):
+    for part in axis:
         if run and any(place[part] != (place[run[-1]][0], place[run[-1]][1] + 1) for place in places):
             yield run
             run = []

@@ -1,0 +1,394 @@
+"""Every spelling of scaled dot products becomes one Attention; what merely looks like it stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from passes.util import DIMS, assert_same, compare, draw, graph_text, op_types, outputs, parse, reasons, run_passes
+from sardonyx.graph.rules import Rule
+from sardonyx.passes.attention.fuse_attention import FuseAttention
+from sardonyx.passes.tidy.share_constants import ShareConstants
+from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
+
+SIZED = "float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v"
+NAMED = "float[B, 2, S, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v"
+KT = "kt = Transpose <perm = [0, 1, 3, 2]> (k)"
+
+
+def attention(
+    body: str,
+    *,
+    inputs: str = SIZED,
+    mask: str = "",
+    result: str = "float[2, 2, 5, 4] y",
+    constants: str = "",
+    opset: int = 23,
+) -> str:
+    """A graph with the usual inputs."""
+    given = f"<{constants}>" if constants else ""
+    return graph_text(f"agraph ({', '.join(filter(None, (inputs, mask)))}) => ({result}) {given} {{ {body} }}", opset)
+
+
+def fused(model: str | onnx.ModelProto, *more: Rule, rtol: float = 1e-5) -> dict[str, object]:
+    """Fuse, compare, and return the attributes of the Attention."""
+    after, log = run_passes(model, [FuseAttention(), *more])
+    assert [kind for kind in op_types(after) if kind in ("Attention", "Softmax")] == ["Attention"], reasons(log)
+    assert_same(model, after, exact=False, rtol=rtol)
+    node = next(node for node in after.graph if node.op_type == "Attention")
+    return {"ops": op_types(after), **{name: attribute.value for name, attribute in node.attributes.items()}}
+
+
+def refused(model: str) -> str:
+    """Why it is left alone."""
+    before = op_types(run_passes(model, [])[0])
+    after, log = run_passes(model, [FuseAttention()])
+    assert op_types(after) == before
+    return " | ".join(reasons(log))
+
+
+SCALES = {
+    "none": ("q", "kt", "s", 1.0),
+    "mul after": ("q", "kt", "Mul(s, c)", 0.3),
+    "mul after, constant first": ("q", "kt", "Mul(c, s)", 0.3),
+    "div after": ("q", "kt", "Div(s, c)", 1 / 0.3),
+    "on q": ("Mul(q, c)", "kt", "s", 0.3),
+    "on k": ("q", "Mul(c, kt)", "s", 0.3),
+    "div on q": ("Div(q, c)", "kt", "s", 1 / 0.3),
+    "split": ("Mul(q, c)", "Mul(kt, c)", "s", 0.09),
+    "thrice": ("Mul(q, c)", "Div(kt, c)", "Mul(s, c)", 0.3),
+}
+
+
+@pytest.mark.parametrize("rank", ["", "[1]", "[1, 1, 1]"])
+@pytest.mark.parametrize("where", SCALES)
+def test_scales_wherever_they_stand(where: str, rank: str) -> None:
+    first, second, after, scale = SCALES[where]
+    steps = [KT, f"qs = Identity({first})" if first == "q" else f"qs = {first}"]
+    steps += [f"ks = {second}" if second != "kt" else "ks = Identity(kt)", "s = MatMul(qs, ks)"]
+    steps += [f"a = {after}" if after != "s" else "a = Identity(s)", "p = Softmax <axis = 3> (a)", "y = MatMul(p, v)"]
+    text = "  ".join(steps)
+    for name, value in (("qs", first), ("ks", second), ("a", after)):
+        if value in ("q", "kt", "s"):
+            text = (
+                text.replace(f"{name} = Identity({value})", "")
+                .replace(f"({name}", f"({value}")
+                .replace(f", {name})", f", {value})")
+            )
+    found = fused(attention(text, constants=f"float{rank} c = {{0.3}}"))
+    assert found.get("scale", 0.5) == pytest.approx(scale, rel=1e-6)
+    assert found["ops"] == ["Attention"]
+
+
+def test_the_default_scale_is_not_written() -> None:
+    body = f"{KT}  s = MatMul(q, kt)  a = Div(s, c)  p = Softmax(a)  y = MatMul(p, v)"
+    assert "scale" not in fused(attention(body, constants="float c = {2.0}"))
+
+
+def test_a_softcap() -> None:
+    body = f"""{KT}  s = MatMul(q, kt)  a = Mul(s, c)
+        d = Div(a, t)  e = Tanh(d)  f = Mul(t, e)  p = Softmax(f)  y = MatMul(p, v)"""
+    found = fused(attention(body, constants="float c = {0.7}, float t = {1.5}"))
+    assert found["softcap"] == pytest.approx(1.5)
+    assert found["scale"] == pytest.approx(0.7)
+
+
+MASKS = {
+    "[5, 3]": 0, "[1, 5, 3]": 0, "[2, 5, 3]": 0, "[1, 1, 5, 3]": 0, "[2, 1, 5, 3]": 0, "[1, 2, 5, 3]": 0,
+    "[2, 2, 5, 3]": 0, "[2, 1, 1, 3]": 1, "[1, 3]": 1, "[3]": 1, "[1, 1, 1, 3]": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["Add(s, m)", "Add(m, s)"])
+@pytest.mark.parametrize("shape", MASKS)
+def test_added_masks_of_every_shape(shape: str, order: str) -> None:
+    body = f"{KT}  s = MatMul(q, kt)  a = {order}  p = Softmax(a)  y = MatMul(p, v)"
+    found = fused(attention(body, mask=f"float{shape} m"))
+    assert found["ops"] == ["Max"] + ["Expand"] * MASKS[shape] + ["Attention"]
+
+
+@pytest.mark.parametrize("fill", [float(np.finfo(np.float32).min), -1e9])
+def test_rows_masked_as_a_whole_stay_the_mean_of_the_values(fill: float) -> None:
+    """The runtime's kernel makes zeros of a row of the lowest number, which no one may see."""
+    body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+    model = attention(body, mask="float[2, 1, 5, 3] m")
+    after, _ = run_passes(model, [FuseAttention()])
+    feeds = draw(parse(model), 1, DIMS[0])
+    feeds["m"][:] = 0
+    feeds["m"][0, 0, 1] = fill
+    feeds["m"][1, 0, 2, 1:] = fill
+    assert_same(model, after, exact=False, rtol=1e-5 if fill < -1e30 else 1e-4, feeds=feeds)
+
+
+@pytest.mark.parametrize("fill", ["-3.4028234663852886e38", "-1.0e9"])
+def test_a_mask_chosen_from_constants_needs_no_bound(fill: str) -> None:
+    body = f"""{KT}  m = Where(c, zero, low)
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
+    proto = parse(attention(body, mask="bool[2, 1, 5, 3] c", constants="float zero = {0}, float low = {1}"))
+    proto.graph.initializer[1].CopyFrom(helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [float(fill)]))
+    after, _ = run_passes(proto, [FuseAttention()])
+    assert op_types(after) == ["Where", "Attention"]
+    feeds = draw(proto, 3, DIMS[0])
+    feeds["c"][0, 0, 0] = False
+    assert_same(proto, after, exact=False, rtol=1e-4 if fill == "-1.0e9" else 1e-5, feeds=feeds)
+
+
+def test_constant_biases_that_are_picked_need_no_bound() -> None:
+    body = f"""{KT}  g = Gather <axis = 0> (table, i)  m = Transpose <perm = [2, 0, 1]> (g)
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
+    model = attention(body, mask="int64[5, 3] i", constants="float[8, 2] table = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}")
+    after, _ = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Gather", "Transpose", "Attention"]
+
+
+def test_two_masks_are_added_to_each_other_and_shared() -> None:
+    body = f"""{KT}
+        s = MatMul(q, kt)  a = Add(s, m)  b = Add(n, a)  p = Softmax(b)  w = MatMul(p, v)
+        t = MatMul(w, kt)  c = Add(t, m)  d = Add(c, n)  r = Softmax(d)  y = MatMul(r, v)"""
+    model = attention(body, mask="float[1, 2, 5, 3] m, float[2, 1, 1, 3] n")
+    after, _ = run_passes(model, [FuseAttention(), ShareConstants(), ShareSubexpressions()])
+    assert op_types(after) == ["Add", "Max", "Attention", "Attention"]
+    assert_same(model, after, exact=False)
+
+
+def test_a_constant_mask_of_zeros_is_dropped() -> None:
+    body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+    assert fused(attention(body, constants="float[1, 1, 1, 3] m = {0, 0, 0}"))["ops"] == ["Attention"]
+
+
+def test_a_mask_added_in_a_view_of_windows() -> None:
+    body = f"""{KT}
+        s = MatMul(q, kt)  five = Reshape(s, windows)  a = Add(five, m)  four = Reshape(a, whole)
+        p = Softmax(four)  y = MatMul(p, v)"""
+    shapes = "int64[5] windows = {1, 2, 2, 5, 3}, int64[4] whole = {-1, 2, 5, 3}"
+    found = fused(attention(body, mask="float[1, 2, 1, 5, 3] m", constants=shapes))
+    assert found["ops"] == ["Reshape", "Max", "Attention"]
+
+
+def test_a_mask_that_repeats_along_the_batch_is_refused() -> None:
+    body = f"""{KT}
+        s = MatMul(q, kt)  five = Reshape(s, windows)  a = Add(five, m)  four = Reshape(a, whole)
+        p = Softmax(four)  y = MatMul(p, v)"""
+    inputs = "float[4, 2, 5, 4] q, float[4, 2, 3, 4] k, float[4, 2, 3, 4] v"
+    shapes = "int64[5] windows = {2, 2, 2, 5, 3}, int64[4] whole = {-1, 2, 5, 3}"
+    model = attention(
+        body, inputs=inputs, mask="float[1, 2, 1, 5, 3] m", result="float[4, 2, 5, 4] y", constants=shapes
+    )
+    assert "repeated along an axis" in refused(model)
+
+
+@pytest.mark.parametrize("fill", ["-inf", "-3.4028234663852886e38"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_conditions(keeps: bool, fill: str) -> None:
+    """Rows that are masked as a whole are left out: NaN with -inf where Attention has zeros."""
+    choice = "Where(m, s, f)" if keeps else "Where(m, f, s)"
+    body = f"{KT}  s = MatMul(q, kt)  a = {choice}  p = Softmax(a)  y = MatMul(p, v)"
+    proto = parse(attention(body, mask="bool[2, 1, 5, 3] m", constants="float f = {1}"))
+    proto.graph.initializer[0].CopyFrom(helper.make_tensor("f", onnx.TensorProto.FLOAT, [], [float(fill)]))
+    after, log = run_passes(proto, [FuseAttention()])
+    assert "Attention" in op_types(after), reasons(log)
+    feeds = draw(proto, 3, DIMS[0])
+    if fill == "-inf":
+        feeds["m"][..., 0] = keeps
+        assert op_types(after) == (["Attention"] if keeps else ["Not", "Attention"])
+    else:
+        feeds["m"][0, 0, 0] = not keeps  # all masked: the mean of the values
+    assert_same(proto, after, exact=False, feeds=feeds)
+
+
+def test_a_condition_beside_a_mask() -> None:
+    body = f"{KT}  s = MatMul(q, kt)  a = Where(c, s, f)  b = Add(a, m)  p = Softmax(b)  y = MatMul(p, v)"
+    model = attention(body, mask="bool[5, 3] c, float[2, 1, 5, 3] m", constants="float f = {-3.0e38}")
+    assert fused(model)["ops"] == ["Where", "Add", "Max", "Attention"]
+
+
+def test_a_guard_against_nan_goes() -> None:
+    body = f"""{KT}
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  n = IsNaN(p)  g = Where(n, z, p)  y = MatMul(g, v)"""
+    model = attention(body, mask="float[2, 1, 5, 3] m", constants="float z = {0}")
+    after, log = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Equal", "Where", "Attention"], reasons(log)
+    feeds = draw(parse(model), 1, DIMS[0])
+    feeds["m"][0, 0, 1] = -np.inf
+    feeds["m"][0, 0, 2] = np.finfo(np.float32).min
+    assert_same(model, after, exact=False, feeds=feeds)
+
+
+GROUPED = "float[B, 6, S, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v"
+
+
+def grouped(repeat: str) -> str:
+    """Two heads of keys and values, each for three of the queries."""
+    return f"""
+        ku = Unsqueeze(k, two)  ke = {repeat.format("ku")}  kr = Reshape(ke, six)
+        vu = Unsqueeze(v, two)  ve = {repeat.format("vu")}  vr = Reshape(ve, six)
+        kt = Transpose <perm = [0, 1, 3, 2]> (kr)  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, vr)"""
+
+
+def test_repeated_heads_are_read_once() -> None:
+    constants = "int64[1] two = {2}, int64[5] three = {1, 1, 3, 1, 1}, int64[4] six = {0, 6, -1, 4}"
+    body = grouped("Expand({}, three)")
+    inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
+    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
+    assert found["ops"] == ["Attention"]
+
+
+def test_heads_repeated_as_a_whole_are_other_heads() -> None:
+    """k0 k1 k0 k1: no group of queries reads one head, so the copy has to stay."""
+    body = """
+        ku = Unsqueeze(k, one)  ke = Expand(ku, three)  kr = Reshape(ke, six)
+        vu = Unsqueeze(v, one)  ve = Expand(vu, three)  vr = Reshape(ve, six)
+        kt = Transpose <perm = [0, 1, 3, 2]> (kr)  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, vr)"""
+    constants = "int64[1] one = {1}, int64[5] three = {1, 3, 1, 1, 1}, int64[4] six = {0, 6, -1, 4}"
+    inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
+    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
+    assert found["ops"].count("Expand") == 2  # type: ignore[attr-defined]
+
+
+def test_one_head_of_keys_for_all_queries() -> None:
+    inputs = "float[2, 6, 5, 4] q, float[2, 1, 3, 4] k, float[2, 1, 3, 4] v"
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
+    assert fused(attention(body, inputs=inputs, result="float[2, 6, 5, 4] y"))["ops"] == ["Attention"]
+
+
+def test_keys_transposed_straight_from_rows() -> None:
+    inputs = "float[2, 5, 2, 4] x, float[2, 2, 3, 4] q"
+    body = """kt = Transpose <perm = [0, 2, 3, 1]> (x)  v = Transpose <perm = [0, 2, 1, 3]> (x)
+        s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"""
+    found = fused(attention(body, inputs=inputs, result="float[2, 2, 3, 4] y"))
+    assert found["ops"] == ["Transpose", "Transpose", "Attention"]
+
+
+def test_heads_in_the_batch() -> None:
+    """[batch x heads, length, width], as products of three axes are written."""
+    inputs = "float[2, 5, 8] x, float[1, 5, 5] m"
+    body = """
+        xr = Reshape(x, heads)  xt = Transpose <perm = [0, 2, 1, 3]> (xr)  q = Reshape(xt, flat)
+        kt = Transpose <perm = [0, 2, 1]> (q)
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  w = MatMul(p, q)
+        wr = Reshape(w, apart)  wt = Transpose <perm = [0, 2, 1, 3]> (wr)  y = Reshape(wt, rows)"""
+    constants = """int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {4, 5, 4}, int64[4] apart = {2, 2, 5, 4},
+        int64[3] rows = {0, 0, 8}"""
+    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 5, 8] y"))
+    assert "q_num_heads" not in found
+
+
+def test_one_head_of_three_axes() -> None:
+    inputs = "float[B, S, 4] q, float[B, T, 4] k, float[B, T, 4] v, float[B, S, T] m"
+    body = "kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+    text = attention(body, inputs=inputs, result="float[B, S, 4] y")
+    after, log = run_passes(text, [FuseAttention()])
+    assert op_types(after).count("Attention") == 1 or "written down" in " ".join(reasons(log))
+    assert_same(text, after, exact=False)
+
+
+@pytest.mark.parametrize("mask", ["float[B, 1, 1, S] m", "float[B, 1, S, S] m", "float[S] m", "float[1, 2, S, S] m"])
+def test_named_dims(mask: str) -> None:
+    inputs = NAMED.replace("T", "S")
+    body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+    found = fused(attention(body, inputs=inputs, mask=mask, result="float[B, 2, S, 4] y"))
+    spread = ["Shape", "Concat", "Expand"] if "S, S" not in mask else []
+    assert found["ops"] == ["Max", *spread, "Attention"]
+
+
+def test_named_dims_of_other_lengths() -> None:
+    body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+    model = attention(body, inputs=NAMED, mask="float[B, 1, 1, T] m", result="float[B, 2, S, 4] y")
+    after, _ = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Max", "Shape", "Concat", "Expand", "Attention"]
+    feeds = draw(parse(model), 0, {"B": 3, "S": 2, "T": 7})
+    assert_same(model, after, exact=False, feeds=feeds)
+
+
+def test_half_precision_with_a_softmax_in_single() -> None:
+    inputs = SIZED.replace("float[", "float16[")
+    body = f"{KT}  s = MatMul(q, kt)  f = Cast <to = 1> (s)  p = Softmax(f)  h = Cast <to = 10> (p)  y = MatMul(h, v)"
+    model = attention(body, inputs=inputs, result="float16[2, 2, 5, 4] y")
+    after, log = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Attention"], reasons(log)
+    feeds = draw(parse(model), 0, DIMS[0])
+    wanted, got = (outputs(each, feeds)[0].astype(np.float32) for each in (parse(model), _proto(after)))
+    compare("y", wanted, got, exact=False, rtol=2e-3)
+
+
+def _proto(model: object) -> onnx.ModelProto:
+    import onnx_ir as ir
+
+    assert isinstance(model, ir.Model)
+    return ir.to_proto(model)
+
+
+@pytest.mark.parametrize("opset", [14, 18])
+def test_older_files_are_raised(opset: int) -> None:
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  y = MatMul(p, v)"
+    assert fused(attention(body, opset=opset))["ops"] == ["Attention"]
+
+
+PLAIN = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
+MASKED = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
+WITH_MAXIMUM = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  w = MatMul(p, v)"
+NEAR_MISSES = {
+    "scores are read elsewhere": (f"{WITH_MAXIMUM}  z = ReduceMax(s)  y = Add(w, z)", {}),
+    "weights are read elsewhere": (f"{WITH_MAXIMUM}  z = ReduceMax(p)  y = Add(w, z)", {}),
+    "scale is not a constant": (MASKED.replace("Add", "Mul"), {"mask": "float m"}),
+    "scaled after the mask": (
+        f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  b = Mul(a, c)  p = Softmax(b)  y = MatMul(p, v)",
+        {"mask": "float[5, 3] m", "constants": "float c = {0.5}"},
+    ),
+    "scale is not positive": (
+        f"{KT}  s = MatMul(q, kt)  a = Mul(s, c)  p = Softmax(a)  y = MatMul(p, v)",
+        {"constants": "float c = {-0.5}"},
+    ),
+    "keep some weight": (
+        f"{KT}  s = MatMul(q, kt)  a = Where(m, s, c)  p = Softmax(a)  y = MatMul(p, v)",
+        {"mask": "bool[5, 3] m", "constants": "float c = {-10000.0}"},
+    ),
+    "same for all keys": (MASKED, {"mask": "float[5, 1] m"}),
+    "could enlarge the scores": (
+        MASKED,
+        {
+            "inputs": "float[1, 2, 5, 4] q, float[1, 2, 3, 4] k, float[2, 2, 3, 4] v",
+            "mask": "float[2, 1, 5, 3] m",
+        },
+    ),
+    "same batch": (
+        PLAIN,
+        {"inputs": "float[2, 2, 5, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v"},
+    ),
+    "no kernel": (
+        PLAIN,
+        {"inputs": SIZED.replace("float[", "double["), "result": "double[2, 2, 5, 4] y"},
+    ),
+    "groups of heads": (
+        PLAIN,
+        {"inputs": "float[2, 2, 5, 4] q, float[2, 1, 3, 4] k, float[2, 2, 3, 4] v"},
+    ),
+    "capped in another way": (
+        f"{KT}  s = MatMul(q, kt)  t = Tanh(s)  a = Mul(t, c)  b = Mul(a, c)  p = Softmax(b)  y = MatMul(p, v)",
+        {"constants": "float c = {3.0}"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", NEAR_MISSES)
+def test_near_misses_say_why(reason: str) -> None:
+    body, options = NEAR_MISSES[reason]
+    assert reason in refused(attention(body, **options))
+
+
+LOOKALIKES = {
+    "another axis": f"{KT}  s = MatMul(q, kt)  p = Softmax <axis = 2> (s)  y = MatMul(p, v)",
+    "no values": f"{KT}  s = MatMul(q, kt)  y = Softmax(s)",
+    "weights on the right": f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(u, p)",
+    "no queries": "p = Softmax(u)  y = MatMul(p, v)",
+}
+
+
+@pytest.mark.parametrize("what", LOOKALIKES)
+def test_lookalikes_are_not_mentioned(what: str) -> None:
+    result = {"no values": "float[2, 2, 5, 3] y", "weights on the right": "float[2, 2, 5, 3] y"}
+    mask = {"weights on the right": "float[2, 2, 5, 5] u", "no queries": "float[2, 2, 5, 3] u"}
+    text = attention(LOOKALIKES[what], mask=mask.get(what, ""), result=result.get(what, "float[2, 2, 5, 4] y"))
+    assert refused(text) == ""

@@ -1,0 +1,179 @@
+"""Axes followed through views, and the way back: checked by carrying it out on numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from sardonyx.graph.facts import Facts
+from sardonyx.passes.shared.heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
+from sardonyx.passes.shared.layouts import Steps, way
+
+
+def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:
+    """x through Reshape, Transpose, Expand and Gather nodes, and at last a Relu that reads the result."""
+    nodes, constants, value = [], [], "x"
+    for index, (kind, numbers) in enumerate(steps):
+        if kind == "Transpose":
+            nodes.append(helper.make_node("Transpose", [value], [f"v{index}"], perm=numbers))
+        elif kind == "Mul":
+            constants.append(numpy_helper.from_array(np.array(numbers, np.float32), f"c{index}"))
+            nodes.append(helper.make_node("Mul", [f"c{index}", value], [f"v{index}"]))
+        elif kind == "Gather":
+            axis, place = numbers
+            constants.append(numpy_helper.from_array(np.array(place, np.int64), f"c{index}"))
+            nodes.append(helper.make_node("Gather", [value, f"c{index}"], [f"v{index}"], axis=axis))
+        else:
+            constants.append(numpy_helper.from_array(np.array(numbers, np.int64), f"c{index}"))
+            nodes.append(helper.make_node(kind, [value, f"c{index}"], [f"v{index}"]))
+        value = f"v{index}"
+    nodes.append(helper.make_node("Relu", [value], ["y"]))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims or shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def traced(proto: onnx.ModelProto) -> Any:
+    """The trail of what the last node reads."""
+    model = ir.from_proto(proto)
+    facts = Facts(model)
+    facts.infer()
+    last = list(model.graph)[-1]
+    value = last.inputs[0]
+    assert value is not None
+    trail = trace(value, facts, node=last)
+    assert trail is not None
+    return trail
+
+
+def carried_out(steps: Steps, array: np.ndarray) -> np.ndarray:
+    """The steps on numbers."""
+    for kind, numbers, shape in steps.steps:
+        if kind == "Transpose":
+            array = array.transpose(numbers)
+        else:
+            target = [array.shape[index] if dim == 0 else dim for index, dim in enumerate(numbers)]
+            array = array.reshape(target)
+        assert array.shape == shape
+    return array
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[str, Any]]]:
+    """A shape and steps that only move elements."""
+    shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4)))
+    steps: list[tuple[str, Any]] = []
+    now = list(shape)
+    for _ in range(draw(st.integers(1, 4))):
+        if draw(st.booleans()):
+            perm = draw(st.permutations(range(len(now))))
+            steps.append(("Transpose", perm))
+            now = [now[axis] for axis in perm]
+        else:
+            now = _other_shape(draw, math.prod(now))
+            steps.append(("Reshape", now))
+    return shape, steps
+
+
+def _other_shape(draw: st.DrawFn, count: int) -> list[int]:
+    found: list[int] = []
+    while count > 1 and len(found) < 4:
+        factor = draw(st.sampled_from([each for each in range(1, count + 1) if count % each == 0]))
+        found.append(factor)
+        count //= factor
+    return [*found, count]
+
+
+@settings(max_examples=150, deadline=None)
+@given(chains())
+def test_the_way_from_the_source_is_what_the_chain_does(chain: tuple[tuple[int, ...], list[tuple[str, Any]]]) -> None:
+    shape, steps = chain
+    trail = traced(chain_model(shape, steps))
+    x = np.arange(1, math.prod(shape) + 1, dtype=np.float32).reshape(shape)
+    wanted = x
+    for kind, numbers in steps:
+        wanted = wanted.transpose(numbers) if kind == "Transpose" else wanted.reshape(numbers)
+    if trail.source.value.name == "x":  # a Reshape across parts that do not divide each other ends the trail
+        found = way(trail.source.axes, trail.axes)
+        assert found is not None
+        assert len(found) <= 3
+        np.testing.assert_array_equal(carried_out(found, x), wanted)
+        back = way(trail.axes, trail.source.axes)
+        assert back is not None
+        np.testing.assert_array_equal(carried_out(back, wanted), x)
+
+
+def test_splitting_and_merging_heads_needs_nothing() -> None:
+    steps = [
+        ("Reshape", [2, 5, 3, 4]),
+        ("Transpose", [0, 2, 1, 3]),
+        ("Transpose", [0, 2, 1, 3]),
+        ("Reshape", [2, 5, 12]),
+    ]
+    trail = traced(chain_model((2, 5, 12), steps))
+    assert trail.source.value.name == "x"
+    assert same_axes(trail.axes, trail.source.axes)
+
+
+def test_named_dims_are_followed_through_a_flattened_batch() -> None:
+    """[S, B, E] as [S, B * heads, width], transposed, and split again."""
+    steps = [("Reshape", [0, -1, 4]), ("Transpose", [1, 0, 2]), ("Reshape", [-1, 3, 7, 4])]
+    trail = traced(chain_model((7, 2, 12), steps, [7, "B", 12]))
+    assert trail.source.value.name == "x"
+    steps_found = way(trail.source.axes, trail.axes)
+    assert steps_found is not None
+    x = np.arange(7 * 2 * 12, dtype=np.float32).reshape(7, 2, 12)
+    want = x.reshape(7, 6, 4).transpose(1, 0, 2).reshape(2, 3, 7, 4)
+    for kind, numbers, _ in steps_found.steps:
+        x = (
+            x.transpose(numbers)
+            if kind == "Transpose"
+            else x.reshape([x.shape[i] if d == 0 else d for i, d in enumerate(numbers)])
+        )
+    np.testing.assert_array_equal(x, want)
+
+
+def test_factors_and_picks_and_repetitions_are_told() -> None:
+    steps = [
+        ("Mul", [[0.5]]),
+        ("Reshape", [2, 5, 3, 4, 2]),
+        ("Transpose", [2, 0, 3, 1, 4]),
+        ("Gather", (0, -2)),
+        ("Reshape", [2, 4, 1, 5, 2]),
+        ("Expand", [2, 4, 3, 5, 2]),
+        ("Reshape", [2, 12, 5, 2]),
+    ]
+    trail = traced(chain_model((2, 5, 24), steps))
+    assert trail.source.value.name == "x"
+    assert trail.source.factor == 0.5
+    assert [part.picked for part in flat(trail.source.axes) if part.picked is not None] == [1]
+    heads = flat([trail.axes[1]])
+    assert [(part.size, part.repeats) for part in heads] == [(4, False), (3, True)]
+
+
+def test_nothing_is_followed_across_a_product_with_a_vector() -> None:
+    trail = traced(chain_model((2, 3), [("Mul", [1.0, 2.0, 3.0])]))
+    assert trail.source.value.name == "v0"
+
+
+def test_shapes_that_do_not_divide_are_not_guessed() -> None:
+    assert regroup(flat(new_axes((6, 6))), (4, 9)) is None
+    assert regroup(flat(new_axes((6, 6))), (3, 12)) is not None
+
+
+def test_dims_of_one_cost_no_reshape() -> None:
+    h, s, d = Part(3), Part(5), Part(4)
+    have: Axes = [[], [s], [h, d]]
+    want: Axes = [[], [h], [s], [d]]
+    found = way(have, want)
+    assert found is not None
+    assert [kind for kind, _, _ in found.steps] == ["Reshape", "Transpose"]
+    assert found.steps[-1][2] == sizes(want)
