@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from sardonyx.passes.base import Pass
+from sardonyx.passes.masks.broadcast_implicitly import BroadcastImplicitly
+from sardonyx.passes.masks.drop_true_conditions import DropTrueConditions
+from sardonyx.passes.masks.expand_late import ExpandLate
 from sardonyx.passes.masks.gather_everything import GatherEverything
+from sardonyx.passes.masks.read_one_size import ReadOneSize
+from sardonyx.passes.masks.unsqueeze_directly import UnsqueezeDirectly
 
-MASKS: tuple[Pass, ...] = (GatherEverything(),)
+MASKS: tuple[Pass, ...] = (
+    GatherEverything(),
+    UnsqueezeDirectly(),
+    DropTrueConditions(),
+    BroadcastImplicitly(),
+    ExpandLate(),
+    ReadOneSize(),
+)

@@ -16,6 +16,7 @@ from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.ramps import ramp_of
+from sardonyx.passes.shared.sizes import inserted_axes
 from sardonyx.passes.shared.views import VIEWS, reshape_target
 from sardonyx.record import Accuracy
 
@@ -93,16 +94,8 @@ def _way(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | N
         return None
     if source == result:
         return "Identity", ()
-    left, axes = list(source), list[int]()
-    for axis, dim in enumerate(result):
-        if left and dim == left[0]:
-            left.pop(0)
-        elif dim == 1:
-            axes.append(axis)
-        else:
-            break
-    else:
-        if not left:
-            return "Unsqueeze", tuple(axes)
+    axes = inserted_axes(source, result)
+    if axes is not None:
+        return "Unsqueeze", axes
     target = reshape_target(source, result)
     return None if target is None else ("Reshape", target)
