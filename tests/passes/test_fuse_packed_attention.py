@@ -1,0 +1,232 @@
+"""Attention and its projections become one operator on the ort target: same numbers, no weight stored twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from passes.util import assert_same, op_types, outputs, reasons, run_passes
+from sardonyx.graph import io
+from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
+
+FUSE = [FusePackedAttention()]
+HIDDEN, HEADS, WIDTH = 6, 2, 4
+WHOLE = HEADS * WIDTH
+RNG = np.random.default_rng(11)
+
+
+class Net:
+    """A small network around one Attention, to be bent by each test."""
+
+    def __init__(self, *, values: int = WHOLE) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs = {"x": ["N", "S", HIDDEN]}
+        self.outputs = {"y": ["N", "S", values]}
+        self.constants: dict[str, np.ndarray] = {}
+        self.widths = {"q": WHOLE, "k": WHOLE, "v": values}
+
+    def node(self, op: str, inputs: Sequence[str], outputs: str | list[str], **attributes: object) -> str:
+        names = [outputs] if isinstance(outputs, str) else outputs
+        self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
+        return names[0]
+
+    def constant(self, name: str, *shape: int) -> str:
+        self.constants[name] = RNG.standard_normal(shape).astype(np.float32)
+        return name
+
+    def projection(self, name: str, *, bias: int | None = 1, source: str = "x") -> str:
+        """x * W + b; `bias` is the rank of b."""
+        width = self.widths[name]
+        product = self.node("MatMul", [source, self.constant(f"w{name}", HIDDEN, width)], f"{name}0")
+        if bias is None:
+            return product
+        vector = self.constant(f"b{name}", *[1] * (bias - 1), width)
+        return self.node("Add", [vector, product], name)
+
+    def attention(self, operands: Sequence[str], mask: str = "", **attributes: object) -> None:
+        given = {"q_num_heads": HEADS, "kv_num_heads": HEADS, **attributes}
+        self.node("Attention", [*operands, mask] if mask else operands, "y", **given)
+
+    def model(self, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        tensors = [
+            numpy_helper.from_array(array.astype(dtype) if array.dtype.kind == "f" else array, name)
+            for name, array in self.constants.items()
+        ]
+        typed = [
+            [helper.make_tensor_value_info(name, kind, shape) for name, shape in group.items()]
+            for group in (self.inputs, self.outputs)
+        ]
+        graph = helper.make_graph(self.nodes, "g", *typed, tensors)
+        return helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 23)])
+
+
+def plain(*, biases: Sequence[int | None] = (1, 1, 1), mask: list[object] | None = None, **attributes: object) -> Net:
+    net = Net()
+    operands = [net.projection(name, bias=bias) for name, bias in zip("qkv", biases, strict=True)]
+    if mask is not None:
+        net.inputs["m"] = mask  # type: ignore[assignment]
+    net.attention(operands, "" if mask is None else "m", **attributes)
+    return net
+
+
+def split_net() -> Net:
+    net = Net()
+    net.widths["all"] = 3 * WHOLE
+    whole = net.projection("all", bias=3)
+    net.node("Split", [whole], ["q", "k", "v"], axis=-1, num_outputs=3)
+    net.attention(["q", "k", "v"])
+    return net
+
+
+def apart_net() -> Net:
+    """Heads split off and moved by hand, as Attention of four axes wants them."""
+    net = Net()
+    net.constants["heads"], net.constants["merged"] = np.array([0, 0, HEADS, WIDTH]), np.array([0, 0, WHOLE])
+    operands = [
+        net.node("Transpose", [net.node("Reshape", [net.projection(n), "heads"], f"r{n}")], f"t{n}", perm=[0, 2, 1, 3])
+        for n in "qkv"
+    ]
+    turned = net.node("Transpose", [net.node("Attention", operands, "a")], "t", perm=[0, 2, 1, 3])
+    net.node("Reshape", [turned, "merged"], "y")
+    return net
+
+
+def wide_values() -> Net:
+    net = Net(values=HEADS * 3)
+    net.attention([net.projection(name) for name in "qkv"])
+    return net
+
+
+FUSED = {
+    "three projections": plain(),
+    "no biases at all": plain(biases=(None, None, None)),
+    "no bias for the keys": plain(biases=(1, None, 1)),
+    "biases with more axes": plain(biases=(3, 2, 1)),
+    "a scale": plain(scale=0.7),
+    "causal": plain(is_causal=1),
+    "a mask for each": plain(mask=["N", 1, "S", "S"]),
+    "a mask for each head": plain(mask=["N", HEADS, "S", "S"]),
+    "one mask for all": plain(mask=[1, 1, "S", "S"]),
+    "a mask for heads alone": plain(mask=[HEADS, "S", "S"]),
+    "a mask of two axes": plain(mask=["S", "S"]),
+    "causal with a mask": plain(mask=["N", 1, "S", "S"], is_causal=1),
+    "split after one product": split_net(),
+    "values of another width": wide_values(),
+    "heads apart": apart_net(),
+}
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_it_fuses(case: str) -> None:
+    source = FUSED[case].model()
+    model, _ = run_passes(source, FUSE, target="ort")
+    assert op_types(model)[-1] == "Attention"
+    assert {"Attention"} <= set(op_types(model)) <= {"Attention", "Unsqueeze"}
+    assert model.graph.node(-1).domain == "com.microsoft"
+    assert_same(source, model, exact=False)
+
+
+def test_rows_without_any_key_stay_as_the_scores_have_them() -> None:
+    """Scores that are all masked by a huge finite number are equal, so that the values are averaged."""
+    source = plain(mask=["N", 1, "S", "S"]).model()
+    model, _ = run_passes(source, FUSE, target="ort")
+    x = RNG.standard_normal((1, 3, HIDDEN)).astype(np.float32)
+    mask = np.full((1, 1, 3, 3), np.finfo(np.float32).min, np.float32)
+    constants = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+    values = x @ constants["wv"] + constants["bv"]
+    (got,) = outputs(io.to_proto(model), {"x": x, "m": mask})
+    np.testing.assert_allclose(got, np.broadcast_to(values.mean(1, keepdims=True), got.shape), rtol=1e-4)
+
+
+def test_the_portable_target_only_tells() -> None:
+    model, log = run_passes(plain().model(), FUSE)
+    assert op_types(model).count("MatMul") == 3
+    assert reasons(log) == ["needs the ort target's Attention"]
+
+
+def refused(name: str) -> tuple[Net, str]:
+    """A near miss and why it is left."""
+    match name:
+        case "grouped":
+            net = Net()
+            net.widths["k"] = net.widths["v"] = WIDTH
+            net.attention([net.projection(n) for n in "qkv"], kv_num_heads=1)
+            return net, "queries and keys have different numbers of heads"
+        case "softcap":
+            return plain(softcap=3.0), "has a softcap or another precision inside"
+        case "a mask without rows":
+            return plain(mask=["N", 1, 1, "S"]), "its mask is not known to have a row for every query"
+        case "a mask of unknown length":
+            return plain(mask=["N", 1, "S", "T"]), "its mask is not known to have a row for every query"
+        case "a mask of other batches":
+            return plain(mask=["M", 1, "S", "S"]), "its mask is not known to have a row for every query"
+        case "a weight read twice":
+            net = plain()
+            net.node("ReduceSum", ["wk"], "z", keepdims=0)
+            net.outputs["z"] = []
+            return net, "packing would store it twice"
+        case "a projection read twice":
+            net = plain()
+            net.node("Neg", ["k0"], "z")
+            net.outputs["z"] = ["N", "S", WHOLE]
+            return net, "a projection is read elsewhere"
+        case "a weight that is an input":
+            net = plain()
+            del net.constants["wv"]
+            net.inputs["wv"] = [HIDDEN, WHOLE]
+            return net, "is not a constant"
+        case _:
+            net = Net()
+            net.inputs["c"] = ["N", "S", HIDDEN]
+            net.attention([net.projection("q"), net.projection("k", source="c"), net.projection("v", source="c")])
+            return net, "projections of different states"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "grouped",
+        "softcap",
+        "a mask without rows",
+        "a mask of unknown length",
+        "a mask of other batches",
+        "a weight read twice",
+        "a projection read twice",
+        "a weight that is an input",
+        "cross attention",
+    ],
+)
+def test_near_misses_are_told(case: str) -> None:
+    net, reason = refused(case)
+    model, log = run_passes(net.model(), FUSE, target="ort")
+    assert not log.events
+    assert op_types(model).count("MatMul") == 3
+    assert [reason in found for found in reasons(log)] == [True], reasons(log)
+
+
+def test_a_past_is_told() -> None:
+    net = plain()
+    net.inputs["pk"] = net.inputs["pv"] = ["N", HEADS, "P", WIDTH]  # type: ignore[assignment]
+    net.nodes[-1].input.extend(["", "pk", "pv"])
+    model, log = run_passes(net.model(), FUSE, target="ort")
+    assert reasons(log) == ["keeps a past"]
+    assert op_types(model)[-1] == "Attention"
+
+
+def test_parts_of_a_split_in_another_order_are_left() -> None:
+    net = split_net()
+    net.nodes[-1].input[:] = ["k", "q", "v"]
+    model, log = run_passes(net.model(), FUSE, target="ort")
+    assert "Split" in op_types(model)
+    assert not log.events
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_other_precisions_have_no_kernel(kind: int) -> None:
+    _, log = run_passes(plain().model(kind), FUSE, target="ort")
+    assert not log.events
