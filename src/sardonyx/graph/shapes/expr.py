@@ -13,30 +13,24 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 
-class Atom:
-    """Something that is multiplied and added as a whole: a named dim, an unknown, a quotient, a maximum."""
+class Atom(str):
+    """Something that is multiplied and added as a whole: a named dim, an unknown, a quotient, a maximum.
 
-    __slots__ = ("args", "is_vague", "key", "kind", "signed")
+    It is the text that tells it from all others, so that ordering and comparing are the interpreter's own.
+    """
 
-    def __init__(self, kind: str, args: tuple[Size, ...], key: str, *, signed: bool) -> None:
-        """`key` tells it from all others; `signed` where it may be negative."""
-        self.kind: Final = kind
-        self.args: Final = args
-        self.key: Final = key
-        self.signed: Final = signed
-        self.is_vague: Final = kind == "unknown" or any(isinstance(arg, Expr) and arg.is_vague for arg in args)
+    __slots__ = ("args", "is_vague", "kind", "least")
+    args: tuple[Size, ...]
+    is_vague: bool
+    kind: str
+    least: int | None  # it is never below; None where it may be anything
 
-    def __eq__(self, other: object) -> bool:
-        """By key."""
-        return isinstance(other, Atom) and self.key == other.key
-
-    def __hash__(self) -> int:
-        """By key."""
-        return hash(self.key)
-
-    def __lt__(self, other: Atom) -> bool:
-        """By key, so that sums have one order."""
-        return self.key < other.key
+    def __new__(cls, key: str, kind: str, args: tuple[Size, ...] = (), least: int | None = 0) -> Atom:
+        """`kind` says what it is made of `args`."""
+        atom = super().__new__(cls, key)
+        atom.kind, atom.args, atom.least = kind, args, least
+        atom.is_vague = kind == "unknown" or any(isinstance(arg, Expr) and arg.is_vague for arg in args)
+        return atom
 
 
 Monomial = tuple[Atom, ...]
@@ -45,13 +39,16 @@ Monomial = tuple[Atom, ...]
 class Expr:
     """A polynomial that is no plain number; made by the functions below, which give an int where they can."""
 
-    __slots__ = ("_hash", "is_vague", "terms")
+    __slots__ = ("is_vague", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         """`terms` in their one order, without zeros."""
         self.terms: Final = terms
-        self._hash: Final = hash(terms)
-        self.is_vague: Final = any(atom.is_vague for atoms, _ in terms for atom in atoms)
+        is_vague = False
+        for atoms, _ in terms:
+            for atom in atoms:
+                is_vague = is_vague or atom.is_vague
+        self.is_vague: Final = is_vague
 
     def __eq__(self, other: object) -> bool:
         """Term by term."""
@@ -59,11 +56,11 @@ class Expr:
 
     def __hash__(self) -> int:
         """Of the terms."""
-        return self._hash
+        return hash(self.terms)
 
     def __repr__(self) -> str:
         """As a person would write it."""
-        return " + ".join("*".join([*([str(factor)] if factor != 1 or not atoms else []), *(a.key for a in atoms)])
+        return " + ".join("*".join([*([str(factor)] if factor != 1 or not atoms else []), *atoms])
                           for atoms, factor in self.terms)  # fmt: skip
 
 
@@ -72,23 +69,25 @@ Size = int | Expr
 
 def symbol(name: str) -> Expr:
     """A dim by its name."""
-    key = name if name.isidentifier() else repr(name)  # no name can pass for an expression
-    return _alone(Atom("name", (), key, signed=False))
+    return _alone(Atom(name if name.isidentifier() else repr(name), "name"))  # no name can pass for an expression
 
 
 def unknown(serial: int) -> Expr:
     """A dim of which nothing is known but that it is the same as itself."""
-    return _alone(Atom("unknown", (), f"?{serial}", signed=False))
+    return _alone(Atom(f"?{serial}", "unknown"))
 
 
 def declared(size: Size) -> int | str | None:
     """How a file says it: a number, a name, or nothing, since a formula is no name."""
     if isinstance(size, int):
         return size
-    ((atoms, factor), *more) = size.terms
-    if more or factor != 1 or len(atoms) != 1 or atoms[0].kind != "name":
+    atom = _only_atom(size)
+    if atom is None or atom.kind != "name":
         return None
-    return atoms[0].key if atoms[0].key.isidentifier() else cast("str", ast.literal_eval(atoms[0].key))
+    return str(atom) if atom.isidentifier() else cast("str", ast.literal_eval(atom))
+
+
+# Sums and products
 
 
 def total(sizes: Iterable[Size]) -> Size:
@@ -133,10 +132,17 @@ def multiply(one: Size, other: Size) -> Size:
 
 def product(sizes: Iterable[Size]) -> Size:
     """All of them multiplied."""
-    result: Size = 1
+    plain: int = 1
+    rest: Size = 1
     for size in sizes:
-        result = multiply(result, size)
-    return result
+        if isinstance(size, int):
+            plain *= size
+        else:
+            rest = multiply(rest, size)
+    return plain if isinstance(rest, int) else multiply(rest, plain)
+
+
+# Quotients
 
 
 def exact_quotient(one: Size, other: Size) -> Size | None:
@@ -145,22 +151,43 @@ def exact_quotient(one: Size, other: Size) -> Size | None:
         return one // other if other and one % other == 0 else None
     if one == other:
         return 1
-    terms = {(): one} if isinstance(one, int) else dict(one.terms)
-    divisor = (((), other),) if isinstance(other, int) else other.terms
-    if len(divisor) != 1:
+    left, divisor = dict(_terms(one)), dict(_terms(other))
+    if not divisor:
         return None
-    ((atoms, by),) = divisor
+    highest = max(divisor, key=_rank)
     result = dict[Monomial, int]()
-    for own, factor in terms.items():
-        left = list(own)
-        for atom in atoms:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if not by or factor % by:
+    for _ in range(2 * len(left)):  # long division, from the highest term down; what divides needs no more steps
+        if not left:
+            break
+        first = max(left, key=_rank)
+        atoms = _without(first, highest)
+        if atoms is None or left[first] % divisor[highest]:
             return None
-        result[tuple(left)] = factor // by
-    return _normal(result)
+        factor = left[first] // divisor[highest]
+        result[atoms] = result.get(atoms, 0) + factor
+        for own, by in divisor.items():
+            term = tuple(sorted((*own, *atoms)))
+            left[term] = left.get(term, 0) - factor * by
+            if not left[term]:
+                del left[term]
+    return None if left else _normal(result)
+
+
+def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Expr) else (((), size),) if size else ()
+
+
+def _rank(atoms: Monomial) -> tuple[int, Monomial]:
+    return len(atoms), atoms
+
+
+def _without(atoms: Monomial, gone: Monomial) -> Monomial | None:
+    left = list(atoms)
+    for atom in gone:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
 
 
 def floor_quotient(one: Size, other: Size) -> Size:
@@ -170,17 +197,46 @@ def floor_quotient(one: Size, other: Size) -> Size:
     exact = exact_quotient(one, other)
     if exact is not None:
         return exact
-    signed = not (at_least(one, 0) and at_least(other, 0))
-    return _alone(Atom("//", (one, other), f"({one!r})//({other!r})", signed=signed))
+    if isinstance(one, Expr) and isinstance(other, int) and other > 0:
+        whole, rest = _divided(one, other)
+        return add(whole, _quotient(rest, other)) if isinstance(rest, Expr) else add(whole, rest // other)
+    return _quotient(one, other)
+
+
+def _divided(one: Expr, by: int) -> tuple[Size, Size]:
+    """The part that `by` divides certainly, divided, and the rest."""
+    whole, rest = dict[Monomial, int](), dict[Monomial, int]()
+    for atoms, factor in one.terms:
+        times, left = divmod(factor, by) if not atoms or factor > 0 or factor % by == 0 else (0, factor)
+        whole[atoms], rest[atoms] = times, left
+    return _normal(whole), _normal(rest)
+
+
+def _quotient(one: Size, other: Size) -> Size:
+    if isinstance(one, Expr) and isinstance(other, int) and other > 0:
+        shared = math.gcd(other, *(factor for atoms, factor in one.terms if atoms))
+        if shared > 1:  # (2n + 1) // 4 is n // 2
+            one, other = _normal({atoms: factor // shared for atoms, factor in one.terms}), other // shared
+            return floor_quotient(one, other)
+        inner = _only_atom(one)
+        if inner is not None and inner.kind == "//" and isinstance(inner.args[1], int) and inner.args[1] > 0:
+            return floor_quotient(inner.args[0], inner.args[1] * other)
+    least = 0 if at_least(one, 0) and at_least(other, 0) else None
+    return _alone(Atom(f"({one!r})//({other!r})", "//", (one, other), least))
 
 
 def remainder(one: Size, other: Size) -> Size:
     """One % other, with the divisor's sign."""
     if exact_quotient(one, other) is not None:
         return 0
-    if isinstance(one, int) and isinstance(other, int) and other:
-        return one % other
-    return _alone(Atom("%", (one, other), f"({one!r})%({other!r})", signed=not at_least(other, 0)))
+    if isinstance(other, int) and other > 0:
+        one = one % other if isinstance(one, int) else _normal({atoms: factor % other for atoms, factor in one.terms})
+        if isinstance(one, int):
+            return one % other
+    return _alone(Atom(f"({one!r})%({other!r})", "%", (one, other), 0 if at_least(other, 0) else None))
+
+
+# Choices
 
 
 def larger(one: Size, other: Size) -> Size:
@@ -193,6 +249,24 @@ def smaller(one: Size, other: Size) -> Size:
     return _extreme("min", one, other)
 
 
+def _extreme(kind: str, one: Size, other: Size) -> Size:
+    if isinstance(one, int) and isinstance(other, int):
+        return max(one, other) if kind == "max" else min(one, other)
+    order = less(one, other)
+    if order is not None:
+        return other if order == (kind == "max") else one
+    if less(other, one) is False:  # one <= other
+        return other if kind == "max" else one
+    for size, partner in ((one, other), (other, one)):
+        atom = _only_atom(size)
+        if atom is not None and partner in atom.args and atom.kind in ("max", "min"):
+            return size if atom.kind == kind else partner
+    first, second = sorted((one, other), key=repr)
+    bounds = [lower for size in (one, other) if (lower := lower_bound(size)) is not None]
+    least = (max(bounds) if bounds else None) if kind == "max" else (min(bounds) if len(bounds) == 2 else None)
+    return _alone(Atom(f"{kind}({first!r}, {second!r})", kind, (first, second), least))
+
+
 def broadcast(one: Size, other: Size) -> Size:
     """What two dims of operands that are broadcast together become: the same, or the one that is not 1."""
     if one == other or other == 1:
@@ -202,31 +276,57 @@ def broadcast(one: Size, other: Size) -> Size:
     for dim, partner in ((one, other), (other, one)):
         if isinstance(dim, int) and dim > 1:  # else the model could not run
             return dim
-        if _is_capped(partner, dim):
+        if at_least(dim, 2) or _is_capped(partner, dim):
             return dim
+        atom = _only_atom(partner)
+        if atom is not None and atom.kind == "broadcast" and dim in atom.args:
+            return partner
     first, second = sorted((one, other), key=repr)
-    return _alone(Atom("broadcast", (first, second), f"broadcast({first!r}, {second!r})", signed=False))
+    return _alone(Atom(f"broadcast({first!r}, {second!r})", "broadcast", (first, second)))
 
 
 def _is_capped(size: Size, cap: Size) -> bool:
     """Whether it is min(n, cap) for some n > 0: beside `cap` it either is that or is 1, and 1 only where it is that."""
-    if isinstance(size, int) or len(size.terms) != 1 or size.terms[0][1] != 1 or len(size.terms[0][0]) != 1:
+    atom = _only_atom(size)
+    if atom is None or atom.kind != "min":
         return False
-    (atom,) = size.terms[0][0]
-    return atom.kind == "min" and cap in atom.args and any(isinstance(arg, int) and arg > 0 for arg in atom.args)
+    return cap in atom.args and any(isinstance(arg, int) and arg > 0 for arg in atom.args)
+
+
+# What is certain
+
+
+def lower_bound(size: Size) -> int | None:
+    """A number it is never below; None where there is none to be told."""
+    if isinstance(size, int):
+        return size
+    least = 0
+    for atoms, factor in size.terms:
+        bound = factor
+        for atom in atoms:
+            if atom.least is None or atom.least < 0 or factor < 0:
+                return None
+            bound *= atom.least
+        least += bound
+    return least
 
 
 def at_least(size: Size, bound: int) -> bool:
     """Whether it is certainly no less than the bound; dims may be zero."""
-    if isinstance(size, int):
-        return size >= bound
-    least = 0
+    least = lower_bound(size)
+    if least is not None and least >= bound:
+        return True
+    return isinstance(size, Expr) and any(at_least(simpler, bound) for simpler in _below(size))
+
+
+def _below(size: Expr) -> Iterable[Size]:
+    """Expressions that are no greater: one of its parts for a `min` that is taken away or a `max` that is added."""
     for atoms, factor in size.terms:
-        if not atoms:
-            least += factor
-        elif factor < 0 or any(atom.signed for atom in atoms):
-            return False
-    return least >= bound
+        if len(atoms) == 1 and atoms[0].kind == ("max" if factor > 0 else "min"):
+            rest = add(size, multiply(Expr(((atoms, 1),)), -factor))
+            for part in atoms[0].args:
+                yield add(rest, multiply(part, factor))
+            return  # one after the other
 
 
 def equal(one: Size, other: Size) -> bool | None:
@@ -263,21 +363,17 @@ _VALUES: Mapping[str, Callable[[int, int], int]] = {
 
 def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
     if not atom.args:
-        return sizes[atom.key]
+        return sizes[atom]
     one, other = (value_of(arg, sizes) for arg in atom.args)
     return _VALUES[atom.kind](one, other)
 
 
-def _extreme(kind: str, one: Size, other: Size) -> Size:
-    order = less(one, other)
-    if order is not None:
-        return other if order == (kind == "max") else one
-    if less(other, one) is False:  # one <= other
-        return other if kind == "max" else one
-    first, second = sorted((one, other), key=repr)
-    enough = any if kind == "max" else all
-    signed = not enough(at_least(size, 0) for size in (one, other))
-    return _alone(Atom(kind, (first, second), f"{kind}({first!r}, {second!r})", signed=signed))
+def _only_atom(size: Size) -> Atom | None:
+    """The atom that is all there is to it."""
+    if isinstance(size, int) or len(size.terms) != 1:
+        return None
+    ((atoms, factor),) = size.terms
+    return atoms[0] if factor == 1 and len(atoms) == 1 else None
 
 
 def _alone(atom: Atom) -> Expr:
