@@ -91,10 +91,10 @@ def _chain(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
     edge = [node]
     while edge:
         for maker in edge.pop().predecessors():
-            if maker in chain or maker.graph is not node.graph or is_constant(maker):
+            if maker in chain or maker.graph is not node.graph:
                 continue
             alone = all(user in chain for output in maker.outputs for user in output.consumers())
-            if alone and _is_certain(maker, graph):
+            if alone and (is_constant(maker) or _is_folded(maker, graph)):
                 chain[maker] = None
                 edge.append(maker)
     makers = {each: None for each in node.predecessors() if each.graph is node.graph and not is_constant(each)}

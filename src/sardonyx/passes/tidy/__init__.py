@@ -23,12 +23,10 @@ TIDY: tuple[Pass, ...] = (
     ResolveCastLike(),
 )
 SHARING: tuple[Pass, ...] = (
+    DropDeadNodes(),  # first: what nobody reads need not be shared
     ShareConstants(),
     ShareSizes(),
     ShareSubexpressions(),
     LiftConstants(),
 )
-SWEEPING: tuple[Pass, ...] = (
-    DropDeadNodes(),
-    DropUnusedInitializers(),
-)
+SWEEPING: tuple[Pass, ...] = (DropUnusedInitializers(),)
