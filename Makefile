@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 WORKERS ?= 2
 
-.PHONY: setup check test demo bench clean
+.PHONY: setup check test demo bench peers clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,11 @@ demo: setup
 
 bench: setup
 	$(BIN)/python benchmarks/compare.py
+
+# What Sardonyx is only compared with lies in a folder of its own too: benchmarks/peers.py alone looks into it.
+peers: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/peers \
+		onnxslim==0.1.98 onnxsim==0.8.1 colorama==0.4.6 coloredlogs==15.0.1 humanfriendly==10.0
 
 clean:
 	rm -rf demo build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results

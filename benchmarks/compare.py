@@ -9,7 +9,6 @@ a missed one makes the command fail.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,31 +17,12 @@ from pathlib import Path
 
 import measure
 import peers
+import shelf
+from claims import Claim
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CNN_NODES = {"resnet-50": 122, "efficientnet-b0": 239, "mobilenetv3-s": 122}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One bound and the figure it was held against."""
-
-    what: str
-    figure: float
-    bound: float
-    unit: str
-    beside: str = ""
-
-    @property
-    def met(self) -> bool:
-        """Whether the promise holds on this machine, now."""
-        return self.figure <= self.bound
-
-    def line(self) -> str:
-        """One row of the closing table."""
-        mark = "ok  " if self.met else "MISS"
-        return f"{mark} {self.what:<58} {self.figure:8.4g} ≤ {self.bound:g} {self.unit:<7} {self.beside}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -90,7 +70,7 @@ def sardonyx(source: Path) -> list[str]:
 
 def other(peer: str, source: Path) -> list[str]:
     """The same work by a peer, in a fresh interpreter."""
-    return [sys.executable, str(HERE / "peers.py"), peer, str(source), str(result(peer))]
+    return shelf.command(peer, source, result(peer))
 
 
 def result(tool: str) -> Path:
@@ -130,7 +110,7 @@ def cnn(bench: Bench) -> Iterator[Claim]:
         for exporter in ("torchscript", "dynamo"):
             source = bench.model(name, exporter)
             measure.run(sardonyx(source))
-            before, after = count(source), count(result("sardonyx"))
+            before, after = shelf.count(source), shelf.count(result("sardonyx"))
             beside = "; ".join(f"{peer} {_nodes_by(peer, source)}" for peer in ("onnxruntime", *peers.installed()))
             was = f"{before['nodes']} before; {beside}"
             yield Claim(f"{name} {exporter}: nodes", after["nodes"], bound, "nodes", was)
@@ -142,13 +122,7 @@ def _nodes_by(peer: str, source: Path) -> str:
         measure.run(other(peer, source))
     except measure.CommandFailed:
         return "failed"
-    return str(count(result(peer))["nodes"])
-
-
-def count(path: Path) -> dict[str, int]:
-    """Nodes of a file by kind, counted in another process to keep this one small."""
-    command = [sys.executable, str(HERE / "peers.py"), "count", str(path)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return str(shelf.count(result(peer))["nodes"])
 
 
 CAMPAIGNS: dict[str, Callable[[Bench], Iterator[Claim]]] = {

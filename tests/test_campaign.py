@@ -1,0 +1,292 @@
+"""The campaign measures what it says: intervals that cover, turns that are shuffled, results kept once, bounds held."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import campaign
+import feeds
+import intervals
+import latency
+import node_contest
+import peers
+import shelf
+import stage
+import time_contest
+from claims import Claim
+from sardonyx.graph import io
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, 3] x, int64[batch] i) => (float[batch, 3] y, float[batch, 2] z)
+<float[3] one = {1.0, 2.0, 3.0}, float[5, 2] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}>
+{ a = Add (x, one)  y = Identity (a)  z = Gather (table, i) }
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def changed(model: Path, name: str, old: str, new: str) -> Path:
+    path = model.with_name(name)
+    onnx.save(onnx.parser.parse_model(MODEL.replace(old, new)), path)
+    return path
+
+
+# Intervals
+
+
+def test_the_ratio_is_the_median_of_the_rounds_and_lies_in_its_interval() -> None:
+    ratio = intervals.paired([2.0, 4.0, 9.0], [2.0, 2.0, 3.0])
+    assert ratio.value == 2.0
+    assert ratio.low <= 2.0 <= ratio.high
+
+
+def test_equal_timings_have_no_doubt_and_no_difference() -> None:
+    ratio = intervals.paired([0.1, 0.3, 0.2], [0.1, 0.3, 0.2])
+    assert ratio == intervals.Ratio(1.0, 1.0, 1.0)
+    assert not ratio.slower
+    assert not ratio.faster
+
+
+def test_what_disturbs_whole_rounds_leaves_the_ratio_alone() -> None:
+    busy = [1.0, 7.0, 1.0, 30.0, 2.0]
+    ratio = intervals.paired([1.2 * load for load in busy], busy)
+    assert ratio.value == pytest.approx(1.2)
+    assert ratio.slower
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    draw = random.Random(3)
+    truths = 0
+    for _ in range(60):
+        theirs = [draw.lognormvariate(0, 0.2) for _ in range(25)]
+        ours = [1.1 * draw.lognormvariate(0, 0.2) for _ in range(25)]
+        found = intervals.paired(ours, theirs)
+        truths += found.low <= 1.1 <= found.high
+    assert truths >= 51  # 95 % would be 57; far fewer would be a wrong interval
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+def test_the_geometric_mean_lies_between_its_ends_and_turns_with_its_ratios(ratios: list[float]) -> None:
+    mean = intervals.geometric_mean(ratios)
+    assert min(ratios) * 0.999 <= mean <= max(ratios) * 1.001
+    assert mean * intervals.geometric_mean(1 / each for each in ratios) == pytest.approx(1)
+
+
+# Latency
+
+
+def test_every_contender_runs_once_a_round_in_changing_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "SLOT", 0.0)
+    ran: list[str] = []
+    times = latency.race({name: lambda name=name: ran.append(name) for name in "abc"}, rounds=12, seconds=60)
+    assert {name: len(runs) for name, runs in times.items()} == dict.fromkeys("abc", 12)
+    warm = 3 * (latency.WARM + 1)
+    rounds = [tuple(ran[start : start + 3]) for start in range(warm, len(ran), 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len(set(rounds)) > 1
+
+
+def test_a_slow_contender_is_seen_to_be_slow_by_both_clocks() -> None:
+    def work(amount: int) -> Callable[[], object]:
+        return lambda: sum(i * i for i in range(amount))
+
+    for clock in latency.CLOCKS:
+        times = latency.race({"one": work(5_000), "four": work(20_000)}, rounds=9, seconds=5, clock=clock)
+        row = latency.summary(times)["four"]
+        assert 2 < row["ratio"] < 8
+        assert row["low"] > 1
+
+
+def test_sleeping_costs_no_cpu() -> None:
+    times = latency.race({"asleep": lambda: time.sleep(0.02)}, rounds=2, seconds=5, clock="cpu")
+    assert max(times["asleep"]) < 0.01
+
+
+def test_a_race_ends_when_its_time_is_over_but_not_before_it_says_anything() -> None:
+    times = latency.race({"a": lambda: time.sleep(0.01)}, rounds=1000, seconds=0.0)
+    assert len(times["a"]) == latency.FEWEST
+
+
+def test_files_are_raced_from_the_command_line(model: Path) -> None:
+    words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--rounds", "7", "--json"]
+    times = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+    assert {name: len(runs) for name, runs in times.items()} == {"one": 7, "two": 7}
+
+
+def test_the_cpu_clock_is_refused_for_several_threads(model: Path) -> None:
+    with pytest.raises(SystemExit):
+        latency.main([f"a={model}", "--threads", "2", "--clock", "cpu"])
+
+
+# Feeds
+
+
+def test_open_dims_get_the_sizes_asked_for_and_indices_stay_in_their_table(model: Path) -> None:
+    small, large = feeds.several(str(model), ({"batch": 2}, {"batch": 50}))
+    assert small["x"].shape == (2, 3)
+    assert large["x"].shape == (50, 3)
+    assert 0 <= large["i"].min() <= large["i"].max() < 5
+
+
+def test_without_open_dims_one_size_is_all_there_is(model: Path) -> None:
+    fixed = changed(model, "fixed.onnx", "batch", "4")
+    assert len(list(feeds.several(str(fixed), ({"batch": 2}, {"batch": 50})))) == 1
+    assert feeds.open_dims(io.load(model)) == {"batch"}
+
+
+def test_distance_is_relative_and_nan_is_infinitely_wrong() -> None:
+    assert feeds.distance(np.array([10.0, -100.0]), np.array([11.0, -100.0])) == pytest.approx(0.01)
+    assert feeds.distance(np.array([1.0, np.nan]), np.array([1.0, np.nan])) == 0
+    assert feeds.distance(np.array([1.0, 2.0]), np.array([1.0, np.nan])) == float("inf")
+    assert feeds.distance(np.array([1.0, np.nan]), np.array([1.0, 2.0])) == float("inf")
+    assert feeds.distance(np.zeros((2, 1)), np.zeros(2)) == float("inf")
+
+
+# Shelf
+
+
+def test_a_peers_result_is_made_once_for_one_content(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = shelf.Shelf(tmp_path / "shelf")
+    first = kept.result("onnxruntime", model)
+    assert (first.nodes, first.valid, first.why) == (2, True, "")
+    assert list((tmp_path / "shelf").rglob("*.onnx")) == []
+    monkeypatch.setattr(shelf, "command", lambda *_: ["false"])
+    assert shelf.Shelf(tmp_path / "shelf").result("onnxruntime", model) == first
+    other = changed(model, "m.onnx", "1.0, 2.0", "1.5, 2.0")
+    assert shelf.Shelf(tmp_path / "shelf").result("onnxruntime", other).nodes is None
+
+
+def test_a_wrong_and_an_unloadable_result_are_told(model: Path, tmp_path: Path) -> None:
+    kept = shelf.Shelf(tmp_path / "shelf")
+    assert kept.check(model, model) == (True, "")
+    wrong, why = kept.check(model, changed(model, "wrong.onnx", "3.0}", "3.2}"))
+    assert not wrong
+    assert "differ" in why
+    broken, why = kept.check(model, changed(model, "broken.onnx", "Identity (a)", "com.none.Thing (a)"))
+    assert not broken
+    assert "cannot load" in why
+
+
+def test_a_kept_file_goes_when_it_is_dropped(model: Path, tmp_path: Path) -> None:
+    kept = shelf.Shelf(tmp_path / "shelf")
+    path = kept.file("onnxruntime", model)
+    assert path is not None
+    assert path.exists()
+    kept.drop("onnxruntime", model)
+    assert not path.exists()
+
+
+# Contests
+
+
+def _result(peer: str, nodes: int | None, valid: bool = True) -> shelf.Result:
+    return shelf.Result(peer, nodes, 0, 0, 1.0, 1.0, valid, "")
+
+
+def test_a_wrong_peer_is_no_peer() -> None:
+    rivals = {peer: _result(peer, 50) for peer in (*peers.PORTABLE, *peers.RUNTIME)}
+    rivals |= {"onnxslim": _result("onnxslim", 10, valid=False), "onnxsim": _result("onnxsim", 40)}
+    best = node_contest.best(rivals, "portable")
+    assert best is not None
+    assert (best.peer, best.nodes) == ("onnxsim", 40)
+
+
+def test_every_promised_model_is_in_the_campaign() -> None:
+    for promised in node_contest.MOST.values():
+        assert set(promised) <= set(stage.CASES)
+
+
+class Rivals(shelf.Shelf):
+    """Peers that leave a hundred nodes each."""
+
+    def result(self, peer: str, source: Path) -> shelf.Result:
+        return _result(peer, 100)
+
+
+def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, tmp_path: Path) -> None:
+    model.rename(tmp_path / "tiny.dynamo.onnx")
+    place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
+    section = node_contest.nodes(place)
+    assert section.rows == [["tiny dynamo", "3", *["100"] * 6, "2", "2"]]
+    assert [claim.what for claim in section.claims if not claim.met] == []
+    mean = next(claim for claim in section.claims if "geometric" in claim.what)
+    assert mean.figure == pytest.approx(0.02)
+
+
+def test_the_proof_says_how_many_sizes_every_dim_had(model: Path, tmp_path: Path) -> None:
+    model.rename(tmp_path / "tiny.dynamo.onnx")
+    place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
+    section = node_contest.proof(place)
+    assert [row[-1] for row in section.rows] == ["proven", "proven"]
+    assert int(section.rows[0][4].removeprefix("batch ")) >= 2
+    assert all(claim.met for claim in section.claims)
+
+
+def test_a_proof_that_fails_is_a_promise_missed() -> None:
+    section = stage.Section("", "", [])
+    case = stage.Case("a", "dynamo", Path("a"))
+    node_contest._add_proof(section, case, "ort", {}, "error: it broke")
+    assert not section.claims[0].met
+    assert section.rows[0][-1] == "FAILED: error: it broke"
+
+
+def test_time_is_ours_over_the_rivals(model: Path, tmp_path: Path) -> None:
+    model.rename(tmp_path / "tiny.dynamo.onnx")
+    place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"], repeats=1)
+    section = time_contest.time(place)
+    runs = section.data[0]
+    assert section.claims[0].figure == pytest.approx(runs["sardonyx"][0][0] / runs["onnxruntime"][0][0])
+    assert section.claims[1].figure == runs["sardonyx"][0][2]
+
+
+# What is kept
+
+
+def _section(*claims: Claim) -> dict[str, object]:
+    section = stage.Section("Nodes", "counted", ["model", "a|b"], [["m", "x|y"]], list(claims), [])
+    return campaign.measured(section)
+
+
+def test_what_was_measured_is_kept_beside_what_was_before(tmp_path: Path) -> None:
+    data, page = tmp_path / "p.json", tmp_path / "p.md"
+    campaign.keep({"nodes": _section(Claim("good", 1, 2, "×"), Claim("bad", 3, 2, "×", "why"))}, data, page)
+    campaign.keep({"time": dict(_section(), title="Time")}, data, page)
+    assert set(json.loads(data.read_text())) == {"nodes", "time"}
+    text = page.read_text()
+    assert "Promises kept: 1 of 2." in text
+    assert "- missed: bad: 3, promised 2 (why)" in text
+    assert "| m | x/y |" in text
+    assert text.index("## Nodes") < text.index("## Time")
+
+
+def test_an_unknown_contest_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        campaign.arguments(["nodse"])
+    assert "unknown contest nodse" in capsys.readouterr().err
+
+
+def test_a_claim_survives_being_written() -> None:
+    claim = Claim("x", 1.5, 1.0, "×")
+    assert Claim(**dataclasses.asdict(claim)) == claim
+    assert not _section(claim)["claims"][0]["met"]
