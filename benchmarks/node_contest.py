@@ -130,7 +130,8 @@ def proof(stage: Stage) -> Section:
 
 
 def _add_proof(section: Section, case: Case, target: str, run: dict[str, Any], said: str) -> None:
-    verdict = run.get("verdict") or {"passed": False, "trials": [], "failures": [(said.strip().splitlines() or ["it said nothing"])[0][:200]]}
+    first = (said.strip().splitlines() or ["it said nothing"])[0][:200]
+    verdict = run.get("verdict") or {"passed": False, "trials": [], "failures": [first]}
     sizes: dict[str, set[int]] = {}
     for trial in verdict["trials"]:
         for dim, size in trial["dims"].items():
