@@ -1,0 +1,104 @@
+"""LayerNormalization(x, a, b) * c => LayerNormalization(x, a * c, b * c), and likewise + c; also RMSNormalization.
+
+For c with one number for each normalised element, where the products and sums can be made beforehand: of constants,
+or where the scale is one and the bias absent. Refuses where they cannot, and where statistics of the normalisation are
+read as well. Helps because some exporters scale by ones and leave the true scale to a multiplication: the whole takes
+two thirds of the time then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.arithmetic import partner, reader, spread
+from sardonyx.passes.shared.matching import operand
+from sardonyx.passes.shared.means import sizes
+from sardonyx.passes.shared.norm_operands import Weight, fitting, weight
+from sardonyx.record import Accuracy
+
+
+class FuseNormAffine(NodePass):
+    """Scale or bias after a normalisation."""
+
+    name = "fuse-norm-affine"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("LayerNormalization", "RMSNormalization")
+    opset = 17
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3] x) => (float[N, 3] y) <
+                float[3] ones = {1, 1, 1}, float[1, 3] gamma = {1, 2, -3}, float[3] beta = {4, 5, 6}, float half = {0.5}
+            > { a = LayerNormalization(x, ones)  b = Mul(gamma, a)  c = Add(b, beta)  y = Mul(c, half) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3] x) => (float[N, 3] y) <float[3] gamma = {0.5, 1, -1.5}, float[3] beta = {2, 2.5, 3}> {
+                y = LayerNormalization(x, gamma, beta)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 3] x, float[3] gamma) => (float[N, 3] y) <float[3] scale = {1, 2, 3}> {
+                a = LayerNormalization(x, scale)  y = Mul(a, gamma)
+            }
+        """,
+        refusal="not both constant",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A normalisation whose result is only multiplied or added to, by something with its scale's shape."""
+        value, source = node.outputs[0], node.inputs[0]
+        user = reader(value, graph, "Mul", *(("Add",) if node.op_type == "LayerNormalization" else ()))
+        other = None if user is None else partner(user, value)
+        if user is None or other is None or other is value or source is None:
+            return None
+        rank, axis = graph.rank(source), node.attributes.get_int("axis", -1)
+        extent = None if rank is None else sizes(source, -axis if axis < 0 else rank - axis, graph)
+        fits = None if extent is None else fitting(other, extent, rank, graph)
+        if extent is None or fits is None:
+            return None
+        if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+            return Refused("statistics of the normalisation are read", (node, user))
+        weights = _merged(user.op_type, operand(node, 1), operand(node, 2), fits, extent, graph)
+        if weights is None:
+            return Refused("what would be merged is not both constant", (node, user))
+        return Match((node, user), {"weights": weights})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The normalisation with both."""
+        node, (scale, bias) = match.nodes[0], match.found["weights"]
+        inputs = (node.inputs[0], weight(scale, op, "scale"), weight(bias, op, "bias"))
+        return op.node(node.op_type, inputs, dict(node.attributes))[0]
+
+
+def _merged(
+    op_type: str, scale: ir.Value | None, bias: ir.Value | None, other: Weight, extent: Sequence[int], graph: Facts
+) -> tuple[Weight | None, Weight | None] | None:
+    """Scale and bias after `other` was multiplied with or added to them."""
+    number = _numbers(other, extent, graph)
+    if op_type == "Add":
+        if bias is None:
+            return scale, other
+        total = _numbers(bias, extent, graph)
+        return None if total is None or number is None else (scale, ir.tensor(total + number))
+    factor = None if scale is None else _numbers(scale, extent, graph)
+    if bias is None and factor is not None and (factor == 1).all():
+        return other, None
+    shift = None if bias is None else _numbers(bias, extent, graph)
+    if factor is None or number is None or (bias is not None and shift is None):
+        return None
+    return ir.tensor(factor * number), None if shift is None else ir.tensor(shift * number)
+
+
+def _numbers(found: Weight, extent: Sequence[int], graph: Facts) -> np.ndarray | None:
+    """A constant weight in full."""
+    tensor = graph.tensor(found) if isinstance(found, ir.Value) else found
+    return None if tensor is None else spread(tensor, extent)
