@@ -19,11 +19,11 @@ from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbeddin
 from sardonyx.passes.folding.fold_constants import FoldConstants
 from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
-from sardonyx.runtime import Session, evaluate
-from tests.passes.util import assert_same, draw, op_types, reasons, run_passes
+from sardonyx.runtime import evaluate
+from tests.passes.uneven import assert_same_on_uneven_sizes
+from tests.passes.util import assert_same, op_types, reasons, run_passes
 
 PASSES = (HalveDoubledAngles(), FuseRotaryEmbedding(), DelayRotaryScale(), HoistRotaryEmbedding(), DropDeadNodes())
-SIZES = ({"B": 3, "S": 5}, {"B": 1, "S": 4}, {"B": 2, "S": 1})  # never equal: exchanged axes must not go unseen
 
 
 @dataclass
@@ -153,10 +153,7 @@ class Spelling:
 def fused(text: str, *, rtol: float = 2e-6) -> tuple[ir.Model, Log]:
     """The text after the passes, compared with itself on sizes that tell axes apart."""
     model, log = run_passes(text, PASSES)
-    for seed, dims in enumerate(SIZES):
-        feeds = draw(onnx.parser.parse_model(text), seed, dims)
-        Session(ir.to_proto(model), threads=1).run(feeds)  # the reference evaluator broadcasts where kernels refuse
-        assert_same(text, model, exact=False, rtol=rtol, feeds=feeds)
+    assert_same_on_uneven_sizes(text, model, exact=False, rtol=rtol)
     return model, log
 
 
@@ -176,7 +173,7 @@ spellings = st.builds(
 
 
 @given(spellings)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_spelling_becomes_one_operator(spelling: Spelling) -> None:
     model, log = fused(spelling.text())
     ops = op_types(model)

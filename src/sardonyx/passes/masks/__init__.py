@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.passes.base import Pass
 from sardonyx.passes.masks.broadcast_implicitly import BroadcastImplicitly
+from sardonyx.passes.masks.compute_branches import ComputeBranches
 from sardonyx.passes.masks.drop_true_conditions import DropTrueConditions
 from sardonyx.passes.masks.expand_late import ExpandLate
 from sardonyx.passes.masks.gather_everything import GatherEverything
@@ -16,5 +17,6 @@ MASKS: tuple[Pass, ...] = (
     DropTrueConditions(),
     BroadcastImplicitly(),
     ExpandLate(),
+    ComputeBranches(),
     ReadOneSize(),
 )

@@ -1,0 +1,73 @@
+"""Indices that certainly count all rows are told from those that only might."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.passes.masks.gather_everything import GatherEverything
+from tests.passes.uneven import assert_same_on_uneven_sizes
+from tests.passes.util import graph_text, op_types, reasons, run_passes
+
+CONSTANTS = """
+    <int64[3] behind = {1, 2, 3}, int64[1] flat = {-1}, int64 zero = {0}, int64 one = {1}, int64 two = {2},
+     int64[1] second = {1}, int64[3] front = {0, 1, 2}, int64[2] edges = {0, 2}>
+"""
+
+
+def text(body: str, result: str = "B, 1, 1, S") -> str:
+    """A mask [B, S] read by row and column; `b` and `n` are its sizes, `f` its elements in a row."""
+    sizes = "a = Not(x)  f = Reshape(a, flat)  s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)"
+    return graph_text(f"agraph (bool[B, S] x) => (bool[{result}] y) {CONSTANTS} {{ {sizes} {body} }}")
+
+
+ROWS = "r = Range(zero, b, one)  c = Range(zero, n, one)  rr = Unsqueeze(r, behind)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{ROWS}  o = Mul(rr, n)  i = Add(o, c)  y = Gather(f, i)",
+        f"{ROWS}  o = Mul(n, rr)  i = Add(c, o)  y = Gather(f, i)",
+        f"{ROWS}  m = Gather(s, second)  cc = Unsqueeze(c, front)  o = Mul(rr, m)  i = Add(cc, o)  y = Gather(f, i)",
+        f"{ROWS}  o = Mul(rr, n)  i = Add(o, c)  k = Cast <to = 6> (i)  y = Gather(f, k)",
+    ],
+)
+def test_all_rows_however_counted(body: str) -> None:
+    model, _ = run_passes(text(body), [GatherEverything()])
+    assert op_types(model).count("Gather") <= 3  # those left read sizes
+    assert "Unsqueeze" in op_types(model)
+    assert not any(node.op_type == "Gather" and node.outputs[0].name == "y" for node in model.graph)
+    assert_same_on_uneven_sizes(text(body), model)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{ROWS}  o = Mul(rr, b)  i = Add(o, c)  k = Mod(i, n)  y = Gather(f, k)",  # steps of another size
+        f"{ROWS}  i = Add(rr, c)  k = Mod(i, n)  y = Gather(f, k)",
+        f"{ROWS}  o = Mul(rr, n)  p = Add(o, c)  q = Mul(b, n)  i = Sub(p, q)  y = Gather(f, i)",  # from the end
+        f"{ROWS}  o = Mul(rr, n)  p = Sub(o, c)  i = Abs(p)  y = Gather(f, i)",  # backwards
+    ],
+)
+def test_other_indices_are_left_alone(body: str) -> None:
+    model, log = run_passes(text(body), [GatherEverything()])
+    assert not log.events
+    assert_same_on_uneven_sizes(text(body), model)
+
+
+def test_a_dim_that_may_be_repeated_is_not_counted() -> None:
+    """Two unrelated sizes added: where one of them is 1, the sum does not rise along it as it seems to."""
+    body = """
+        agraph (float[N] x, float[B] p, float[S] q) => (float[K] y) <int64 zero = {0}, int64 one = {1}> {
+            b = Size(p)  n = Size(q)  r = Range(zero, b, one)  c = Range(zero, n, one)  i = Add(r, c)
+            a = Tanh(x)  y = Gather(a, i)
+        }"""
+    _, log = run_passes(graph_text(body), [GatherEverything()])
+    assert not log.events
+
+
+def test_fewer_rows_than_there_are_is_refused() -> None:
+    body = "c = Range(zero, n, one)  y = Gather(f, c)"
+    _, log = run_passes(text(body, "S"), [GatherEverything()])
+    assert not log.events
+    assert any("all rows" in reason for reason in reasons(log))

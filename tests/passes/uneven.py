@@ -1,0 +1,19 @@
+"""Sizes that tell axes apart: rewrites that mix up two symbolic dims must not go unseen since both were drawn alike."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.runtime import Session
+from tests.passes.util import assert_same, draw
+
+SIZES = ({"B": 3, "S": 5, "N": 2}, {"B": 1, "S": 4, "N": 3}, {"B": 2, "S": 1, "N": 4}, {"B": 4, "S": 3, "N": 1})
+
+
+def assert_same_on_uneven_sizes(text: str, model: ir.Model, *, exact: bool = True, rtol: float = 1e-5) -> None:
+    """Both compute the same on batches B, lengths S and counts N that differ, in the runtime itself."""
+    for seed, dims in enumerate(SIZES):
+        feeds = draw(onnx.parser.parse_model(text), seed, dims)
+        Session(ir.to_proto(model), threads=1).run(feeds)  # the reference evaluator broadcasts where kernels refuse
+        assert_same(text, model, exact=exact, rtol=rtol, feeds=feeds)
