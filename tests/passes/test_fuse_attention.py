@@ -135,6 +135,20 @@ def test_a_mask_chosen_from_constants_needs_no_bound(fill: str) -> None:
     assert_same(proto, after, exact=False, rtol=1e-4 if fill == "-1.0e9" else 1e-5, feeds=feeds)
 
 
+def test_a_view_of_a_mask_chosen_from_constants_needs_no_bound() -> None:
+    body = f"""{KT}  w = Where(c, zero, low)  u = Unsqueeze(w, one)  m = Expand(u, rows)
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
+    given = "float zero = {0}, float low = {1}, int64[1] one = {1}, int64[4] rows = {1, 1, 5, 1}"
+    proto = parse(attention(body, mask="bool[2, 1, 3] c", constants=given))
+    lowest = float(np.finfo(np.float32).min)
+    proto.graph.initializer[1].CopyFrom(helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [lowest]))
+    after, _ = run_passes(proto, [FuseAttention()])
+    assert op_types(after) == ["Where", "Unsqueeze", "Expand", "Attention"]
+    feeds = draw(proto, 3, DIMS[0])
+    feeds["c"][0] = False
+    assert_same(proto, after, exact=False, feeds=feeds)
+
+
 def test_constant_biases_that_are_picked_need_no_bound() -> None:
     body = f"""{KT}  g = Gather <axis = 0> (table, i)  m = Transpose <perm = [2, 0, 1]> (g)
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""

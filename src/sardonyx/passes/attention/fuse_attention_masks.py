@@ -7,6 +7,7 @@ exporters like, is replaced by the next larger ones (`LEAST`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,8 @@ class Term:
     mask: Mask
     steps: Steps
     may_be_lowest: bool = False
-    chosen: tuple[ir.Node, float, float] | None = None  # the Where that makes it, and what it chooses from
+    chosen: tuple[float, float] | None = None  # what a Where makes it of
+    makers: tuple[ir.Node, ...] = ()  # that Where, and the views that follow
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,7 @@ class Masks:
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """Whose work is taken over."""
-        return tuple(term.chosen[0] for term in self.terms if term.chosen is not None and term.may_be_lowest)
+        return tuple(node for term in self.terms for node in term.makers)
 
     def write(self, queries: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value | None:
         """The mask; None where there is none."""
@@ -59,7 +61,7 @@ class Masks:
         total = values[0]
         for value in values[1:]:
             total = op.Add(total, value)
-        if any(term.may_be_lowest and term.chosen is None for term in self.terms):
+        if any(term.may_be_lowest for term in self.terms):
             total = self._bounded(total, op, dtype)
         return total if self.whole_rows else self._spread(total, queries, op)
 
@@ -74,13 +76,10 @@ class Masks:
     def _term(self, term: Term, op: Builder, dtype: ir.DataType) -> ir.Value:
         """One mask as something to add, or as the condition itself where nothing else masks."""
         mask = term.mask
-        if mask.keeps is None and (term.chosen is None or not term.may_be_lowest):
-            return term.steps.write(mask.value, op, dtype)
         if term.chosen is not None:
-            node, first, second = term.chosen
-            condition = node.inputs[0]
-            assert condition is not None
-            return term.steps.write(_choice(condition, first, second, op, dtype), op, dtype)
+            return term.steps.write(_remade(term.makers, term.chosen, op, dtype), op, dtype)
+        if mask.keeps is None:
+            return term.steps.write(mask.value, op, dtype)
         condition = term.steps.write(mask.value, op, ir.DataType.BOOL)
         if len(self.terms) == 1 and mask.fill == -np.inf:
             return condition if mask.keeps else op.Not(condition)
@@ -93,6 +92,17 @@ class Masks:
             return op.Max(total, least)
         lowest = op.constant(np.array(_lowest(dtype), dtype.numpy()), "lowest")
         return op.Where(op.Equal(total, lowest), least, total)
+
+
+def _remade(makers: Sequence[ir.Node], chosen: tuple[float, float], op: Builder, dtype: ir.DataType) -> ir.Value:
+    """What a Where and views of it made, without the lowest number."""
+    choice, *views = makers
+    condition = choice.inputs[0]
+    assert condition is not None
+    value = _choice(condition, *chosen, op, dtype)
+    for view in views:
+        value = op.like(view, (value, *view.inputs[1:]))
+    return value
 
 
 def _choice(condition: ir.Value, first: float, second: float, op: Builder, dtype: ir.DataType) -> ir.Value:
@@ -127,10 +137,16 @@ def _read_term(mask: Mask, wanted: Axes, graph: Facts) -> Term:
     if mask.keeps is not None:
         return Term(mask, steps)
     dtype, made = graph.dtype(mask.value), mask.value.producer()
+    makers: list[ir.Node] = []
+    while made is not None and not made.domain and made.op_type in _MOVES and made.inputs[0] is not None:
+        makers.insert(0, made)
+        made = made.inputs[0].producer()
     if dtype is not None and made is not None and made.op_type == "Where" and not made.domain:
         first, second = (graph.scalar(value) for value in made.inputs[1:3])
         if first is not None and second is not None:
-            return Term(mask, steps, _lowest(dtype) in (first, second), (made, float(first), float(second)))
+            if _lowest(dtype) not in (first, second):
+                return Term(mask, steps)
+            return Term(mask, steps, chosen=(float(first), float(second)), makers=(made, *makers))
     return Term(mask, steps, may_be_lowest=not _is_bounded(mask.value, graph))
 
 
