@@ -73,7 +73,7 @@ def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[Step, ...] | N
     before = len(region.nodes), sum(node.op_type not in VIEWS for node in region.nodes)
     if before[1] == 0:
         return None  # views alone are merged elsewhere, for any dims
-    if before[0] == 1 and root.op_type == "Transpose" and not _moves_only_ones(root, graph):
+    if before[0] == 1 and not _may_be_a_view(root, graph):
         return None
     what = movement(region, root.outputs[0], graph)
     if what is None:
@@ -83,8 +83,10 @@ def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[Step, ...] | N
     return best if best is not None and (len(best), copies(best)) < before else None
 
 
-def _moves_only_ones(node: ir.Node, graph: Facts) -> bool:
-    """Whether a Transpose leaves the dims that are not 1 in their order."""
+def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
+    """Whether a node by itself may leave all elements in their order; what surely does not is told at a glance."""
+    if node.op_type != "Transpose":
+        return node.op_type in ("Gather", "GatherND") and graph.tensor(node.inputs[1]) is not None
     shape, perm = graph.shape(node.inputs[0]) or (), node.attributes.get_ints("perm")
     real = [axis for axis in perm or range(len(shape))[::-1] if axis < len(shape) and shape[axis] != 1]
     return real == sorted(real)

@@ -1,0 +1,84 @@
+"""Slice(Slice(x, a, b), c, d) => Slice(x, a + c, min(b, a + d)).
+
+For constant ranges: along different axes they stand side by side, along the same one the second counts within the
+first, which asks for a fixed size. Refuses backward steps along the same axis, computed ranges, and where the value in
+between is read elsewhere. Helps because each Slice copies what it keeps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.matching import maker
+from sardonyx.passes.shared.splitting import Ranges, ranges
+from sardonyx.record import Accuracy
+
+
+class MergeSlices(NodePass):
+    """Two Slices in a row are one."""
+
+    name = "merge-slices"
+    accuracy = Accuracy.EXACT
+    roots = ("Slice",)
+    opset = 10  # before, ranges were attributes
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 8] x) => (float[M, 2] y) <
+                int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
+            > { a = Slice(x, one, end, zero)  b = Slice(a, two, end, one, two)  y = Slice(b, one, end, one) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 8] x) => (float[M, 2] y) <
+                int64[2] starts = {1, 4}, int64[2] ends = {9223372036854775807, 8}, int64[2] axes = {0, 1},
+                int64[2] steps = {1, 2}
+            > { y = Slice(x, starts, ends, axes, steps) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 8] x) => (float[M, 8] y) <
+                int64[1] one = {1}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
+            > { a = Slice(x, one, end, zero)  y = Slice(a, one, end, zero) }
+        """,
+        refusal="no fixed size",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Slice of a Slice."""
+        inner = maker(node, 0, ("Slice",))
+        if inner is None:
+            return None
+        nodes = (inner, node)
+        first, second = ranges(inner, graph), ranges(node, graph)
+        shape = graph.shape(inner.inputs[0])
+        if first is None or second is None or shape is None:
+            return Refused("a range is computed", nodes)
+        if graph.sole_user(inner.outputs[0]) is not node:
+            return Refused("the value in between is read elsewhere", nodes)
+        joint = dict(first)
+        for axis, (start, end, step) in second.items():
+            size, before = shape[axis], first.get(axis)
+            if before is None:
+                joint[axis] = (start, end, step)
+                continue
+            if not isinstance(size, int) or before[2] < 0 or step < 0:
+                return Refused("they follow each other along an axis of no fixed size, or backwards", nodes)
+            left = range(*slice(*before).indices(size))[slice(start, end, step)]
+            joint[axis] = (left.start, max(left.stop, left.start), left.step)
+        return Match(nodes, {"ranges": dict(sorted(joint.items()))})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One Slice."""
+        joint: Ranges = match.found["ranges"]
+        starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
+        constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]
+        constants.append(op.constant(np.array(list(joint), np.int64), "axes"))
+        if (steps != 1).any():
+            constants.append(op.constant(steps, "steps"))
+        return op.Slice(match.nodes[0].inputs[0], *constants)
