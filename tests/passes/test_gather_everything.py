@@ -44,7 +44,8 @@ def test_all_rows_however_counted(body: str) -> None:
     "body",
     [
         f"{ROWS}  o = Mul(rr, b)  i = Add(o, c)  k = Mod(i, n)  y = Gather(f, k)",  # steps of another size
-        f"{ROWS}  i = Add(rr, c)  k = Mod(i, n)  y = Gather(f, k)",
+        f"{ROWS}  i = Add(rr, c)  y = Gather(f, i)",  # rows one apart
+        f"{ROWS}  o = Mul(rr, n)  t = Add(c, c)  k = Add(o, t)  i = Mod(k, n)  y = Gather(f, i)",
         f"{ROWS}  o = Mul(rr, n)  p = Add(o, c)  q = Mul(b, n)  i = Sub(p, q)  y = Gather(f, i)",  # from the end
         f"{ROWS}  o = Mul(rr, n)  p = Sub(o, c)  i = Abs(p)  y = Gather(f, i)",  # backwards
     ],
@@ -56,14 +57,19 @@ def test_other_indices_are_left_alone(body: str) -> None:
 
 
 def test_a_dim_that_may_be_repeated_is_not_counted() -> None:
-    """Two unrelated sizes added: where one of them is 1, the sum does not rise along it as it seems to."""
+    """A range beside zeros of an unrelated size: where it has one element only, all indices are that one."""
     body = """
-        agraph (float[N] x, float[B] p, float[S] q) => (float[K] y) <int64 zero = {0}, int64 one = {1}> {
-            b = Size(p)  n = Size(q)  r = Range(zero, b, one)  c = Range(zero, n, one)  i = Add(r, c)
-            a = Tanh(x)  y = Gather(a, i)
+        agraph (float[B] p, float[S] q) => (float[K] y) <int64 zero = {0}, int64 one = {1}> {
+            s = Shape(p)  b = Squeeze(s)  t = Shape(q)  n = Squeeze(t)
+            r = Range(zero, b, one)  c = Range(zero, n, one)  nothing = Mul(c, zero)  i = Add(r, nothing)
+            a = Add(p, q)  y = Gather(a, i)
         }"""
-    _, log = run_passes(graph_text(body), [GatherEverything()])
+    model, log = run_passes(graph_text(body), [GatherEverything()])
     assert not log.events
+    alone = graph_text(body.replace("r, nothing", "r, zero").replace("Add(p, q)", "Neg(p)"))
+    model, log = run_passes(alone, [GatherEverything()])
+    assert log.events, "the same without what may repeat it"
+    assert_same_on_uneven_sizes(alone, model)
 
 
 def test_fewer_rows_than_there_are_is_refused() -> None:
