@@ -8,7 +8,6 @@ data, and because what fuses an activation into a convolution takes one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -17,22 +16,12 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.matching import maker, operand
+from sardonyx.passes.shared.bounds import Range, bounds
+from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 
 _BOUNDS_AS_INPUTS = 11  # the opset
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """What is let through."""
-
-    low: float
-    high: float
-
-    def clipped(self, number: float) -> float:
-        return min(max(number, self.low), self.high)
 
 
 class MergeClips(NodePass):
@@ -69,14 +58,14 @@ class MergeClips(NodePass):
         if inner is None or dtype not in _FLOATS:
             return None
         nodes = (inner, node)
-        first, second = _range(inner, graph), _range(node, graph)
+        first, second = bounds(inner, graph), bounds(node, graph)
         if first is None or second is None:
             return Refused("a bound is computed", nodes)
         if not (first.low <= first.high and second.low <= second.high):
             return Refused("the bounds are the wrong way round", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        both = _Range(second.clipped(first.low), second.clipped(first.high))
+        both = Range(second.clipped(first.low), second.clipped(first.high))
         return Match(nodes, {"range": both, "dtype": dtype, "opset": graph.opset(node)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
@@ -88,20 +77,6 @@ class MergeClips(NodePass):
             low, high = (None if math.isinf(bound) else bound for bound in (both.low, both.high))
             return op.Clip(source, min=low, max=high)
         return op.Clip(source, *(_bound(bound, dtype, op) for bound in (both.low, both.high)))
-
-
-def _range(node: ir.Node, graph: Facts) -> _Range | None:
-    """The bounds of a Clip or Relu, where they are constants and numbers."""
-    if node.op_type == "Relu":
-        return _Range(0.0, math.inf)
-    bounds = [-math.inf, math.inf]
-    for place, name in enumerate(("min", "max")):
-        value, attribute = operand(node, place + 1), node.attributes.get(name)
-        number = attribute.as_float() if attribute is not None else graph.scalar(value)
-        if number is None and value is not None:
-            return None
-        bounds[place] = bounds[place] if number is None else float(number)
-    return None if any(map(math.isnan, bounds)) else _Range(*bounds)
 
 
 def _bound(number: float, dtype: ir.DataType, op: Builder) -> ir.Value | None:

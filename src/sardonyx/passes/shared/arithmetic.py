@@ -142,6 +142,11 @@ def near(number: float, wanted: float, dtype: ir.DataType | None) -> bool:
     return abs(number - wanted) <= _ROUNDINGS * _PRECISION.get(dtype, 0.0) * abs(wanted)
 
 
+def single(number: float) -> float:
+    """The number as an attribute holds it: in single precision."""
+    return float(np.float32(number))
+
+
 def escaping(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
     """A value made inside a match, not by its root, that something outside reads or that leaves the graph."""
     inside = {*nodes, root}

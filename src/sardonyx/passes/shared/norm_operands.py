@@ -16,7 +16,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused
 from sardonyx.graph.tensors import reshaped
-from sardonyx.passes.shared.arithmetic import FUSED_FLOATS, escaping, partner, reader, spread, uncast
+from sardonyx.passes.shared.arithmetic import FUSED_FLOATS, escaping, partner, reader, single, spread, uncast
 from sardonyx.passes.shared.means import sizes
 from sardonyx.passes.shared.normalised import Normalised, after
 
@@ -56,7 +56,7 @@ def fused(
             "scale": affine.scale if affine.scale is not None else ones(extent, dtype),
             "bias": affine.bias,
             "axis": None if found.axes == 1 else -found.axes,
-            "epsilon": found.epsilon,
+            "epsilon": single(found.epsilon),
         },
     )
 
