@@ -18,9 +18,7 @@ def model(body: str, *, kind: str = "float", rank: str = "", opset: int = 18) ->
     constants = ", ".join(
         constant(kind, name, "" if name in ("zero", "six", "one") else rank, number) for name, number in numbers.items()
     )
-    return graph_text(
-        f"agraph ({kind}[N, 4] x, {kind}[N, 4] w) => ({kind}[A, B] y{y}) <{constants}> {{ {body} }}", opset
-    )
+    return graph_text(f"agraph ({kind}[N, 4] x, {kind}[N, 4] w) => ({kind}[A, B] y) <{constants}> {{ {body} }}", opset)
 
 
 START = "a = Add(x, three)  b = Clip(a, zero, six)"
