@@ -239,7 +239,7 @@ REFUSED = [
     ),
     (
         9,
-        "(float[2, 3] x, float[3] a, float[3] b, float[3] c, float[3] d) => (float[2, 3] y, float[3] m)"
+        "(float[2, 3] x, float[3] a, float[3] b, float[3] c, float[3] d) => (float[2, 3] y)"
         " { y, m, v, s, t = BatchNormalization (x, a, b, c, d) }",
         "training",
     ),
