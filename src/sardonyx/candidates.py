@@ -100,6 +100,10 @@ class Job:
         origins.write(model, hierarchy)
         return Candidate(model, log, hierarchy, before)
 
+    def opset_of(self, domain: str) -> int:
+        """The version the source imports; 0 where it imports none. The standard domain has two spellings."""
+        return self.opsets.get(domain, 0) or (0 if domain else self.opsets.get("ai.onnx", 0))
+
     def artifact(self, digest: str | None) -> Artifact:
         """The source as it was found."""
         size = os.path.getsize(self.path) if self.path is not None else 0

@@ -114,7 +114,7 @@ def optimize(
         },
         source=job.artifact(digest),
         result=ledger.artifact(candidate.model, None if dry_run else output, hashed=hashed),
-        opset_changes={domain: (job.opsets.get(domain, 0), version) for domain, version in sorted(changed)},
+        opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
         before=candidate.before.counts,
         after=after.counts,
         ops=ledger.op_counts(candidate.before, after),

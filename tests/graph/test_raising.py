@@ -265,6 +265,12 @@ def test_the_verb_raises_as_far_as_it_may_and_says_so(options: dict[str, int], o
     assert result.options["keep_opset"] == options.get("keep_opset", False)
 
 
+def test_the_record_knows_both_spellings_of_the_standard_domain() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(graph_text(GELU, 14)))
+    model.opset_imports["ai.onnx"] = model.opset_imports.pop("")
+    assert sardonyx.optimize(model, verify="off").opset_changes == {"": (14, 20)}
+
+
 def test_keeping_and_bounding_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="contradict"):
         sardonyx.optimize(onnx.parser.parse_model(graph_text(GELU, 14)), max_opset=20, keep_opset=True)
