@@ -98,7 +98,8 @@ def compare(
         elif len(shape) != array.ndim:
             verdict.wrong.append(f"{label}: {shape} is {array.shape}")
         else:
-            later += [(f"{label}[{axis}]", dim, size) for axis, (dim, size) in enumerate(zip(shape, array.shape))]
+            pairs = enumerate(zip(shape, array.shape, strict=True))
+            later += [(f"{label}[{axis}]", dim, size) for axis, (dim, size) in pairs]
         if contents is None:
             continue
         elements = array.reshape(-1).tolist()
@@ -114,9 +115,9 @@ def compare(
 
 def _settle(later: Sequence[tuple[str, Size, int]], sizes: dict[str, int], verdict: Verdict) -> None:
     for where, size, number in later:  # bare unknowns first: they say what the others hang on
-        if isinstance(size, Expr) and repr(size).startswith("?") and repr(size)[1:].isdigit():
-            if sizes.setdefault(repr(size), number) != number:
-                verdict.wrong.append(f"{where}: {size} is {number} here and {sizes[repr(size)]} there")
+        is_bare = isinstance(size, Expr) and repr(size).startswith("?") and repr(size)[1:].isdigit()
+        if is_bare and sizes.setdefault(repr(size), number) != number:
+            verdict.wrong.append(f"{where}: {size} is {number} here and {sizes[repr(size)]} there")
     for where, size, number in later:
         if isinstance(size, Expr) and size.is_vague:
             verdict.vague += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -10,7 +12,9 @@ import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
 from sardonyx.graph.shapes.expr import Size
-from sardonyx.graph.shapes.views import shape_window, slice_ranges
+from sardonyx.graph.shapes.given import attributes, numbers, operand, tensor
+from sardonyx.graph.shapes.picking import slice_ranges, split_sizes, window
+from sardonyx.graph.shapes.views import shape_window
 
 if TYPE_CHECKING:
     from sardonyx.graph.shapes.engine import Contents, Shapes
@@ -61,17 +65,28 @@ def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
     grid, ranges = _grid(node, ask), slice_ranges(node, ask)
     if grid is None or ranges is None:
         return None
-    window = [slice(None)] * grid.ndim
+    picked: list[Sequence[int]] = [range(size) for size in grid.shape]
     for axis, start, end, step in ranges:
         if not (isinstance(start, int) and isinstance(end, int) and step):
             return None
-        window[axis] = slice(start, None if step < 0 and end < -grid.shape[axis] else end, step)
-    return tuple(grid[tuple(window)].reshape(-1))
+        picked[axis] = window(grid.shape[axis], start, end, step)
+    return tuple(grid[np.ix_(*(np.array(places, np.int64) for places in picked))].reshape(-1))
 
 
 def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
     grid = _grid(node, ask)
-    return None if grid is None else tuple(grid.transpose(node.attributes.get_ints("perm")).reshape(-1))
+    return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
+
+
+def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
+    found = ask.contents(node.inputs[0])
+    if found is None or not _is_list(node, ask):
+        return None
+    sizes = split_sizes(node, len(found), ask)
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return None
+    ends = list(itertools.accumulate(cast("Sequence[int]", sizes)))
+    return [found[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
 def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
@@ -109,11 +124,11 @@ def _expand(node: ir.Node, ask: Shapes) -> Contents | None:
 
 
 def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
-    value = node.attributes.get("value")
+    value = tensor(node, "value")
     if value is None:
         return (0,)
-    number = cast("ir.TensorProtocol", value.value).numpy().reshape(-1)[0]
-    return (int(number),) if number == int(number) else None
+    element = value.numpy().reshape(-1)[0]
+    return (int(element),) if element == int(element) else None
 
 
 def _range(node: ir.Node, ask: Shapes) -> Contents | None:
@@ -124,66 +139,101 @@ def _range(node: ir.Node, ask: Shapes) -> Contents | None:
     return tuple(range(start, limit, step)) if step else None
 
 
-def _reduce(combine: Callable[[Size, Size], Size], start: int) -> Rule:
+def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
     def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         found = ask.contents(node.inputs[0])
         if found is None or None in found or not _is_list(node, ask):
             return None
-        result: Size = start if not found else cast("Size", found[0])
-        for item in found[1:]:
-            result = combine(result, cast("Size", item))
-        return (result,)
+        return (empty,) if not found else (functools.reduce(combine, cast("Sequence[Size]", found)),)
 
     return rule
 
 
 def _spread(node: ir.Node, ask: Shapes) -> list[Contents] | None:
     """The operands' elements, those of scalars repeated."""
-    parts = [ask.contents(value) for value in node.inputs]
-    if not parts or any(part is None for part in parts):
+    parts: list[Contents] = []
+    count = 1
+    for value in node.inputs:
+        part = ask.contents(value)
+        if part is None:
+            return None
+        parts.append(part)
+        count = max(count, len(part))
+    if any(len(part) not in (1, count) for part in parts):
         return None
-    known = [part for part in parts if part is not None]
-    count = max(map(len, known))
-    if any(len(part) not in (1, count) for part in known):
-        return None
-    return [part * count if len(part) == 1 else part for part in known]
+    return [part * count if len(part) == 1 else part for part in parts]
 
 
-def _pairwise(combine: Callable[[Size, Size], Maybe]) -> Rule:
+def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
+    """Element by element, over two operands or more."""
+
     def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         spread = _spread(node, ask)
-        if spread is None or len(spread) != 2:
+        if spread is None or len(spread) < 2:
             return None
-        pairs = zip(*spread, strict=True)
-        return tuple(None if one is None or other is None else combine(one, other) for one, other in pairs)
+        result = spread[0]
+        for part in spread[1:]:
+            pairs = zip(result, part, strict=True)
+            result = tuple([None if one is None or other is None else combine(one, other) for one, other in pairs])
+        return result
 
     return rule
 
 
-def _div(node: ir.Node, ask: Shapes) -> Contents | None:
+def _quotient(one: Size, other: Size) -> Maybe:
     """Integers are rounded towards zero, which for what is not negative is down."""
-    floats = ask.dtype(node.inputs[0]) in _FLOATS
-
-    def quotient(one: Size, other: Size) -> Maybe:
-        if floats:
-            return expr.exact_quotient(one, other)
-        return expr.floor_quotient(one, other) if expr.at_least(one, 0) and expr.at_least(other, 0) else None
-
-    return _pairwise(quotient)(node, ask)
+    if isinstance(other, int) and other < 1:
+        return None
+    return expr.floor_quotient(one, other) if expr.at_least(one, 0) and expr.at_least(other, 0) else None
 
 
-def _floor(node: ir.Node, ask: Shapes) -> Contents | None:
-    """Of a quotient of floating-point numbers that hold whole ones: a division rounded down."""
-    value = node.inputs[0]
-    maker = None if value is None else value.producer()
-    if maker is not None and maker.op_type == "Div" and not maker.domain:
-        down = _pairwise(lambda one, other: expr.floor_quotient(one, other) if expr.at_least(other, 0) else None)
-        return down(maker, ask)
-    return ask.contents(value)
+def _rounded_down(one: Size, other: Size) -> Maybe:
+    return expr.floor_quotient(one, other) if other != 0 and expr.at_least(other, 0) else None
+
+
+def _rounded_up(one: Size, other: Size) -> Maybe:
+    down = _rounded_down(expr.multiply(one, -1), other)
+    return None if down is None else expr.multiply(down, -1)
+
+
+_whole_quotients, _exact_quotients = _combined(_quotient), _combined(expr.exact_quotient)
+
+
+def _div(node: ir.Node, ask: Shapes) -> Contents | None:
+    return (_exact_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
+
+
+def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
+    """Of a quotient of floating-point numbers that hold whole ones: a division that is rounded."""
+    quotients = _combined(rounding)
+
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+        value = node.inputs[0]
+        maker = None if value is None else value.producer()
+        if maker is not None and maker.op_type == "Div" and not maker.domain:
+            return quotients(maker, ask)
+        return ask.contents(value)
+
+    return rule
 
 
 def _mod(one: Size, other: Size) -> Maybe:
-    return expr.remainder(one, other) if expr.at_least(one, 0) and expr.at_least(other, 1) else None
+    return expr.remainder(one, other) if expr.at_least(one, 0) and other != 0 and expr.at_least(other, 0) else None
+
+
+def _power(one: Size, other: Size) -> Maybe:
+    return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
+
+
+def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
+    found = ask.contents(node.inputs[0])
+    if found is None or "min" in attributes(node) or "max" in attributes(node):
+        return None
+    for index, bound in ((1, expr.larger), (2, expr.smaller)):
+        if operand(node, index) is not None:
+            (limit,) = ask.contents(operand(node, index)) or (None,)
+            found = tuple([None if item is None or limit is None else bound(item, limit) for item in found])
+    return found
 
 
 def _truth(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], Maybe]:
@@ -247,25 +297,40 @@ RULES: Mapping[str, Rule] = {
     "Range": _range,
     "ReduceProd": _reduce(expr.multiply, 1),
     "ReduceSum": _reduce(expr.add, 0),
-    "ReduceMax": _reduce(expr.larger, 0),
-    "ReduceMin": _reduce(expr.smaller, 0),
-    "Add": _pairwise(expr.add),
-    "Sub": _pairwise(expr.subtract),
-    "Mul": _pairwise(expr.multiply),
-    "Max": _pairwise(expr.larger),
-    "Min": _pairwise(expr.smaller),
-    "Mod": _pairwise(_mod),
+    "ReduceMax": _reduce(expr.larger, None),
+    "ReduceMin": _reduce(expr.smaller, None),
+    "Add": _combined(expr.add),
+    "Sum": _combined(expr.add),
+    "Sub": _combined(expr.subtract),
+    "Mul": _combined(expr.multiply),
+    "Max": _combined(expr.larger),
+    "Min": _combined(expr.smaller),
+    "Mod": _combined(_mod),
     "Div": _div,
-    "Floor": _floor,
-    "Equal": _pairwise(_truth(expr.equal)),
-    "Less": _pairwise(_truth(expr.less)),
-    "Greater": _pairwise(_truth(_greater)),
-    "LessOrEqual": _pairwise(_truth(_negated(_greater))),
-    "GreaterOrEqual": _pairwise(_truth(_negated(expr.less))),
+    "Floor": _rounded(_rounded_down),
+    "Ceil": _rounded(_rounded_up),
+    "Pow": _combined(_power),
+    "Clip": _clip,
+    "Equal": _combined(_truth(expr.equal)),
+    "Less": _combined(_truth(expr.less)),
+    "Greater": _combined(_truth(_greater)),
+    "LessOrEqual": _combined(_truth(_negated(_greater))),
+    "GreaterOrEqual": _combined(_truth(_negated(expr.less))),
     "Not": _not,
-    "And": _pairwise(_both),
-    "Or": _pairwise(_either),
+    "And": _combined(_both),
+    "Or": _combined(_either),
     "Neg": _negative,
     "Abs": _abs,
 }
 COMPUTES_SIZES = tuple(RULES)
+
+
+def of_output(node: ir.Node, value: ir.Value, ask: Shapes) -> Contents | None:
+    """The elements of one output; None where they are not known."""
+    if node.domain:
+        return None
+    if node.op_type == "Split":
+        parts = _split(node, ask)
+        return None if parts is None else parts[node.outputs.index(value)]
+    rule = RULES.get(node.op_type)
+    return None if rule is None else rule(node, ask)

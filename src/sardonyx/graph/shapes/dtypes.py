@@ -1,4 +1,4 @@
-"""The element types operators make; for those in `RULES` of `operators` and `views` only, onnx tells the rest."""
+"""The element types operators make; for those that have a rule of ours only, onnx tells the rest."""
 
 from __future__ import annotations
 
@@ -7,45 +7,61 @@ from typing import TYPE_CHECKING, cast
 
 import onnx_ir as ir
 
+from sardonyx.graph.shapes.given import attributes, body, number, operand, tensor
+
 if TYPE_CHECKING:
     from sardonyx.graph.shapes.engine import Shapes
 
+Source = int | ir.DataType  # the type of an input, or always the same
+_INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
 _BY_NUMBER: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
-_TRUTH = frozenset(
-    ["And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"]
+_TRUTH = ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
+_OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # those not named make the type of their first input
+    **dict.fromkeys(_TRUTH, (_BOOL,)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "Shape", "Size"), (_INT64,)),
+    "Where": (1,),
+    "CastLike": (1,),
+    "OneHot": (2,),
+    "TopK": (0, _INT64),
+    "MaxPool": (0, _INT64),
+    "Dropout": (0, _BOOL),
+    "Attention": (0, 1, 2, 0),
+    "LSTM": (0, 0, 0),
+    "GRU": (0, 0),
+    "RNN": (0, 0),
+    "ConvInteger": (_INT32,),
+    "MatMulInteger": (_INT32,),
+    "QLinearConv": (7,),
+    "QLinearMatMul": (7,),
+    "SkipLayerNormalization": (0, _FLOAT, _FLOAT, 0),
+    "SkipSimplifiedLayerNormalization": (0, _FLOAT, _FLOAT, 0),
+}
+_NAMED = {"Cast": "to"} | dict.fromkeys(
+    ["Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"], "dtype"
 )
-_PLACES = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
-_TYPE_ATTRIBUTES = {"Cast": "to", "Bernoulli": "dtype", "EyeLike": "dtype", "RandomNormalLike": "dtype"}
-_TYPE_ATTRIBUTES["RandomUniformLike"] = "dtype"
-_ASK_ONNX = frozenset({"QuantizeLinear", "DequantizeLinear", "MatMulInteger"})
+_ASK_ONNX = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 
 
 def of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
     """The element type of one output; None where it is not known."""
     op_type = node.op_type
-    if op_type in _TRUTH:
-        return ir.DataType.BOOL
-    if op_type in _PLACES or (op_type == "MaxPool" and index == 1):
-        return ir.DataType.INT64
-    if op_type in _TYPE_ATTRIBUTES and (named := node.attributes.get(_TYPE_ATTRIBUTES[op_type])) is not None:
-        return _BY_NUMBER.get(named.as_int()) if named.type == ir.AttributeType.INT else None
-    match op_type:
-        case "Where" | "CastLike":
-            return ask.dtype(node.inputs[1])
-        case "ConstantOfShape":
-            value = node.attributes.get("value")
-            return ir.DataType.FLOAT if value is None else cast("ir.TensorProtocol", value.value).dtype
-        case "Dropout" if index == 1:
-            return ir.DataType.BOOL
-        case "If" | "Loop" | "Scan":
-            return node.outputs[index].dtype or _of_body(node, index, ask)
-        case _ if op_type in _ASK_ONNX:
-            return None
-        case _:
-            return ask.dtype(node.inputs[0]) if node.inputs else None
-
-
-def _of_body(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
-    """A body returns what the node does, a Loop's after the condition."""
-    body = node.attributes["then_branch" if node.op_type == "If" else "body"].as_graph()
-    return ask.dtype(body.outputs[index + (node.op_type == "Loop")])
+    sources = _OUTPUTS.get(op_type)
+    if sources is not None:
+        source = sources[index] if index < len(sources) else None
+        return ask.dtype(operand(node, source)) if type(source) is int else cast("ir.DataType | None", source)
+    name = _NAMED.get(op_type)
+    if name is not None and name in attributes(node):
+        return _BY_NUMBER.get(number(node, name, 0))
+    if op_type in _BODIES:
+        name, first = _BODIES[op_type]
+        return ask.dtype(body(node, name).outputs[index + first]) or node.outputs[index].dtype
+    if op_type == "ConstantOfShape":
+        value = tensor(node, "value")
+        return _FLOAT if value is None else value.dtype
+    if op_type == "SequenceAt":
+        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return None if maker is None else ask.dtype(operand(maker, 0))
+    if op_type in _ASK_ONNX or not node.inputs or (index and op_type != "Split"):
+        return None
+    return ask.dtype(node.inputs[0])

@@ -2,29 +2,47 @@
 
 A rewrite never changes what a value is, so that what was found stays true; only what could not be told is looked at
 again (`refresh`), since a rewrite may have replaced what stood in the way. Nothing declared in the file is believed but
-the types of the model's inputs and of what foreign operators make.
+the types of the model's inputs and of what foreign operators make. A node that no rule makes sense of is not an error:
+what it makes is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.shapes import contents, dtypes, expr, operators, views
+from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
 from sardonyx.graph.shapes.expr import Expr, Size
+from sardonyx.graph.shapes.given import numbers
 
 Shape = tuple[Size, ...]
 Contents = tuple[Size | None, ...]  # the elements in order; None for one that is not known
 Typed = tuple[ir.DataType | None, Shape | None]
-_SHAPE_RULES = {**operators.RULES, **views.RULES}
+_RULES: Mapping[str, operators.Rule] = {
+    **operators.RULES,
+    **windows.RULES,
+    **attention.RULES,
+    **views.RULES,
+    **picking.RULES,
+    **bodies.RULES,
+}
 _LOOKED_INTO = 1 << 12  # bytes of a constant that onnx is shown
 SMALL = 64  # elements of a tensor that may hold sizes
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
+_WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-point numbers
+    ir.DataType.INT64: 2**63,
+    ir.DataType.INT32: 2**31,
+    ir.DataType.BOOL: 2,
+    ir.DataType.FLOAT: 2**24,
+    ir.DataType.DOUBLE: 2**53,
+}
 _FILLING = ("Expand", "ConstantOfShape")  # their one element is all there is
-_SIZES = INTEGERS | {ir.DataType.FLOAT, ir.DataType.DOUBLE}  # some exporters divide sizes as floating-point numbers
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
+_NOTHING: Typed = (None, None)
+_DEEP = 25  # questions within questions, after which makers are asked one by one
 
 
 class Shapes:
@@ -35,16 +53,23 @@ class Shapes:
         constant: Callable[[ir.Value], ir.TensorProtocol | None],
         opset: Callable[[ir.Node], int],
         inputs: Iterable[ir.Value],
+        functions: Mapping[tuple[str, str, str], ir.Function] | None = None,
+        caller: Shapes | None = None,
     ) -> None:
         """`constant` tells the tensor a value always has; of `inputs` the declared types are believed."""
         self._constant = constant
         self.opset = opset
+        self._functions = functions or {}
+        self._caller = caller
         self._types: dict[ir.Value, Typed] = {}
         self._contents: dict[ir.Value, Contents | None] = {}
-        self._vague: set[ir.Value] = set()
+        self._vague: dict[ir.Value, None] = {}  # whose shapes, or contents below, are to be asked about again
+        self._untold: dict[ir.Value, None] = {}
         self._unknowns = 0
+        self._depth = 0
+        self._seen: set[ir.Graph] = set()
         for value in inputs:
-            self._note(value, (value.dtype, self._declared(value)))
+            self._note(value, (value.dtype, self._declared(value)) if _is_tensor(value) else _NOTHING)
 
     # Questions
 
@@ -55,7 +80,10 @@ class Shapes:
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """The dims; None where not even their number is known."""
-        return None if value is None else self.typed(value)[1]
+        if value is None:
+            return None
+        found = self._types.get(value)
+        return (found if found is not None else self._work_out(value))[1]
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type."""
@@ -65,23 +93,33 @@ class Shapes:
         """The elements of a small tensor of integers, such as a shape; None where not even their number is known."""
         if value is None:
             return None
-        if value not in self._contents:
-            self._contents[value] = None  # a question that leads back to itself has no answer
-            self._contents[value] = self._work_out_contents(value)
-        return self._contents[value]
+        if value in self._contents:
+            return self._contents[value]
+        self._contents[value] = None  # a question that leads back to itself has no answer
+        if self._depth > _DEEP:
+            self._ask_makers(value, self._contents, self.contents)
+        self._depth += 1
+        found = self._work_out_contents(value)
+        self._depth -= 1
+        self._contents[value] = found
+        if found is None or not _told(found):
+            self._untold[value] = None
+        return found
 
-    def ints(self, node: ir.Node, name: str, index: int) -> tuple[int, ...] | None:
+    def ints(self, node: ir.Node, name: str, index: int) -> Sequence[int] | None:
         """Numbers that are an attribute in older opsets and an input in newer ones; None where absent or not known."""
-        attribute = node.attributes.get(name)
-        if attribute is not None:
-            return tuple(attribute.as_ints())
+        listed = numbers(node, name)
+        if listed is not None:
+            return listed
         found = self.contents(node.inputs[index]) if index < len(node.inputs) else None
-        if found is None or not all(isinstance(item, int) for item in found):
+        if found is None or not all(map(_is_int, found)):
             return None
-        return cast("tuple[int, ...]", found)
+        return cast("Sequence[int]", found)
 
     def unknown(self) -> Expr:
         """A dim of which nothing is known."""
+        if self._caller is not None:
+            return self._caller.unknown()
         self._unknowns += 1
         return expr.unknown(self._unknowns)
 
@@ -89,7 +127,7 @@ class Shapes:
         """What a small tensor certainly holds, for rules that depend on it."""
         tensor = self._constant(value)
         if tensor is not None:
-            return tensor.numpy() if tensor.dtype in _SIZES and tensor.nbytes <= _LOOKED_INTO else None
+            return tensor.numpy() if tensor.dtype in _WIDEST and tensor.nbytes <= _LOOKED_INTO else None
         found, (dtype, shape) = self.contents(value), self.typed(value)
         if found is None or shape is None or dtype is None or dtype not in INTEGERS or not all(map(_is_int, found)):
             return None
@@ -110,59 +148,135 @@ class Shapes:
 
     def forget(self, value: ir.Value) -> None:
         """A value is gone."""
-        self._types.pop(value, None)
-        self._contents.pop(value, None)
-        self._vague.discard(value)
+        for known in (self._types, self._contents, self._vague, self._untold):
+            known.pop(value, None)
+
+    def assume(self, graph: ir.Graph, types: Sequence[Typed]) -> None:
+        """Look at a body anew, with these types of its inputs."""
+        for node in graph.all_nodes():
+            for value in node.outputs:
+                self.forget(value)
+        for value, typed in zip(graph.inputs, types, strict=True):
+            self._note(value, typed)
 
     def refresh(self, graphs: Iterable[ir.Graph]) -> None:
-        """Ask again about everything that was not known, makers before users so that no question goes deep."""
-        for value in self._vague:
-            if value.producer() is not None:
-                self._types.pop(value, None)
+        """Ask about all of a graph that is new, makers before users; and again about everything that was not known."""
+        again = [value for value in self._vague if value.producer() is not None]
+        for value in again:
+            self._types.pop(value, None)
+        for value in self._untold:
+            self._contents.pop(value, None)
         self._vague.clear()
-        self._contents = {value: known for value, known in self._contents.items() if known is not None and _told(known)}
+        self._untold.clear()
         for graph in graphs:
-            for node in graph:
-                for output in node.outputs:
-                    if self.typed(output)[0] in INTEGERS:
-                        self.contents(output)
+            if graph not in self._seen:
+                self._seen.add(graph)
+                self._look_at(graph)
+        for value in again:
+            self.typed(value)
+
+    def _look_at(self, graph: ir.Graph) -> None:
+        types, computes = self._types, contents.RULES
+        for node in graph:
+            for output in node.outputs:
+                typed = types.get(output) or self._work_out(output)
+                if typed[0] in INTEGERS and node.op_type in computes:
+                    self.contents(output)
 
     def _note(self, value: ir.Value, typed: Typed) -> Typed:
+        dtype, shape = typed
+        if shape is None:
+            self._vague[value] = None
+        else:
+            for dim in shape:
+                if type(dim) is int:
+                    if dim < 0:  # no tensor is like this
+                        return self._note(value, (dtype, None))
+                elif cast("Expr", dim).is_vague:
+                    self._vague[value] = None
+                    break
         self._types[value] = typed
-        shape = typed[1]
-        if shape is None or not _told(shape):
-            self._vague.add(value)
         return typed
 
     # Working it out
 
     def _work_out(self, value: ir.Value) -> Typed:
-        tensor = self._constant(value)
-        if tensor is not None:
-            return self._note(value, (tensor.dtype, tuple(int(dim) for dim in tensor.shape.numpy())))
         node = value.producer()
+        if node is None or node.op_type == "Constant":
+            tensor = self._constant(value)
+            if tensor is not None:
+                return self._note(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
         if node is None:  # a body's or function's input, which may be different at each call
-            return self._note(value, (value.dtype, None))
-        for output, typed in zip(node.outputs, self._outputs(node), strict=True):
+            return self._note(value, (value.dtype, None) if _is_tensor(value) else _NOTHING)
+        self._types[value] = _NOTHING  # a question that leads back to itself has no answer
+        if self._depth > _DEEP:
+            self._ask_makers(value, self._types, self.typed)
+        self._depth += 1
+        outputs = node.outputs
+        for output, typed in zip(outputs, self._outputs(node), strict=True):
             self._note(output, typed)
+        self._depth -= 1
         return self._types[value]
 
-    def _outputs(self, node: ir.Node) -> list[Typed]:
-        rule = _SHAPE_RULES.get(_key(node))
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
-            return [(output.dtype, None) for output in node.outputs]
-        if rule is not None:
+    def _ask_makers(self, value: ir.Value, known: Mapping[ir.Value, object], ask: Callable[[ir.Value], object]) -> None:
+        """Everything a value is made from, from the far end, so that no question goes deep."""
+        depth, self._depth = self._depth, 0
+        path, met = [value], {value}
+        while path:
+            node = path[-1].producer()
+            missing = [
+                made
+                for made in (() if node is None else node.inputs)
+                if made is not None and made not in known and made not in met and made.producer() is not None
+            ]
+            if missing:
+                met.update(missing)
+                path.extend(missing)
+            else:
+                ask(path.pop())
+        self._depth = depth
+
+    def _outputs(self, node: ir.Node) -> Sequence[Typed]:
+        rule = _RULES.get(_key(node))
+        if rule is None:
+            return self._outputs_without_rule(node)
+        count = len(node.outputs)
+        try:
             shapes = rule(node, self)
-            if shapes is not None:
-                padded = [*shapes, *([None] * len(node.outputs))]
-                types = [dtypes.of_output(node, index, self) for index in range(len(node.outputs))]
-                if None not in types:
-                    return list(zip(types, padded[: len(node.outputs)], strict=True))
+            types = [dtypes.of_output(node, index, self) for index in range(count)]
+        except _NONSENSE:
+            return [(output.dtype, None) for output in node.outputs]
+        if shapes is not None and None not in types and len(shapes) >= count:
+            return list(zip(types, shapes, strict=False))
+        padded = [*(shapes or ()), *([None] * count)]
+        asked = self._outputs_without_rule(node)
+        return [
+            (dtype or other, more if shape is None else shape)
+            for dtype, shape, (other, more) in zip(types, padded, asked, strict=False)
+        ]
+
+    def _outputs_without_rule(self, node: ir.Node) -> Sequence[Typed]:
         if not node.domain:
             from sardonyx.graph.shapes import standard  # only now: most models never need it, and it loads onnx
 
             return standard.infer(node, self)
+        function = self._functions.get(node.op_identifier())
+        if function is not None:
+            return self._called(function, node)
         return [(output.dtype, self._declared(output)) for output in node.outputs]
+
+    def _called(self, function: ir.Function, node: ir.Node) -> list[Typed]:
+        """A function's results, worked out from its body for the types and contents of this call."""
+        inner = Shapes(self._constant, self.opset, (), self._functions, self)
+        inner._depth = self._depth
+        for index, value in enumerate(function.inputs):
+            given = node.inputs[index] if index < len(node.inputs) else None
+            inner._note(value, _NOTHING if given is None else self.typed(given))
+            inner._contents[value] = self.contents(given)
+        results = [inner.typed(value) for value in function.outputs[: len(node.outputs)]]
+        for output, value in zip(node.outputs, function.outputs, strict=False):
+            self._contents[output] = inner.contents(value)
+        return results
 
     def _declared(self, value: ir.Value) -> Shape | None:
         """What the file says, each dim without a name being its own."""
@@ -180,29 +294,40 @@ class Shapes:
 
     def _work_out_contents(self, value: ir.Value) -> Contents | None:
         dtype, shape = self.typed(value)
-        count = None if shape is None else expr.product(shape)
-        if dtype not in _SIZES or not isinstance(count, int) or count > SMALL:
+        widest = 0 if dtype is None else _WIDEST.get(dtype, 0)
+        if not widest or shape is None:
             return None
-        tensor = self._constant(value)
-        if tensor is not None:
-            return tuple(_whole(item) for item in tensor.numpy().reshape(-1).tolist())
+        count = 1 if not shape else shape[0] if len(shape) == 1 else expr.product(shape)
+        if type(count) is not int or count > SMALL:
+            return None
         node = value.producer()
-        rule = None if node is None else contents.RULES.get(_key(node))
-        if node is None or rule is None:
+        if node is None or node.op_type == "Constant":
+            tensor = self._constant(value)
+            return None if tensor is None else tuple([_whole(item) for item in tensor.numpy().reshape(-1).tolist()])
+        try:
+            found = contents.of_output(node, value, self)
+        except _NONSENSE:
             return None
-        found = rule(node, self)
-        if found is not None and len(found) == 1 and node.op_type in _FILLING:
+        if found is None:
+            return None
+        if len(found) == 1 and node.op_type in _FILLING:
             found = found * count
-        return found if found is not None and len(found) == count else None
+        if len(found) != count or any(type(item) is int and not -widest <= item < widest for item in found):
+            return None
+        return found
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return value.type is None or isinstance(value.type, ir.TensorType)
 
 
 def _told(sizes: Contents) -> bool:
     """Whether nothing about them is unknown."""
-    return all(isinstance(size, int) or (size is not None and not size.is_vague) for size in sizes)
+    return all(type(size) is int or (size is not None and not cast("Expr", size).is_vague) for size in sizes)
 
 
 def _is_int(item: Size | None) -> bool:
-    return isinstance(item, int)
+    return type(item) is int
 
 
 def _key(node: ir.Node) -> str:
@@ -211,4 +336,6 @@ def _key(node: ir.Node) -> str:
 
 def _whole(number: float) -> int | None:
     """A number that a size may be."""
+    if type(number) is int:
+        return number
     return int(number) if number == number and abs(number) < 2**63 and number == int(number) else None
