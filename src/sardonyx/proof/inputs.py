@@ -241,7 +241,7 @@ def _with_specials(drawn: Array, brush: _Brush) -> Array:
 
 
 def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
-    """True where kept: padded on one side, at least one position kept in a row, and never everything kept."""
+    """True where kept: padded on one side and never everything kept; in one style the last of several rows is empty."""
     rng, length = brush.rng, shape[-1]
     rows = shape[:-1]
     if brush.plan.style is Style.WIDE:  # holes anywhere
@@ -252,6 +252,8 @@ def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
     lengths = np.asarray(rng.integers(1, max(length, 1) + 1, rows))
     if lengths.size:
         lengths.reshape(-1)[0:1] = max(length // 2, 1)
+    if lengths.size > 1 and brush.plan.style is Style.POSITIVE:  # a row that attends to nothing has an answer too
+        lengths.reshape(-1)[-1] = 0
     position = np.arange(length)
     if brush.plan.left_padded:
         position = position[::-1]
