@@ -77,3 +77,32 @@ def test_fewer_rows_than_there_are_is_refused() -> None:
     _, log = run_passes(text(body, "S"), [GatherEverything()])
     assert not log.events
     assert any("all rows" in reason for reason in reasons(log))
+
+
+PAIRS = f"""{ROWS}  cc = Unsqueeze(c, front)  most = Max(rr, cc)  all = Shape(most)
+    er = Expand(rr, all)  ec = Expand(cc, all)  ur = Unsqueeze(er, minus)  uc = Unsqueeze(ec, minus)"""
+
+
+def pairs(body: str, result: str = "B, 1, 1, S") -> str:
+    """Indices in pairs."""
+    return text(f"{PAIRS}  {body}", result).replace("int64[1] flat", "int64[1] minus = {-1}, int64[1] flat")
+
+
+def test_pairs_of_row_and_column() -> None:
+    model, _ = run_passes(pairs("i = Concat <axis = -1> (ur, uc)  y = GatherND(a, i)"), [GatherEverything()])
+    assert "GatherND" not in op_types(model)
+    assert_same_on_uneven_sizes(pairs("i = Concat <axis = -1> (ur, uc)  y = GatherND(a, i)"), model)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t = Transpose(a)  i = Concat <axis = -1> (uc, ur)  y = GatherND(t, i)",  # columns first: another order
+        "k = Sub(uc, n)  i = Concat <axis = -1> (ur, k)  y = GatherND(a, i)",  # from the end
+        "k = Mul(uc, zero)  i = Concat <axis = -1> (ur, k)  y = GatherND(a, i)",  # one column
+    ],
+)
+def test_other_pairs_are_left_alone(body: str) -> None:
+    model, log = run_passes(pairs(body), [GatherEverything()])
+    assert not log.events
+    assert_same_on_uneven_sizes(pairs(body), model)

@@ -1,8 +1,8 @@
 """Gather(x, [0, 1, 2, …]) => x.
 
-Where the indices, however computed, are all rows of x in order, the result is x seen with other axes. Refuses where
-that is not certain for every size. Helps because exporters write `mask[rows, columns]` with all rows and columns as a
-flat index made of two ranges, a product and a sum.
+Also GatherND. Where the indices, however computed, are all rows of x in order, the result is x seen with other axes.
+Refuses where that is not certain for every size. Helps because exporters write `mask[rows, columns]`, with all rows and
+columns, as a flat index made of two ranges, a product and a sum, or as pairs of indices, each expanded to all pairs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.graph.shapes.expr import product
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.passes.shared.ramps import ramp_of
+from sardonyx.passes.shared.pieces import is_last
+from sardonyx.passes.shared.ramps import Ramp, flat_ramp, ramp_of
 from sardonyx.passes.shared.sizes import inserted_axes
 from sardonyx.passes.shared.views import VIEWS, reshape_target
 from sardonyx.record import Accuracy
@@ -26,7 +28,7 @@ class GatherEverything(NodePass):
 
     name = "gather-everything"
     accuracy = Accuracy.EXACT
-    roots = ("Gather",)
+    roots = ("Gather", "GatherND")
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
@@ -60,18 +62,16 @@ class GatherEverything(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Indices that count up, as many as there are rows."""
-        data, indices = operand(node, 0), operand(node, 1)
+        data = operand(node, 0)
         shape = graph.shape(data)
-        if not shape or data is None or node.attributes.get_int("axis", 0) not in (0, -len(shape)):
-            return None
-        ramp = ramp_of(indices, graph)
+        ramp, axes = (None, 0) if not shape or data is None else _counted(node, shape, graph)
         count = None if ramp is None else ramp.counts
-        if ramp is None or count is None or not ramp.shape:
+        if ramp is None or count is None or not ramp.shape or data is None or shape is None:
             return None
-        if count != shape[0]:
+        if count != product(shape[:axes]):
             return Refused("not certainly all rows are gathered", (node,))
         view = maker(node, 0, VIEWS)
-        result = (*ramp.shape, *shape[1:])
+        result = (*ramp.shape, *shape[axes:])
         for source, nodes in ((None if view is None else operand(view, 0), (view, node)), (data, (node,))):
             how = _way(graph.shape(source), result)
             if source is not None and how is not None:
@@ -86,6 +86,21 @@ class GatherEverything(NodePass):
         if operator == "Identity":
             return source
         return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]
+
+
+def _counted(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None, int]:
+    """The numbers of the rows that are gathered, where they rise evenly, and how many axes they count through."""
+    indices = operand(node, 1)
+    if node.op_type == "Gather":
+        return (ramp_of(indices, graph) if node.attributes.get_int("axis", 0) in (0, -len(shape)) else None), 1
+    together = maker(node, 1, ("Concat",))
+    if together is None or node.attributes.get_int("batch_dims", 0):
+        return None, 0
+    if not is_last(together.attributes.get_int("axis", 0), indices, graph):
+        return None, 0
+    places = [ramp_of(each, graph) for each in together.inputs]
+    known = [Ramp(each.shape[:-1], each.steps[:-1], each.start) for each in places if each and each.shape[-1:] == (1,)]
+    return (flat_ramp(known, shape[: len(known)]) if len(known) == len(places) else None), len(known)
 
 
 def _way(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:

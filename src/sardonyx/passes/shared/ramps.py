@@ -5,12 +5,13 @@ Positions, row numbers and flat indices are such, made of ranges by views, sums 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Dim, Facts, Shape
-from sardonyx.graph.shapes.expr import add, at_least, multiply, subtract
+from sardonyx.graph.shapes.expr import add, at_least, multiply, product, subtract
 from sardonyx.passes.shared.matching import operand
 
 _VIEWS = ("Unsqueeze", "Squeeze", "Reshape", "Flatten")
@@ -50,6 +51,22 @@ class Ramp:
         for dim, step in zip(self.shape, self.steps, strict=True):
             most = add(most, multiply(step, subtract(dim, 1)))
         return most
+
+
+def flat_ramp(places: Sequence[Ramp], sizes: Shape) -> Ramp | None:
+    """The place in a row of elements that several indices, one an axis of these sizes, stand for together.
+
+    None where one may count from the end.
+    """
+    shape = places[0].shape
+    if any(place.shape != shape or place.least is None or not at_least(place.least, 0) for place in places):
+        return None
+    total = Ramp(shape, (0,) * len(shape), 0)
+    for axis, place in enumerate(places):
+        by = product(sizes[axis + 1 :])
+        steps = tuple(add(have, multiply(step, by)) for have, step in zip(total.steps, place.steps, strict=True))
+        total = Ramp(shape, steps, add(total.start, multiply(place.start, by)))
+    return total
 
 
 def ramp_of(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> Ramp | None:
