@@ -151,3 +151,43 @@ def test_empty_lengths_are_not_assumed_away() -> None:
     after, _ = run_passes(text, [MergeAttentionHeads()])
     for sizes in ({"B": 1, "S": 1}, {"B": 3, "S": 1}, {"B": 1, "S": 6}):
         assert_same(text, after, exact=False, feeds=draw(parse(text), 0, sizes))
+
+
+CUTS = {
+    "split and squeezed": """s0, s1, s2 = Split <axis = 0, num_outputs = 3> (tt)
+        q = Squeeze(s0, i0)  k = Squeeze(s1, i0)  v = Squeeze(s2, i0)""",
+    "sliced and squeezed": """s0 = Slice(tt, i0, i1, i0)  s1 = Slice(tt, i1, i2, i0)  s2 = Slice(tt, last, end, i0)
+        q = Squeeze(s0, i0)  k = Squeeze(s1, i0)  v = Squeeze(s2, i0)""",
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_packed_operands_cut_apart_in_other_ways(cut: str) -> None:
+    body = f"""r = Reshape(x, apart)  tt = Transpose <perm = [2, 0, 3, 1, 4]> (r)  {CUTS[cut]}
+        a = Attention (q, k, v)  {MERGE}"""
+    constants = """int64[5] apart = {-1, 5, 3, 2, 4}, int64[3] rows = {-1, 5, 8}, int64[1] i0 = {0}, int64[1] i1 = {1},
+        int64[1] i2 = {2}, int64[1] last = {-1}, int64[1] end = {9}"""
+    ops, _ = merged(model(body, "float[B, 5, 24] x", constants, "float[B, 5, 8] y"))
+    assert ops == ["Split", "Attention"]
+
+
+def test_rows_already_split_are_not_split_again() -> None:
+    body = f"""s0, s1, s2 = Split <axis = 2, num_outputs = 3> (x)
+        qr = Reshape(s0, heads)  q = {SWAP} (qr)  kr = Reshape(s1, heads)  k = {SWAP} (kr)
+        vr = Reshape(s2, heads)  v = {SWAP} (vr)  a = Attention (q, k, v)  {MERGE}"""
+    text = model(body, "float[2, 5, 24] x", HEADS)
+    after, log = run_passes(text, [MergeAttentionHeads()])
+    assert op_types(after) == ["Split", "Attention"]
+    assert len(log.events) == 1
+    assert_same(text, after, exact=False)
+
+
+def test_uneven_pieces_are_not_taken_for_heads() -> None:
+    """Queries are wider than keys: four pieces of which the first two are the queries."""
+    body = f"""s0, s1, s2 = Split <axis = 2> (x, uneven)
+        qr = Reshape(s0, four)  q = {SWAP} (qr)  kr = Reshape(s1, heads)  k = {SWAP} (kr)
+        vr = Reshape(s2, heads)  v = {SWAP} (vr)  a = Attention (q, k, v)  t = {SWAP} (a)  y = Reshape(t, wide)"""
+    constants = f"{HEADS}, int64[4] four = {{0, 0, 4, 4}}, int64[3] uneven = {{16, 8, 8}}, int64[3] wide = {{0, 0, 16}}"
+    ops, heads = merged(model(body, "float[2, 5, 32] x", constants, "float[2, 5, 16] y"))
+    assert ops == ["Split", "Attention"]
+    assert heads == {"q_num_heads": 4, "kv_num_heads": 2}

@@ -145,8 +145,8 @@ class _Plan:
         dead = {self.node, *self.end.chain}
         open_nodes = [node for each in self.taken for node in each.nodes]
         for node in (*open_nodes, *open_nodes):  # twice: what operands share dies with the last of them
-            value = node.outputs[0]
-            if not value.is_graph_output() and all(use.node in dead for use in value.uses()):
+            users = {user for value in node.outputs for user in value.consumers()}
+            if users <= dead and not any(value.is_graph_output() for value in node.outputs):
                 dead.add(node)
         return [node for node in dead if node is not self.node]
 

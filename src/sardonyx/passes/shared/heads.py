@@ -154,7 +154,8 @@ class Trail:
     def dying(self, count: int, graph: Facts) -> int:
         """How many of the nearest `count` nodes nothing else needs."""
         for index, node in enumerate(self.nodes[:count]):
-            if len(node.outputs[0].uses()) != 1 or node.outputs[0].is_graph_output():
+            made = self.stages[index].value
+            if len(node.outputs) > 1 or len(made.uses()) != 1 or made.is_graph_output():
                 return index
         return count
 
@@ -168,7 +169,7 @@ def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool = True) 
     while True:
         last = trail.source
         made = last.value.producer()
-        if made is None or made.graph is not node.graph or made.domain or len(made.outputs) != 1:
+        if made is None or made.graph is not node.graph or made.domain:
             return trail
         before = _before(last, made, graph, scales=scales)
         if before is None:
@@ -195,6 +196,8 @@ def _before(stage: Stage, made: ir.Node, graph: Facts, *, scales: bool) -> Stage
             axes = _unrepeated(stage.axes, graph.shape(stage.value) or (), shape)
         case "Gather":
             axes = _unpicked(stage.axes, made, shape, graph)
+        case "Split" | "Slice":
+            axes = _uncut(stage, made, shape, graph)
         case kind if kind in VIEWS:
             axes = regroup(flat(stage.axes), shape)
         case _:
@@ -234,3 +237,27 @@ def _unpicked(axes: Axes, made: ir.Node, shape: Shape, graph: Facts) -> Axes | N
     if place is None or graph.rank(made.inputs[1]) != 0 or not isinstance(count, int) or count == 1:
         return None
     return [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
+
+
+def _uncut(stage: Stage, made: ir.Node, shape: Shape, graph: Facts) -> Axes | None:
+    """The axes of what was cut into equal pieces, of which this is one."""
+    if made.op_type == "Split":
+        axis, start = made.attributes.get_int("axis", 0) % len(shape), 0
+        for output in made.outputs[: stage.value.index()]:
+            before = (graph.shape(output) or (None,) * len(shape))[axis]
+            if not isinstance(before, int):
+                return None
+            start += before
+    else:
+        starts, axes, steps = graph.ints(operand(made, 1)), graph.ints(operand(made, 3)), graph.ints(operand(made, 4))
+        if starts is None or axes is None or len(axes) != 1 or len(starts) != 1 or steps not in (None, (1,)):
+            return None
+        axis, start = axes[0] % len(shape), starts[0]
+    piece, whole = (graph.shape(stage.value) or ())[axis], shape[axis]
+    if not isinstance(piece, int) or not isinstance(whole, int) or whole == piece or whole % piece:
+        return None
+    start = start + whole if start < 0 else start
+    if start % piece or not 0 <= start < whole:
+        return None
+    picked = Part(whole // piece, picked=start // piece)
+    return [*stage.axes[:axis], [picked, *stage.axes[axis]], *stage.axes[axis + 1 :]]
