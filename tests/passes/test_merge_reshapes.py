@@ -28,7 +28,7 @@ PAIRS = [
     ("Reshape(x, s16)", "Reshape(a, zeros)", "float[N, 4, 8]", 3, 1),
     ("Reshape(x, all)", "Reshape(a, rows)", "float[N, M]", 2, 1),
     ("Reshape(x, flat)", "Reshape(a, z2)", "float[N, 4, 8]", 3, 1),
-    ("Reshape(x, rows)", "Reshape(a, flat)", "float[N, 4, 8]", 2, 2),  # the copied dim is N*4
+    ("Reshape(x, rows)", "Reshape(a, flat)", "float[N, 4, 8]", 2, 1),  # the copied dim is N*4, left to -1
     ("Reshape(x, rows)", "Reshape(a, flat)", "float[3, 4, 8]", 2, 1),
     ("Flatten(x)", "Reshape(a, z2)", "float[N, 4, 8]", 3, 1),
     ("Unsqueeze(x, a0)", "Unsqueeze(a, a1)", "float[N, M]", 4, 1),
@@ -106,6 +106,17 @@ def test_a_computed_inner_target_does_not_matter_but_a_computed_outer_one_does()
     model, log = run_passes(turned, PASSES)
     assert op_types(model) == ["Neg", "Reshape", "Reshape", "Neg"]
     assert "the outer target is computed" in reasons(log)
+
+
+def test_a_copied_dim_that_the_source_does_not_have_is_left_open() -> None:
+    text = graph_text("""agraph (float[N, 4, 8] w) => (float[A, B, C] y)
+        <int64[3] parts = {-1, 2, 8}, int64[4] windows = {-1, 2, 2, 8},
+        int64[3] rows = {0, 4, 8}> {
+            x = Neg(w)  a = Reshape(x, parts)  v = Abs(a)
+            b = Reshape(v, windows)  c = Reshape(b, rows)  y = Neg(c) }""")
+    model, _ = run_passes(text, PASSES)
+    assert op_types(model) == ["Neg", "Reshape", "Abs", "Reshape", "Neg"]
+    assert_same(text, model)
 
 
 def test_axes_as_attributes_stay_attributes() -> None:

@@ -134,5 +134,6 @@ def _joint_target(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ..
         if isinstance(own, int) and own > 0:
             resolved[index] = own
         elif own is None or source is None or index >= len(source) or source[index] != own:
-            return "the outer target copies a dim that the inner one made"
+            known = reshape_target(source, graph.shape(outer.outputs[0]))
+            return known if known is not None else "the outer target copies a dim that the inner one made"
     return given if tuple(resolved) == target else tuple(resolved)
