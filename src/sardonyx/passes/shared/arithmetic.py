@@ -173,6 +173,6 @@ def spread(constant: ir.TensorProtocol, sizes: Sequence[int]) -> np.ndarray | No
     while array.ndim > len(sizes) and array.shape[0] == 1:
         array = array[0]
     try:
-        return np.broadcast_to(array, tuple(sizes))
+        return np.ascontiguousarray(np.broadcast_to(array, tuple(sizes)))
     except ValueError:
         return None

@@ -124,9 +124,9 @@ def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Fac
     if tuple(shape[len(shape) - len(extent) :]) == tuple(extent) and tensor.size == np.prod(extent):
         return reshaped(tensor, extent)
     array = spread(tensor, extent) if tensor.size <= np.prod(extent) else None
-    return None if array is None else ir.tensor(array, dtype=tensor.dtype)
+    return None if array is None else ir.Tensor(array, dtype=tensor.dtype)
 
 
 def ones(extent: Sequence[int], dtype: ir.DataType) -> ir.TensorProtocol:
     """A scale that changes nothing."""
-    return ir.tensor(np.ones(tuple(extent), dtype.numpy()), dtype=dtype)
+    return ir.Tensor(np.ones(tuple(extent), dtype.numpy()), dtype=dtype)

@@ -1,0 +1,164 @@
+"""What the matchers' questions about arithmetic answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from passes.util import graph_text, parse
+from sardonyx.graph.facts import Facts
+from sardonyx.passes.shared.arithmetic import (
+    escaping,
+    factored,
+    last_axes,
+    made_by,
+    near,
+    number_beside,
+    partner,
+    power,
+    reader,
+    scaling,
+    spread,
+    squared,
+    uncast,
+)
+
+CONSTANTS = "float two = {2}, float[1, 1] four = {4}, float[1, 1, 1] far = {5}, float zero = {0}, float[2] row = {1, 2}"
+
+
+def graph(body: str, outputs: str = "float[A, B] y") -> tuple[Facts, dict[str, ir.Node]]:
+    """Facts of a graph over x[N, 3], and the node that makes each value."""
+    text = graph_text(f"agraph (float[N, 3] x) => ({outputs}) <{CONSTANTS}> {{ {body} }}")
+    facts = Facts(ir.from_proto(parse(text)))
+    facts.infer()
+    return facts, {output.name or "": node for node in facts.model.graph for output in node.outputs}
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("Mul(x, two)", 2), ("Mul(two, x)", 2), ("Mul(four, x)", 4), ("Mul(x, far)", None), ("Mul(x, x)", None)],
+)
+def test_a_number_beside_a_value(written: str, number: float | None) -> None:
+    facts, made = graph(f"y = {written}", "float[A, B, C] y" if "far" in written else "float[A, B] y")
+    found = number_beside(made["y"], facts)
+    assert (None if found is None else found[1]) == number
+    assert found is None or found[0].name == "x"
+
+
+@pytest.mark.parametrize(
+    ("written", "factor"),
+    [("Mul(x, two)", 2), ("Div(x, four)", 0.25), ("Div(two, x)", None), ("Div(x, zero)", None), ("Add(x, two)", None)],
+)
+def test_what_scales(written: str, factor: float | None) -> None:
+    facts, made = graph(f"y = {written}")
+    found = scaling(made["y"], facts)
+    assert (None if found is None else found[1]) == factor
+
+
+def test_factors_are_collected() -> None:
+    facts, made = graph("a = Exp(x)  b = Mul(a, two)  c = Div(b, four)  d = Mul(four, c)  y = Neg(d)")
+    term = factored(made["d"].outputs[0], made["y"], facts)
+    assert term.source.name == "a"
+    assert term.factor == 2
+    assert [node.op_type for node in term.nodes] == ["Mul", "Div", "Mul"]
+
+
+@pytest.mark.parametrize(
+    ("written", "exponent"),
+    [("Mul(x, x)", 2), ("Pow(x, four)", 4), ("Sqrt(x)", 0.5), ("Reciprocal(x)", -1), ("Mul(x, two)", None)],
+)
+def test_powers(written: str, exponent: float | None) -> None:
+    facts, made = graph(f"y = {written}")
+    found = power(made["y"], facts)
+    assert (None if found is None else found[1]) == exponent
+    assert (squared(made["y"].outputs[0], made["y"], facts) is not None) == (exponent == 2)
+
+
+def test_one_over_is_a_power_and_two_over_is_none() -> None:
+    text = graph_text("agraph (float[N] x) => (float[N] a, float[N] b) <float one = {1}, float two = {2}>"
+                      " { a = Div(one, x)  b = Div(two, x) }")  # fmt: skip
+    facts = Facts(ir.from_proto(parse(text)))
+    first, second = facts.model.graph
+    assert power(first, facts) is not None
+    assert power(second, facts) is None
+
+
+def test_casts_are_looked_through() -> None:
+    _, made = graph("a = Exp(x)  b = Cast <to = 10> (a)  c = Cast <to = 1> (b)  y = Neg(c)")
+    value, casts = uncast(made["c"].outputs[0], made["y"])
+    assert value.name == "a"
+    assert [node.outputs[0].name for node in casts] == ["c", "b"]
+
+
+def test_partners_makers_and_readers() -> None:
+    facts, made = graph("a = Exp(x)  b = Add(a, x)  y = Mul(b, b)")
+    exp, add, product = made["a"], made["b"], made["y"]
+    assert partner(add, exp.outputs[0]) is add.inputs[1]
+    assert partner(product, add.outputs[0]) is add.outputs[0]
+    assert partner(product, exp.outputs[0]) is None
+    assert made_by(add.inputs[0], product, "Exp") is exp
+    assert made_by(add.inputs[0], product, "Log") is None
+    assert reader(exp.outputs[0], facts, "Add") is add
+    assert reader(exp.outputs[0], facts, "Mul") is None
+    assert reader(add.outputs[0], facts, "Mul") is None, "it is read twice"
+
+
+def test_values_that_leave_a_match() -> None:
+    _, made = graph("a = Exp(x)  b = Add(a, x)  y = Neg(b)", "float[A, B] y, float[C, D] b")
+    assert escaping([made["a"]], made["b"]) is None
+    assert escaping([made["a"], made["b"]], made["y"]) is made["b"].outputs[0]
+    assert escaping([made["a"]], made["y"]) is made["a"].outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "equal"),
+    [
+        (float(np.float32(2**0.5)), ir.DataType.FLOAT, True),
+        (float(np.float16(2**0.5)), ir.DataType.FLOAT, False),
+        (float(np.float16(2**0.5)), ir.DataType.FLOAT16, True),
+        (1.414, ir.DataType.FLOAT, False),
+        (float(np.float32(2**0.5)), ir.DataType.DOUBLE, False),
+        (2**0.5, None, True),
+        (1.4142135, None, False),
+    ],
+)
+def test_constants_are_as_near_as_their_type_allows(number: float, dtype: ir.DataType | None, equal: bool) -> None:
+    assert near(number, 2**0.5, dtype) == equal
+
+
+@pytest.mark.parametrize(
+    ("axes", "rank", "count"),
+    [
+        ((-1,), None, 1),
+        ((2,), 3, 1),
+        ((2,), None, None),
+        ((1, 2), 3, 2),
+        ((-1, -2), None, 2),
+        ((1, -1), 3, 2),
+        ((0,), 3, None),
+        ((-2,), None, None),
+        ((0, 2), 3, None),
+        ((-1, -1), 3, None),
+        ((), 3, None),
+        (None, 3, 3),
+        (None, None, None),
+    ],
+)
+def test_last_axes(axes: tuple[int, ...] | None, rank: int | None, count: int | None) -> None:
+    assert last_axes(axes, rank) == count
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "fits"),
+    [
+        ((3,), (2, 3), True),
+        ((1, 1, 2, 3), (2, 3), True),
+        ((2, 1, 3), (2, 3), False),
+        ((4,), (3,), False),
+        ((), (3,), True),
+    ],
+)
+def test_constants_are_spread(shape: tuple[int, ...], sizes: tuple[int, ...], fits: bool) -> None:
+    array = spread(ir.tensor(np.ones(shape, np.float32)), sizes)
+    assert (array is not None and array.shape == sizes) == fits
