@@ -8,6 +8,8 @@ from sardonyx.passes.masks.compute_branches import ComputeBranches
 from sardonyx.passes.masks.drop_true_conditions import DropTrueConditions
 from sardonyx.passes.masks.expand_late import ExpandLate
 from sardonyx.passes.masks.gather_everything import GatherEverything
+from sardonyx.passes.masks.gather_one_row import GatherOneRow
+from sardonyx.passes.masks.merge_integer_sums import MergeIntegerSums
 from sardonyx.passes.masks.read_one_size import ReadOneSize
 from sardonyx.passes.masks.unsqueeze_directly import UnsqueezeDirectly
 
@@ -18,5 +20,7 @@ MASKS: tuple[Pass, ...] = (
     BroadcastImplicitly(),
     ExpandLate(),
     ComputeBranches(),
+    GatherOneRow(),
+    MergeIntegerSums(),
     ReadOneSize(),
 )
