@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import intervals
@@ -67,9 +69,9 @@ def growth(stage: Stage) -> Section:
     section = Section(
         "Growth",
         "One architecture (BERT, width 64) made deeper; seconds from loading to the written file as the run's own "
-        f"record says, the fastest of {stage.repeats} runs in turns, and the time a layer as a multiple of what it is "
-        "in the smallest.",
-        ["exporter", "layers", "nodes before", "seconds", "of the smallest", "a layer"],
+        f"record says, the fastest of {stage.repeats} runs in turns, and what one more layer costs, "
+        "which no fixed cost can flatter.",
+        ["exporter", "layers", "nodes before", "seconds", "of the smallest", "one more layer"],
     )
     for exporter in stage.exporters:
         files = {layers: _deep(stage, layers, exporter) for layers in LAYERS}
@@ -80,17 +82,28 @@ def growth(stage: Stage) -> Section:
                 run = _run(path, stage.output("deep"))
                 times[layers].append(run["seconds"]["total"])
                 before[layers] = run["before"]["nodes"]
-        for layers in LAYERS:
-            factor = layers / LAYERS[0]
-            ratio = min(times[layers]) / min(times[LAYERS[0]])
-            cells = [exporter, str(layers), f"{before[layers]:,}", f"{min(times[layers]):.3f}"]
-            section.rows.append([*cells, f"{ratio:.2f} ×", f"{ratio / factor:.2f} ×"])
+        fastest = {layers: min(times[layers]) for layers in LAYERS}
+        for row, claims in _grown(exporter, fastest):
+            section.rows.append([*row[:2], f"{before[int(row[1])]:,}", *row[2:]])
+            section.claims.extend(claims)
             tell(" | ".join(section.rows[-1]))
-            if factor > 1:
-                claim = Claim(f"{exporter}: time a layer, {factor:g} × the layers", ratio / factor, LINEAR, "×")
-                section.claims.append(claim)
         section.data.append({"exporter": exporter, "seconds": times, "nodes": before})
     return section
+
+
+def _grown(exporter: str, seconds: dict[int, float]) -> Iterator[tuple[list[str], list[Claim]]]:
+    """A row and its claims for each depth: the time of all, and of one more layer, which no fixed cost can flatter."""
+    (first, base), *_ = seconds.items()
+    yield [exporter, str(first), f"{base:.3f}", "", ""], []
+    steps: list[float] = []  # seconds of one more layer, from each depth to the next
+    for (fewer, less), (layers, spent) in itertools.pairwise(seconds.items()):
+        factor, ratio = layers / first, spent / base
+        steps.append((spent - less) / (layers - fewer))
+        claims = [Claim(f"{exporter}: time, {factor:g} × the layers", ratio / factor, LINEAR, f"× {factor:g}")]
+        if len(steps) > 1:
+            step = f"{exporter}: one more layer, {factor:g} × the layers"
+            claims.append(Claim(step, steps[-1] / steps[0], LINEAR, "×"))
+        yield [exporter, str(layers), f"{spent:.3f}", f"{ratio:.2f} ×", f"{1000 * steps[-1]:.1f} ms"], claims
 
 
 def _deep(stage: Stage, layers: int, exporter: str) -> Path:

@@ -260,6 +260,22 @@ def test_time_is_ours_over_the_rivals(model: Path, tmp_path: Path) -> None:
     assert section.claims[1].figure == runs["sardonyx"][0][2]
 
 
+def _growth(times: dict[int, float]) -> list[Claim]:
+    return [claim for _, claims in time_contest._grown("dynamo", times) for claim in claims]
+
+
+def test_linear_growth_keeps_its_promise_whatever_the_fixed_cost() -> None:
+    for fixed in (0.0, 5.0):
+        assert all(claim.met for claim in _growth({layers: fixed + 0.1 * layers for layers in (6, 12, 24, 48)}))
+
+
+def test_growth_that_a_fixed_cost_hides_is_still_seen() -> None:
+    missed = [
+        claim.what for claim in _growth({n: 5.0 + 0.01 * n + 0.0005 * n * n for n in (6, 12, 24, 48)}) if not claim.met
+    ]
+    assert missed == ["dynamo: one more layer, 4 × the layers", "dynamo: one more layer, 8 × the layers"]
+
+
 # What is kept
 
 
