@@ -18,6 +18,7 @@ ONLY_IN_WORDS = {
     ("AveragePool", 22): "the same",
     ("MaxPool", 22): "the same",
     ("ConvTranspose", 11): "which side gets the odd element of a padding",
+    ("MeanVarianceNormalization", 13): "onnx's inference fails without axes",
     ("OneHot", 11): "negative classes",
     ("Resize", 13): "empty scales are no longer a way to say that there are none",
     ("Split", 18): "without sizes the number of parts has to be said",

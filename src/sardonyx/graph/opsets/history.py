@@ -72,8 +72,8 @@ _CHANGES = """
 9 11: Compress
 9 11!: OneHot Scatter
 9 11 22: MaxUnpool
-9 13!: Erf
-9 13: MeanVarianceNormalization NonZero Sign
+9 13!: Erf MeanVarianceNormalization
+9 13: NonZero Sign
 9 13 20: IsNaN
 9 16: Where
 9 20 21 23: ConstantOfShape

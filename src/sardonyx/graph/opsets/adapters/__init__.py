@@ -44,6 +44,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "Erf": meanings.erf,
     "GridSample": meanings.grid_sample,
     "GroupNormalization": meanings.group_normalization,
+    "MeanVarianceNormalization": meanings.mean_variance_normalization,
     "OneHot": meanings.one_hot,
     "RoiAlign": meanings.roi_align,
     "Scan": meanings.scan,

@@ -53,6 +53,11 @@ def erf(step: Step) -> None:
         raise CannotRaise("opset 13 has it for floating-point numbers only")
 
 
+def mean_variance_normalization(step: Step) -> Rewrite | None:
+    """The default axes, said: since opset 13 onnx's own inference fails where they are not."""
+    return rewritten(step, axes=[0, 2, 3]) if "axes" not in step.node.attributes else None
+
+
 def grid_sample(step: Step) -> Rewrite | None:
     """Other words for the same modes."""
     mode = _GRID_MODES.get(step.node.attributes.get_string("mode", ""))
