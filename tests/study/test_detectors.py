@@ -79,17 +79,29 @@ ATTENTION = """
 
 
 @pytest.mark.parametrize(
-    "scaled", ["t = Identity (s)", "t = Div (s, two)", "u = Mul (two, s) t = Add (eps, u)", "t = Where (c, s, eps)"]
+    ("scaled", "between"),
+    [
+        ("t = Identity (s)", ["Identity"]),
+        ("t = Div (s, two)", ["Div"]),
+        ("u = Mul (two, s) t = Add (eps, u)", ["Mul", "Add"]),
+        ("n = Neg (x) h = Mul (n, two) r = ReduceMax<axes = [-1]> (h) t = Add (r, s)", ["Add"]),
+        ("t = Where (c, s, eps)", ["Where"]),
+    ],
 )
-def test_an_attention_core_is_found_with_scale_and_mask_anywhere(scaled: str) -> None:
+def test_an_attention_core_is_found_with_scale_and_mask_anywhere(scaled: str, between: list[str]) -> None:
     signature = "(float[2,6,8] x, bool[2,1,6] c) => (float[2,6,8] y)"
     core = places(survey(ATTENTION.format(scaled=scaled), signature, SCALAR), "attention-cores")
-    assert [(place[0].op_type, place[-1].op_type) for place in core] == [("MatMul", "MatMul")]
+    assert [[node.op_type for node in place] for place in core] == [["MatMul", *between, "Softmax", "MatMul"]]
 
 
 def test_a_softmax_before_a_weight_is_no_attention() -> None:
     body = "p = Softmax<axis = -1> (x) y = MatMul (p, w)"
     assert found(survey(body, weights="float[8,8] w")) == {}
+
+
+def test_a_softmax_after_a_weight_is_no_attention() -> None:
+    body = "s = MatMul (x, w) p = Softmax<axis = -1> (s) y = MatMul (p, x)"
+    assert found(survey(body, weights="float[8,6] w")) == {}
 
 
 def test_products_with_a_bias_are_told_apart_by_rank() -> None:
@@ -166,6 +178,12 @@ def test_a_shape_chain_goes_as_far_as_sizes_do() -> None:
     look = survey(body, "(float[n,6,8] x) => (float[n,48] y)", weights)
     (chain,) = places(look, "shape-chains")
     assert [node.op_type for node in chain] == ["Shape", "Gather", "Unsqueeze", "Concat"]
+
+
+def test_a_shape_chain_ends_where_sizes_become_real_numbers() -> None:
+    body = "s = Shape (x) n = Gather (s, i) f = Cast<to = 1> (n) h = Mul (f, f) y = Mul (x, h)"
+    (chain,) = places(survey(body, "(float[n,6,8] x) => (float[n,6,8] y)", "int64 i = {0}"), "shape-chains")
+    assert [node.op_type for node in chain] == ["Shape", "Gather", "Cast"]
 
 
 def test_an_unfolded_constant_is_counted_where_it_is_used_with_all_that_goes_into_it() -> None:
