@@ -136,8 +136,9 @@ def test_x_that_is_itself_scaled_is_found() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_doubles_are_refused() -> None:
-    text = model(f"{TANHS['Pow cube']}  f = Tanh(a)  {PRODUCTS['half last']}", kind="double")
+@pytest.mark.parametrize("kind", ["double", "bfloat16"])
+def test_types_without_a_kernel_are_refused(kind: str) -> None:
+    text = model(f"{TANHS['Pow cube']}  f = Tanh(a)  {PRODUCTS['half last']}", kind=kind)
     after, log = run_passes(text, PASSES)
     assert "Gelu" not in op_types(after)
-    assert any("DOUBLE" in each for each in reasons(log))
+    assert any(kind.upper() in each for each in reasons(log))

@@ -203,6 +203,14 @@ def test_a_scale_in_float_stays_between_the_casts() -> None:
     assert_same(text, after, exact=False, rtol=2e-3)
 
 
+def test_brain_floats() -> None:
+    after, _ = run_passes(Spelling(scale_shape="ranked", bias_shape=None).text("bfloat16"), PASSES)
+    assert op_types(after) == ["LayerNormalization", "Relu"]
+    scale = next(iter(after.graph)).inputs[1].const_value
+    assert scale.dtype.name == "BFLOAT16"
+    np.testing.assert_array_equal(scale.numpy().astype(np.float32), np.array([0.5, 2, -3, 1], np.float32))
+
+
 def test_plain_half_precision() -> None:
     text = Spelling().text("float16")
     after, _ = run_passes(text, PASSES)
