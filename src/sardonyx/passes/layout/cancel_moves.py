@@ -53,7 +53,7 @@ class CancelMoves(NodePass):
     name = "cancel-moves"
     accuracy = Accuracy.REASSOCIATES
     roots = (*VIEWS, "Transpose")
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 9  # before, a Constant node could not hold integers
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>

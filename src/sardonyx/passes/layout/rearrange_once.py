@@ -28,7 +28,7 @@ class RearrangeOnce(NodePass):
     name = "rearrange-once"
     accuracy = Accuracy.EXACT
     roots = MOVING
-    opset = 5  # before, Reshape had its target as an attribute
+    opset = 9  # before, a Constant node could not hold integers
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
