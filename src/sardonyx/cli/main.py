@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli import adopt, compare, dag, demo, export, extract, inspect, optimize, passes, verify
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
 from sardonyx.errors import SardonyxError, UsageError
 
@@ -29,28 +29,6 @@ module visible.
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
 
-app = typer.Typer(
-    name="sardonyx",
-    help=HELP,
-    add_completion=False,
-    rich_markup_mode=None,  # plain help: answers at once, greps well, and no name is read as markup
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for verb, module in (
-    ("export", export),
-    ("optimize", optimize),
-    ("verify", verify),
-    ("inspect", inspect),
-    ("extract", extract),
-    ("dag", dag),
-    ("adopt", adopt),
-    ("compare", compare),
-    ("passes", passes),
-    ("demo", demo),
-):
-    app.command(verb, help=module.HELP, short_help=module.SUMMARY)(getattr(module, verb))
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -63,17 +41,42 @@ def _version(asked: bool) -> None:
 Version = Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")]
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context, version: Version = False) -> None:  # pyright: ignore[reportUnusedFunction]  (typer)
+def _root(context: typer.Context, version: Version = False) -> None:
     if context.invoked_subcommand is None:
         raise UsageError("no command given", hint="`sardonyx --help` lists them")
+
+
+VERBS = ("export", "optimize", "verify", "inspect", "extract", "dag", "adopt", "compare", "passes", "demo")
+
+
+def _app(arguments: Sequence[str]) -> typer.Typer:
+    """The command with the verb that was asked for, or with all of them for its help: each costs time to load."""
+    app = typer.Typer(
+        name="sardonyx",
+        help=HELP,
+        add_completion=False,
+        rich_markup_mode=None,  # plain help: answers at once, greps well, and no name is read as markup
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    asked = _verb(arguments)
+    for verb in VERBS if asked is None else (asked,):
+        module = import_module(f"sardonyx.cli.{verb}")
+        app.command(verb, help=module.HELP, short_help=module.SUMMARY)(getattr(module, verb))
+    return app
+
+
+def _verb(arguments: Sequence[str]) -> str | None:
+    """The verb of a command line, where it begins with one."""
+    return arguments[0] if arguments and arguments[0] in VERBS else None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and answer its exit code."""
     debug = "--debug" in arguments  # read here, because a failure leaves the parsed options behind
     try:
-        code = app(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
+        code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
@@ -102,5 +105,4 @@ def main() -> NoReturn:
 
 def _command_of(arguments: Sequence[str]) -> str:
     """The command whose help would have told."""
-    known = {command.name for command in app.registered_commands}
-    return next((f"sardonyx {word}" for word in arguments if word in known), "sardonyx")
+    return next((f"sardonyx {word}" for word in arguments if word in VERBS), "sardonyx")
