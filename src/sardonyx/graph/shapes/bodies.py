@@ -40,7 +40,7 @@ def _loop(node: ir.Node, ask: Shapes) -> Shapely | None:
     inner, state = body(node, "body"), node.inputs[2:]
     starts = [(None, None) if value is None else ask.typed(value) for value in state]
     kept = _steady(inner, [_COUNTER, _CONDITION], starts, [], 1, ask)
-    gathered = [_outside(ask.shape(value), ask) for value in inner.outputs[1 + len(state) :]]
+    gathered = [_only_rank(ask.shape(value), ask) for value in inner.outputs[1 + len(state) :]]
     return [*kept, *(None if shape is None else (ask.unknown(), *shape) for shape in gathered)]
 
 
@@ -105,6 +105,11 @@ def _weakened(shape: Shape | None, result: Shape | None, loose: set[Size], ask: 
             loose.add(dim)
         dims.append(dim)
     return tuple(dims)
+
+
+def _only_rank(shape: Shape | None, ask: Shapes) -> Shape | None:
+    """Without turns there is no element to tell the dims, and a runtime makes them zero."""
+    return None if shape is None else tuple(ask.unknown() for _ in shape)
 
 
 def _outside(shape: Shape | None, ask: Shapes) -> Shape | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
 from sardonyx.graph.shapes.expr import Size
-from sardonyx.graph.shapes.given import attributes, numbers, operand, tensor
+from sardonyx.graph.shapes.given import attributes, number, numbers, operand, tensor
 from sardonyx.graph.shapes.picking import slice_ranges, split_sizes, window
 from sardonyx.graph.shapes.views import shape_window
 
@@ -182,9 +182,10 @@ def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
 
 def _quotient(one: Size, other: Size) -> Maybe:
     """Integers are rounded towards zero, which for what is not negative is down."""
-    if isinstance(other, int) and other < 1:
-        return None
-    return expr.floor_quotient(one, other) if expr.at_least(one, 0) and expr.at_least(other, 0) else None
+    if isinstance(one, int) and isinstance(other, int) and other:
+        whole = abs(one) // abs(other)
+        return whole if (one < 0) == (other < 0) else -whole
+    return expr.floor_quotient(one, other) if other != 0 and expr.at_least(one, 0) and expr.at_least(other, 0) else None
 
 
 def _rounded_down(one: Size, other: Size) -> Maybe:
@@ -217,8 +218,20 @@ def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
     return rule
 
 
-def _mod(one: Size, other: Size) -> Maybe:
-    return expr.remainder(one, other) if expr.at_least(one, 0) and other != 0 and expr.at_least(other, 0) else None
+def _positive_remainder(one: Size, other: Size) -> Maybe:
+    return expr.remainder(one, other) if other != 0 and expr.at_least(other, 0) else None
+
+
+def _remainder_of_positive(one: Size, other: Size) -> Maybe:
+    return _positive_remainder(one, other) if expr.at_least(one, 0) else None
+
+
+_by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder_of_positive)
+
+
+def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
+    """The sign is the divisor's, or with `fmod` the dividend's."""
+    return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
 
 
 def _power(one: Size, other: Size) -> Maybe:
@@ -305,7 +318,7 @@ RULES: Mapping[str, Rule] = {
     "Mul": _combined(expr.multiply),
     "Max": _combined(expr.larger),
     "Min": _combined(expr.smaller),
-    "Mod": _combined(_mod),
+    "Mod": _mod,
     "Div": _div,
     "Floor": _rounded(_rounded_down),
     "Ceil": _rounded(_rounded_up),

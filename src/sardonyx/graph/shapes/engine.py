@@ -153,10 +153,14 @@ class Shapes:
 
     def assume(self, graph: ir.Graph, types: Sequence[Typed]) -> None:
         """Look at a body anew, with these types of its inputs."""
-        for node in graph.all_nodes():
+        self._seen.discard(graph)
+        for node in graph:
             for value in node.outputs:
                 self.forget(value)
-        for value, typed in zip(graph.inputs, types, strict=True):
+            for inner in node.attributes.data.values():
+                if inner.type is ir.AttributeType.GRAPH:
+                    self.assume(inner.as_graph(), [])
+        for value, typed in zip(graph.inputs, types, strict=bool(types)):
             self._note(value, typed)
 
     def refresh(self, graphs: Iterable[ir.Graph]) -> None:
@@ -170,13 +174,13 @@ class Shapes:
         self._untold.clear()
         for graph in graphs:
             if graph not in self._seen:
-                self._seen.add(graph)
                 self._look_at(graph)
         for value in again:
             self.typed(value)
 
     def _look_at(self, graph: ir.Graph) -> None:
         types, computes = self._types, contents.RULES
+        self._seen.add(graph)
         for node in graph:
             for output in node.outputs:
                 typed = types.get(output) or self._work_out(output)
@@ -208,6 +212,10 @@ class Shapes:
                 return self._note(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
         if node is None:  # a body's or function's input, which may be different at each call
             return self._note(value, (value.dtype, None) if _is_tensor(value) else _NOTHING)
+        if node.graph is not None and node.graph not in self._seen:
+            self._look_at(node.graph)  # in order, so that no question goes deep
+            if value in self._types:
+                return self._types[value]
         self._types[value] = _NOTHING  # a question that leads back to itself has no answer
         if self._depth > _DEEP:
             self._ask_makers(value, self._types, self.typed)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import onnx
+import onnx.checker
 import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from sardonyx.graph.shapes.engine import Shape, Shapes, Typed
 
 _DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
-_FAILURES = (onnx.shape_inference.InferenceError, onnx.defs.SchemaError, RuntimeError, ValueError, TypeError)
+_FAILURES = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
 _WRONG = frozenset({"STFT"})
 _PROBE = 60  # divisible by much, so that few splits and groups fail on it
 
