@@ -175,6 +175,10 @@ def refused(name: str) -> tuple[Net, str]:
             net.node("Neg", ["k0"], "z")
             net.outputs["z"] = ["N", "S", WHOLE]
             return net, "a projection is read elsewhere"
+        case "windows":
+            net = plain()
+            net.inputs["x"], net.outputs["y"] = [4, "S", HIDDEN], [4, "S", WHOLE]
+            return net, "the batch is known to be larger than one"
         case "a weight that is an input":
             net = plain()
             del net.constants["wv"]
@@ -197,6 +201,7 @@ def refused(name: str) -> tuple[Net, str]:
         "a mask of other batches",
         "a weight read twice",
         "a projection read twice",
+        "windows",
         "a weight that is an input",
         "cross attention",
     ],

@@ -1,8 +1,9 @@
 """LayerNormalization(x + skip [+ bias]) => SkipLayerNormalization(x, skip, scale, shift, bias), of ONNX Runtime.
 
 The sum itself comes out beside it where something else reads it. Refuses sums whose parts may differ in shape by more
-than a missing batch, more than three axes, and other axes than the last: the kernel takes nothing else. Helps because
-the sum is normalised while it is in the cache, and two additions go.
+than a missing batch, more than three axes, and other axes than the last: the kernel takes nothing else. Helps where
+nodes count: two additions go. Where only time counts, leave it out: in ONNX Runtime 1.31 the CPU kernel measured 3 to 5
+times slower than the sum and the norm apart, which made whole encoders 4 to 9 % slower.
 """
 
 from __future__ import annotations
