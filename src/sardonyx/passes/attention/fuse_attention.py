@@ -3,9 +3,9 @@
 The scale may be split over Q, K and the product; there may be a softcap, several masks or a condition, and heads of K
 and V that are repeated for groups of queries: the repetition goes. Refuses where scores or weights are read elsewhere,
 where the scale is no constant, where a mask could enlarge the scores, and types the runtime has no kernel for. A row
-that -inf masks as a whole is zero afterwards, as the standard has it, where it was NaN; one that the lowest number masks
-stays the mean of the values, for which the mask is kept above that number. Helps because the scores are neither scaled
-nor masked in passes of their own, and because heads can then stay where they are.
+that -inf masks as a whole is zero afterwards, as the standard has it, where it was NaN; one that the lowest number
+masks stays the mean of the values, for which the mask is kept above that number. Helps because the scores are neither
+scaled nor masked in passes of their own, and because heads can then stay where they are.
 """
 
 from __future__ import annotations
