@@ -60,3 +60,14 @@ def test_the_vector_may_be_what_varies() -> None:
     model, _ = run_passes(source, FUSE, target="ort")
     assert op_types(model) == ["BiasGelu"]
     assert_same(source, model, exact=False)
+
+
+def test_a_bias_that_enlarges_is_left() -> None:
+    source = graph_text(
+        "agraph (float[N, S, 4] x) => (float[1, N, S, 4] y) <float[1, 1, 1, 4] b = {3, -4, 0.5, 1}>"
+        "{ a = Add(x, b)  y = Gelu(a) }",
+        20,
+    )
+    model, log = run_passes(source, FUSE, target="ort")
+    assert op_types(model) == ["Add", "Gelu"]
+    assert not log.events
