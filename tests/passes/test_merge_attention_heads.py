@@ -191,3 +191,11 @@ def test_uneven_pieces_are_not_taken_for_heads() -> None:
     ops, heads = merged(model(body, "float[2, 5, 32] x", constants, "float[2, 5, 16] y"))
     assert ops == ["Split", "Attention"]
     assert heads == {"q_num_heads": 4, "kv_num_heads": 2}
+
+
+def test_splits_that_others_need_are_no_saving() -> None:
+    body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
+        a = Attention (q, k, k)  y = Relu(a)"""
+    result = "float[2, 2, 5, 4] y, float[2, 2, 5, 4] q, float[2, 2, 3, 4] k"
+    _, log = run_passes(model(body, "float[2, 5, 8] x, float[2, 3, 8] z", HEADS, result), [MergeAttentionHeads()])
+    assert not log.events
