@@ -40,6 +40,7 @@ _WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-p
     ir.DataType.DOUBLE: 2**53,
 }
 _FILLING = ("Expand", "ConstantOfShape")  # their one element is all there is
+_NO_TENSORS = frozenset({"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"})
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
 _NOTHING: Typed = (None, None)
 _DEEP = 25  # questions within questions, after which makers are asked one by one
@@ -264,6 +265,8 @@ class Shapes:
         ]
 
     def _outputs_without_rule(self, node: ir.Node) -> Sequence[Typed]:
+        if node.op_type in _NO_TENSORS:
+            return [_NOTHING] * len(node.outputs)
         if not node.domain:
             from sardonyx.graph.shapes import standard  # only now: most models never need it, and it loads onnx
 
