@@ -340,3 +340,18 @@ def test_a_kernel_that_takes_no_empty_batch_is_told_of_and_kept() -> None:
     assert verdict.passed
     assert any("empty batch" in note for note in verdict.notes)
     assert verdict.outputs[0].max_abs < 1e-5
+
+
+def test_a_row_that_attends_to_nothing_is_left_out_where_the_reference_has_no_number_for_it() -> None:
+    attention = """g (float[n, 2, s, 8] q, bool[n, s] m) => (float[n, 2, s, 8] y)
+    <float low = {-1e9}, float zero = {0.0}, int64[2] at = {1, 2}> {
+        t = Transpose <perm = [0, 1, 3, 2]> (q)  a = MatMul (q, t)  u = Unsqueeze (m, at)
+        b = Where (u, zero, low)  c = Add (a, b)  p = Softmax (c)  y = MatMul (p, q) }"""
+    infinite = text_model(attention)
+    low = next(tensor for tensor in infinite.graph.initializer if tensor.name == "low")
+    low.CopyFrom(numpy_helper.from_array(np.array(-np.inf, np.float32), "low"))
+    finite = verify(text_model(attention), infinite, threads=1)
+    assert not finite.passed, "the mean of all values became NaN"
+    verdict = verify(infinite, text_model(attention), threads=1)
+    assert verdict.passed
+    assert any("nothing is attended to" in note for note in verdict.notes)

@@ -95,7 +95,7 @@ def test_a_mask_is_known_by_what_it_hides_whatever_its_name(route: str, kind: st
             continue
         kept = array(inputs.draw(plan).feeds["p"]).astype(bool)
         hidden_rows = np.flatnonzero(~kept.any(axis=-1)).tolist()
-        assert hidden_rows == ([len(kept) - 1] if plan.style is Style.POSITIVE else []), "rows without anything kept"
+        assert hidden_rows == ([len(kept) - 1] if plan.hides_row else []), "rows without anything kept"
         assert not kept.all(), "a mask without padding"
 
 

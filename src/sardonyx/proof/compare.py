@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.proof import noise
+from sardonyx.proof.answers import Answer, has_nan, says_nothing
 from sardonyx.proof.inputs import EMPTY, Draw, Inputs, Plan
 from sardonyx.proof.interface import interface_changes, random_outputs
 from sardonyx.proof.judge import Judge, Noise
@@ -32,16 +30,6 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = (0, 1, 2, 3)
 Given: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
 Progress: TypeAlias = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the reference said to one set of inputs."""
-
-    seed: int | None
-    style: str
-    draw: Draw
-    outputs: list[Value]
 
 
 def verify(
@@ -222,6 +210,11 @@ class Oracle:
                 reasons.append(failure.message)
                 continue
             self._way = way
+            if has_nan(outputs) and (plan.left_padded or plan.hides_row):
+                milder = self._first_accepted(engine, plan.attending, reasons)
+                if milder is not None and not has_nan(milder.outputs):
+                    self._notes.append("the reference answers NaN where nothing is attended to: not tried there")
+                    return milder
             return Answer(plan.seed, plan.label, draw, outputs)
         if plan.empty:
             self._notes.append("the reference takes no empty batch")
@@ -237,7 +230,7 @@ class Oracle:
         unequal = "depends on random numbers: only its type and shape were compared"
         notes += [f"the output '{name}' {unequal}" for name in sorted(self._random)]
         for place, value in enumerate(self._subject.model.graph.outputs):
-            if _says_nothing([answer.outputs[place] for answer in answers]):
+            if says_nothing([answer.outputs[place] for answer in answers]):
                 notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
         return notes
 
@@ -280,14 +273,6 @@ class Oracle:
         clean = plain.run(feeds)  # what the probe disturbs is the graph's own answer, not the module's
         anew = rounded_anew(clean, answer.outputs, self._live.run_in_double(feeds))
         return Noise(clean, lambda draw: disturb(draw) if draw else anew)
-
-
-def _says_nothing(values: Sequence[Value]) -> bool:
-    """Whether a tensor output of several elements held but one number in all trials, or nothing but NaN."""
-    arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"]
-    if not arrays or sum(array.size for array in arrays) < 2:
-        return False
-    return np.unique(np.concatenate([array.reshape(-1) for array in arrays])).size == 1
 
 
 def _feedable(a: ir.Model, b: ir.Model) -> bool:

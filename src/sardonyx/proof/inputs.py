@@ -41,8 +41,14 @@ class Plan:
     round: int  # which sizes
     style: Style
     left_padded: bool = False
+    hides_row: bool = False  # one row of a mask keeps nothing
     empty: bool = False  # a batch of nothing
     overrides: bool = False  # feed the initializers that are also inputs
+
+    @property
+    def attending(self) -> Plan:
+        """The same with masks under which every position attends to something, be the model causal or not."""
+        return replace(self, left_padded=False, hides_row=False)
 
     @property
     def label(self) -> str:
@@ -95,7 +101,7 @@ class Inputs:
             Plan(seeds[0], 0, Style.NORMAL),
             Plan(seeds[1 % len(seeds)], 1, Style.LARGE, left_padded=True),
             Plan(seeds[2 % len(seeds)], 2, Style.WIDE),
-            Plan(seeds[3 % len(seeds)], 3, Style.POSITIVE),
+            Plan(seeds[3 % len(seeds)], 3, Style.POSITIVE, hides_row=True),
         ]
         if not self._required:
             plans = plans[:1]
@@ -241,7 +247,7 @@ def _with_specials(drawn: Array, brush: _Brush) -> Array:
 
 
 def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
-    """True where kept: padded on one side and never everything kept; in one style the last of several rows is empty."""
+    """True where kept: padded on one side and never everything kept; one row is empty where the plan says so."""
     rng, length = brush.rng, shape[-1]
     rows = shape[:-1]
     if brush.plan.style is Style.WIDE:  # holes anywhere
@@ -252,7 +258,7 @@ def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
     lengths = np.asarray(rng.integers(1, max(length, 1) + 1, rows))
     if lengths.size:
         lengths.reshape(-1)[0:1] = max(length // 2, 1)
-    if lengths.size > 1 and brush.plan.style is Style.POSITIVE:  # a row that attends to nothing has an answer too
+    if lengths.size > 1 and brush.plan.hides_row:  # a row that attends to nothing has an answer too
         lengths.reshape(-1)[-1] = 0
     position = np.arange(length)
     if brush.plan.left_padded:

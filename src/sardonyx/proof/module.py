@@ -17,7 +17,8 @@ import onnx_ir as ir
 from sardonyx.errors import RuntimeFailure
 from sardonyx.graph.extract import Extract
 from sardonyx.proof import noise
-from sardonyx.proof.compare import Answer, Given, Oracle, Progress
+from sardonyx.proof.answers import Answer
+from sardonyx.proof.compare import Given, Oracle, Progress
 from sardonyx.proof.interface import random_outputs
 from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.subject import Subject
