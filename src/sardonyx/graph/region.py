@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.graph.facts import Shape
 from sardonyx.graph.flow import Flow, is_fixed
 from sardonyx.graph.scopes import is_constant, label
 from sardonyx.provenance import ROOT, is_within, lowest_common, module_of
 
 _SHOWN = 5  # nodes in a message
-Dims = Callable[[ir.Value], Shape | None]
+Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as a file would declare them
 
 
 @dataclass(frozen=True, slots=True)
