@@ -46,6 +46,7 @@ def optimize(
     verify: Literal["each", "end", "off"] = "end",
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
+    fewest_nodes: bool = False,
     max_opset: int | None = None,
     keep_opset: bool = False,
     inputs: Inputs = None,
@@ -66,6 +67,7 @@ def optimize(
         verify: prove after each pass, at the end, or not at all.
         only: names of the passes to run; all of the target's where None.
         skip: names of passes to leave out.
+        fewest_nodes: run those passes too that make a graph smaller but measured slower.
         max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
         keep_opset: never raise it.
         inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
@@ -87,7 +89,7 @@ def optimize(
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
     if output is not None and not dry_run:
         check_free(os.fspath(output), force=force)
-    passes, bound = select(target, only, skip), _opset_bound(max_opset, keep=keep_opset)
+    passes, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
     job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
     prover = _Prover(job, inputs=inputs, seed=seed, threads=threads)
     with ThreadPoolExecutor(1) as pool:
@@ -135,8 +137,14 @@ def _opset_bound(most: int | None, *, keep: bool) -> int:
     return 0 if keep else HIGHEST if most is None else most
 
 
-def select(target: str, only: Iterable[str] | None, skip: Iterable[str] | None) -> tuple[Pass, ...]:
-    """The passes of a target, narrowed by name.
+def select(
+    target: str,
+    only: Iterable[str] | None = None,
+    skip: Iterable[str] | None = None,
+    *,
+    fewest_nodes: bool = False,
+) -> tuple[Pass, ...]:
+    """The passes of a target, narrowed by name; one that measured slower only where asked for.
 
     Raises:
         UsageError: for a name that no pass has.
@@ -147,7 +155,8 @@ def select(target: str, only: Iterable[str] | None, skip: Iterable[str] | None) 
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
             raise UsageError(f"there is no pass {name!r}", hint=hint)
-    wanted = set(known if only is None else only) - set(skip or ())
+    usual = (each.name for each in ALL if fewest_nodes or not each.slower)
+    wanted = set(usual if only is None else only) - set(skip or ())
     return tuple(each for each in ALL if each.name in wanted and target in each.targets)
 
 

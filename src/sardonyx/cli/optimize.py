@@ -36,6 +36,9 @@ Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable; see `passes`.")
 ]
 Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable.")]
+FewestNodes = Annotated[
+    bool, typer.Option("--fewest-nodes", help="Also run passes that make the graph smaller but measured slower.")
+]
 MaxOpset = Annotated[
     int | None,
     typer.Option(
@@ -63,6 +66,7 @@ def optimize(
     target: TargetOption = Target.PORTABLE,
     only: Only = None,
     skip: Skip = None,
+    fewest_nodes: FewestNodes = False,
     max_opset: MaxOpset = None,
     keep_opset: KeepOpset = False,
     verify: Verify = Proof.END,
@@ -97,6 +101,7 @@ def optimize(
             verify=verify.value,
             only=only or None,
             skip=skip or None,
+            fewest_nodes=fewest_nodes,
             max_opset=max_opset,
             keep_opset=keep_opset,
             inputs=inputs,

@@ -21,6 +21,7 @@ Example:
 
 Each pass with its algebra, what it may do to the numbers (exact: bit for bit the same; reassociates: other rounding;
 approximates: a close function) and the targets it runs for. The names are those of `optimize --only` and `--skip`.
+Those marked * make a graph smaller but measured slower: they run with `optimize --fewest-nodes` alone.
 """
 
 
@@ -32,18 +33,24 @@ class Listed:
     algebra: str
     accuracy: Accuracy
     targets: tuple[str, ...]
+    slower: str  # what was measured, of those that run on request only
 
 
 def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
     """Show the table of passes."""
     from sardonyx.passes import ALL
 
-    known = [Listed(one.name, one_line(one.algebra), one.accuracy, tuple(map(str, one.targets))) for one in ALL]
+    known = [
+        Listed(one.name, one_line(one.algebra), one.accuracy, tuple(map(str, one.targets)), one.slower) for one in ALL
+    ]
     if as_json:
         put_json(msgspec.json.encode(known))
         return 0
     style = style_for(sys.stdout)
     columns = (text_column("pass"), text_column("accuracy"), text_column("targets"), text_column("algebra"))
-    lines = [Line((one.name, one.accuracy.value, ", ".join(one.targets), one.algebra)) for one in known]
+    lines = [
+        Line((one.name + "*" * bool(one.slower), one.accuracy.value, ", ".join(one.targets), one.algebra))
+        for one in known
+    ]
     put("\n".join([*table(columns, lines, style, indent=""), "", plural(len(known), "pass", "passes")]) + "\n")
     return 0

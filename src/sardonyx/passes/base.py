@@ -32,6 +32,7 @@ class Pass(Rule):
     """A rule with what people want to know of it."""
 
     targets: ClassVar[tuple[str, ...]] = EVERYWHERE
+    slower: ClassVar[str] = ""  # what was measured, where it makes a graph smaller and not faster: runs on request only
     example: ClassVar[Example]
 
     @property

@@ -43,7 +43,7 @@ def opportunities(
     untouched = Job(source, (), target, tell)
     before = untouched.candidate()
     had = {name: _by_module(places) for name, places in _found(before, target).items()}
-    job = Job(source, select(target, None, None), target, tell)
+    job = Job(source, select(target), target, tell)
     after = job.candidate()
     left, nearest = _found(after, target), _Refusals(after.log.refusals)
     return Opportunities(
