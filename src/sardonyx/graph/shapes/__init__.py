@@ -1,7 +1,8 @@
 """Sizes that follow from a graph: symbolic shapes, and the contents of the small integer tensors that hold sizes.
 
-`expr` is the algebra, `engine` asks and remembers, `operators` and `views` say what each operator does to shapes,
-`contents` what it does to sizes held in tensors, `dtypes` to element types, and `standard` asks onnx about the rest.
+`terms` and `expr` are the algebra, `engine` asks and remembers. What operators do to shapes is in `operators`,
+`windows`, `attention`, `views`, `picking` and `bodies`; to sizes held in tensors in `contents` and `arithmetic`; to
+element types in `dtypes`. `standard` asks onnx about the rest.
 """
 
 from sardonyx.graph.shapes.contents import COMPUTES_SIZES

@@ -43,16 +43,22 @@ _ASK_ONNX = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 
 
+_SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_ASK_ONNX, *_BODIES, "ConstantOfShape", "SequenceAt"})
+
+
 def of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
     """The element type of one output; None where it is not known."""
     op_type = node.op_type
+    if op_type not in _SPECIAL and (not index or op_type == "Split"):
+        return _of_first(node, ask)
     sources = _OUTPUTS.get(op_type)
     if sources is not None:
         source = sources[index] if index < len(sources) else None
         return ask.dtype(operand(node, source)) if type(source) is int else cast("ir.DataType | None", source)
     name = _NAMED.get(op_type)
-    if name is not None and name in attributes(node):
-        return _BY_NUMBER.get(number(node, name, 0))
+    if name is not None:
+        named = name in attributes(node)
+        return _BY_NUMBER.get(number(node, name, 0)) if named else _of_first(node, ask)
     if op_type in _BODIES:
         name, first = _BODIES[op_type]
         return ask.dtype(body(node, name).outputs[index + first]) or node.outputs[index].dtype
@@ -62,6 +68,8 @@ def of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
     if op_type == "SequenceAt":
         maker = node.inputs[0].producer() if node.inputs[0] is not None else None
         return None if maker is None else ask.dtype(operand(maker, 0))
-    if op_type in _ASK_ONNX or not node.inputs or (index and op_type != "Split"):
-        return None
-    return ask.dtype(node.inputs[0])
+    return None
+
+
+def _of_first(node: ir.Node, ask: Shapes) -> ir.DataType | None:
+    return ask.dtype(node.inputs[0]) if node.inputs else None

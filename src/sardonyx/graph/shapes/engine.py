@@ -17,6 +17,7 @@ import onnx_ir as ir
 from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
 from sardonyx.graph.shapes.expr import Expr, Size
 from sardonyx.graph.shapes.given import numbers
+from sardonyx.graph.shapes.sources import declared_type, is_tensor, makers_first
 
 Shape = tuple[Size, ...]
 Contents = tuple[Size | None, ...]  # the elements in order; None for one that is not known
@@ -32,13 +33,6 @@ _RULES: Mapping[str, operators.Rule] = {
 _LOOKED_INTO = 1 << 12  # bytes of a constant that onnx is shown
 SMALL = 64  # elements of a tensor that may hold sizes
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
-_WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-point numbers
-    ir.DataType.INT64: 2**63,
-    ir.DataType.INT32: 2**31,
-    ir.DataType.BOOL: 2,
-    ir.DataType.FLOAT: 2**24,
-    ir.DataType.DOUBLE: 2**53,
-}
 _FILLING = ("Expand", "ConstantOfShape")  # their one element is all there is
 _NO_TENSORS = frozenset({"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"})
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
@@ -62,6 +56,7 @@ class Shapes:
         self.opset = opset
         self._functions = functions or {}
         self._caller = caller
+        self._level: int = 0 if caller is None else caller._level + 1
         self._types: dict[ir.Value, Typed] = {}
         self._contents: dict[ir.Value, Contents | None] = {}
         self._vague: dict[ir.Value, None] = {}  # whose shapes, or contents below, are to be asked about again
@@ -70,7 +65,7 @@ class Shapes:
         self._depth = 0
         self._seen: set[ir.Graph] = set()
         for value in inputs:
-            self._note(value, (value.dtype, self._declared(value)) if _is_tensor(value) else _NOTHING)
+            self._note(value, declared_type(value, self.unknown))
 
     # Questions
 
@@ -103,7 +98,7 @@ class Shapes:
         found = self._work_out_contents(value)
         self._depth -= 1
         self._contents[value] = found
-        if found is None or not _told(found):
+        if found is None or not contents.told(found):
             self._untold[value] = None
         return found
 
@@ -113,9 +108,7 @@ class Shapes:
         if listed is not None:
             return listed
         found = self.contents(node.inputs[index]) if index < len(node.inputs) else None
-        if found is None or not all(map(_is_int, found)):
-            return None
-        return cast("Sequence[int]", found)
+        return cast("Sequence[int]", found) if found is not None and contents.are_numbers(found) else None
 
     def unknown(self) -> Expr:
         """A dim of which nothing is known."""
@@ -128,9 +121,9 @@ class Shapes:
         """What a small tensor certainly holds, for rules that depend on it."""
         tensor = self._constant(value)
         if tensor is not None:
-            return tensor.numpy() if tensor.dtype in _WIDEST and tensor.nbytes <= _LOOKED_INTO else None
+            return tensor.numpy() if tensor.dtype in contents.WIDEST and tensor.nbytes <= _LOOKED_INTO else None
         found, (dtype, shape) = self.contents(value), self.typed(value)
-        if found is None or shape is None or dtype is None or dtype not in INTEGERS or not all(map(_is_int, found)):
+        if found is None or shape is None or dtype is None or dtype not in INTEGERS or not contents.are_numbers(found):
             return None
         return np.array(found, dtype.numpy()).reshape(cast("tuple[int, ...]", shape))
 
@@ -212,7 +205,7 @@ class Shapes:
             if tensor is not None:
                 return self._note(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
         if node is None:  # a body's or function's input, which may be different at each call
-            return self._note(value, (value.dtype, None) if _is_tensor(value) else _NOTHING)
+            return self._note(value, (value.dtype, None) if is_tensor(value) else _NOTHING)
         if node.graph is not None and node.graph not in self._seen:
             self._look_at(node.graph)  # in order, so that no question goes deep
             if value in self._types:
@@ -221,28 +214,15 @@ class Shapes:
         if self._depth > _DEEP:
             self._ask_makers(value, self._types, self.typed)
         self._depth += 1
-        outputs = node.outputs
-        for output, typed in zip(outputs, self._outputs(node), strict=True):
+        for output, typed in zip(node.outputs, self._outputs(node), strict=True):
             self._note(output, typed)
         self._depth -= 1
         return self._types[value]
 
     def _ask_makers(self, value: ir.Value, known: Mapping[ir.Value, object], ask: Callable[[ir.Value], object]) -> None:
-        """Everything a value is made from, from the far end, so that no question goes deep."""
         depth, self._depth = self._depth, 0
-        path, met = [value], {value}
-        while path:
-            node = path[-1].producer()
-            missing = [
-                made
-                for made in (() if node is None else node.inputs)
-                if made is not None and made not in known and made not in met and made.producer() is not None
-            ]
-            if missing:
-                met.update(missing)
-                path.extend(missing)
-            else:
-                ask(path.pop())
+        for maker in makers_first(value, known):
+            ask(maker)
         self._depth = depth
 
     def _outputs(self, node: ir.Node) -> Sequence[Typed]:
@@ -252,6 +232,8 @@ class Shapes:
         count = len(node.outputs)
         try:
             shapes = rule(node, self)
+            if count == 1 and shapes is not None and (dtype := dtypes.of_output(node, 0, self)) is not None:
+                return ((dtype, shapes[0]),)  # almost always
             types = [dtypes.of_output(node, index, self) for index in range(count)]
         except _NONSENSE:
             return [(output.dtype, None) for output in node.outputs]
@@ -272,9 +254,9 @@ class Shapes:
 
             return standard.infer(node, self)
         function = self._functions.get(node.op_identifier())
-        if function is not None:
+        if function is not None and self._level < _DEEP:  # one that calls itself is no model
             return self._called(function, node)
-        return [(output.dtype, self._declared(output)) for output in node.outputs]
+        return [declared_type(output, self.unknown) for output in node.outputs]
 
     def _called(self, function: ir.Function, node: ir.Node) -> list[Typed]:
         """A function's results, worked out from its body for the types and contents of this call."""
@@ -289,23 +271,9 @@ class Shapes:
             self._contents[output] = inner.contents(value)
         return results
 
-    def _declared(self, value: ir.Value) -> Shape | None:
-        """What the file says, each dim without a name being its own."""
-        if value.shape is None:
-            return None
-        dims: list[Size] = []
-        for dim in value.shape:
-            if isinstance(dim, int) and dim >= 0:  # some writers put -1 for "any"
-                dims.append(dim)
-            elif isinstance(dim, int) or not dim.value:
-                dims.append(self.unknown())
-            else:
-                dims.append(expr.symbol(str(dim.value)))
-        return tuple(dims)
-
     def _work_out_contents(self, value: ir.Value) -> Contents | None:
         dtype, shape = self.typed(value)
-        widest = 0 if dtype is None else _WIDEST.get(dtype, 0)
+        widest = 0 if dtype is None else contents.WIDEST.get(dtype, 0)
         if not widest or shape is None:
             return None
         count = 1 if not shape else shape[0] if len(shape) == 1 else expr.product(shape)
@@ -314,7 +282,7 @@ class Shapes:
         node = value.producer()
         if node is None or node.op_type == "Constant":
             tensor = self._constant(value)
-            return None if tensor is None else tuple([_whole(item) for item in tensor.numpy().reshape(-1).tolist()])
+            return None if tensor is None else contents.of_tensor(tensor)
         try:
             found = contents.of_output(node, value, self)
         except _NONSENSE:
@@ -323,30 +291,8 @@ class Shapes:
             return None
         if len(found) == 1 and node.op_type in _FILLING:
             found = found * count
-        if len(found) != count or any(type(item) is int and not -widest <= item < widest for item in found):
-            return None
-        return found
-
-
-def _is_tensor(value: ir.Value) -> bool:
-    return value.type is None or isinstance(value.type, ir.TensorType)
-
-
-def _told(sizes: Contents) -> bool:
-    """Whether nothing about them is unknown."""
-    return all(type(size) is int or (size is not None and not cast("Expr", size).is_vague) for size in sizes)
-
-
-def _is_int(item: Size | None) -> bool:
-    return type(item) is int
+        return found if len(found) == count and contents.fit(found, widest) else None
 
 
 def _key(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
-def _whole(number: float) -> int | None:
-    """A number that a size may be."""
-    if type(number) is int:
-        return number
-    return int(number) if number == number and abs(number) < 2**63 and number == int(number) else None

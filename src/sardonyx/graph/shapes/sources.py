@@ -1,0 +1,55 @@
+"""Where knowledge comes from: what a file declares, and the makers of a value in the order they must be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.expr import Expr, Size
+
+if TYPE_CHECKING:
+    from sardonyx.graph.shapes.engine import Typed
+
+
+def is_tensor(value: ir.Value) -> bool:
+    """Whether it may be one: sequences and optional values have an element type and a shape in the file too."""
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def declared_type(value: ir.Value, unknown: Callable[[], Expr]) -> Typed:
+    """What the file says, each dim without a name being its own."""
+    if not is_tensor(value):
+        return None, None
+    if value.shape is None:
+        return value.dtype, None
+    dims: list[Size] = []
+    for dim in value.shape:
+        if isinstance(dim, int) and dim >= 0:  # some writers put -1 for "any"
+            dims.append(dim)
+        elif isinstance(dim, int) or not dim.value:
+            dims.append(unknown())
+        else:
+            dims.append(expr.symbol(str(dim.value)))
+    return value.dtype, tuple(dims)
+
+
+def makers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:
+    """What a value is made from and is not known, from the far end, so that no question about it goes deep."""
+    path, met = [value], {value}
+    while path:
+        node = path[-1].producer()
+        missing = [
+            made
+            for made in (() if node is None else node.inputs)
+            if made is not None and made not in known and made not in met and made.producer() is not None
+        ]
+        if missing:
+            met.update(missing)
+            path.extend(missing)
+        else:
+            made = path.pop()
+            if made is not value:
+                yield made
