@@ -303,19 +303,18 @@ class _Sizes:
         return np.split(flat[node.inputs[0]].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
 
     def _gathered(self, node: ir.Node, grid: np.ndarray, axis: int) -> list[np.ndarray] | None:
-        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
-        if index is None or index.dtype.kind not in "iu":
-            return None
-        index = index.astype(np.int64)
+        index = self._index(node)
         inside = index.size and -grid.shape[axis] <= index.min() and index.max() < grid.shape[axis]
         return [np.take(grid, index, axis)] if inside else None
 
     def _picked(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
-        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
-        if index is None or index.dtype.kind not in "iu":
-            return None
-        index = index.astype(np.int64)
+        index = self._index(node)
         bounds = np.array(grid.shape[: index.shape[-1]])
         if not index.size or (index < -bounds).any() or (index >= bounds).any():
             return None
         return [grid[tuple(np.moveaxis(index, -1, 0))]]
+
+    def _index(self, node: ir.Node) -> np.ndarray:
+        """The rows a Gather names; none where they are not known or too many."""
+        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
+        return np.zeros(0, np.int64) if index is None or index.dtype.kind not in "iu" else index.astype(np.int64)
