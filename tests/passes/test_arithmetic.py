@@ -8,7 +8,7 @@ import pytest
 
 from passes.util import graph_text, parse
 from sardonyx.graph.facts import Facts
-from sardonyx.passes.shared.arithmetic import (
+from sardonyx.passes.norms.parts.arithmetic import (
     escaping,
     factored,
     last_axes,

@@ -16,8 +16,8 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.graph import origins
 from sardonyx.graph.rewrite import Log
 from sardonyx.passes.folding.fold_constants import FoldConstants
+from sardonyx.passes.folding.parts.large_constants import TOO_LARGE
 from sardonyx.passes.shared.foldable import FAILED, GROWS, LARGE
-from sardonyx.passes.shared.large_constants import TOO_LARGE
 from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 from sardonyx.record import Kind
@@ -362,7 +362,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
 
 
 def test_what_is_too_large_to_hold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.passes.shared.large_constants.LARGEST", LARGE)
+    monkeypatch.setattr("sardonyx.passes.folding.parts.large_constants.LARGEST", LARGE)
     engine = Engine()
     _, log = fold(large("Sin"), engine)
     assert reasons(log) == [TOO_LARGE]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.graph.facts import Facts
-from sardonyx.passes.shared.heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
-from sardonyx.passes.shared.layouts import Steps, way
+from sardonyx.passes.attention.parts.heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
+from sardonyx.passes.attention.parts.layouts import Steps, way
 
 
 def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:

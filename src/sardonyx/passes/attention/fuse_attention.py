@@ -18,11 +18,11 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.fuse_attention_layout import read_layout
-from sardonyx.passes.attention.fuse_attention_masks import read_masks
-from sardonyx.passes.attention.fuse_attention_scores import NearMiss, Scores, read_scores
+from sardonyx.passes.attention.parts.layouts import Steps
+from sardonyx.passes.attention.parts.masks import read_masks
+from sardonyx.passes.attention.parts.operands import read_layout
+from sardonyx.passes.attention.parts.scores import NearMiss, Scores, read_scores
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.layouts import Steps
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.rotary_tables import RANK, Table, built, head_axis, table_of
+from sardonyx.passes.attention.parts.rotary_tables import RANK, Table, built, head_axis, table_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.pieces import halves, is_last, pair_of, piece_of, width

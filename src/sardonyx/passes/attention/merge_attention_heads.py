@@ -17,9 +17,9 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.attention.parts.heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
+from sardonyx.passes.attention.parts.layouts import Steps, way
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
-from sardonyx.passes.shared.layouts import Steps, way
 from sardonyx.passes.shared.views import VIEWS
 from sardonyx.record import Accuracy
 

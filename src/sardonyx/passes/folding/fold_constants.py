@@ -17,8 +17,9 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.passes.base import Example, ModelPass
-from sardonyx.passes.shared.constant_region import Region, regions
-from sardonyx.passes.shared.evaluation import Form, evaluate_in_parts
+from sardonyx.passes.folding.parts.constant_region import Region, regions
+from sardonyx.passes.folding.parts.evaluation import Form, evaluate_in_parts
+from sardonyx.passes.folding.parts.large_constants import fold_large
 from sardonyx.passes.shared.foldable import (
     FAILED,
     GROWS,
@@ -29,7 +30,6 @@ from sardonyx.passes.shared.foldable import (
     give_up,
     grown_constants,
 )
-from sardonyx.passes.shared.large_constants import fold_large
 from sardonyx.record import Accuracy
 
 CONE = 256  # makers of a folded value whose origins it inherits; bounds the cost of long shared chains

@@ -14,8 +14,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.layout.parts.splitting import Ranges, ranges
 from sardonyx.passes.shared.matching import maker
-from sardonyx.passes.shared.splitting import Ranges, ranges
 from sardonyx.record import Accuracy
 
 

@@ -16,8 +16,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.arranging import Step, arrangements, build, copies
-from sardonyx.passes.shared.movement import MOVING, Region, movement, regions_before
+from sardonyx.passes.layout.parts.arranging import Step, arrangements, build, copies
+from sardonyx.passes.layout.parts.movement import MOVING, Region, movement, regions_before
 from sardonyx.passes.shared.views import VIEWS
 from sardonyx.record import Accuracy
 

@@ -13,8 +13,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.layout.parts.splitting import ranges, split_into
 from sardonyx.passes.shared.matching import operand
-from sardonyx.passes.shared.splitting import ranges, split_into
 from sardonyx.record import Accuracy
 
 MOST = 64  # readers of a value that are looked at

@@ -15,8 +15,8 @@ from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.graph.shapes.expr import at_least, subtract
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.masks.parts.ramps import ramp_of
 from sardonyx.passes.shared.matching import operand
-from sardonyx.passes.shared.ramps import ramp_of
 from sardonyx.passes.shared.sizes import holder_of, size_of
 from sardonyx.record import Accuracy
 

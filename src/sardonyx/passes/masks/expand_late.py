@@ -12,7 +12,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.broadcasting import BROADCASTING
+from sardonyx.passes.masks.parts.broadcasting import BROADCASTING
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.record import Accuracy
 

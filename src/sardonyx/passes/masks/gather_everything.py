@@ -15,9 +15,9 @@ from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.graph.shapes.expr import product
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.masks.parts.ramps import Ramp, flat_ramp, ramp_of
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.pieces import is_last
-from sardonyx.passes.shared.ramps import Ramp, flat_ramp, ramp_of
 from sardonyx.passes.shared.sizes import inserted_axes
 from sardonyx.passes.shared.views import VIEWS, reshape_target
 from sardonyx.record import Accuracy

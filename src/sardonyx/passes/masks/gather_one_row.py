@@ -16,7 +16,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.broadcasting import BROADCASTING, fits_without
+from sardonyx.passes.masks.parts.broadcasting import BROADCASTING, fits_without
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.views import VIEWS
 from sardonyx.record import Accuracy

@@ -17,7 +17,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.arithmetic import (
+from sardonyx.passes.norms.parts.arithmetic import (
     escaping,
     factored,
     made_by,
@@ -28,7 +28,7 @@ from sardonyx.passes.shared.arithmetic import (
     scaling,
     single,
 )
-from sardonyx.passes.shared.bounds import bounds
+from sardonyx.passes.norms.parts.bounds import bounds
 from sardonyx.record import Accuracy
 
 

@@ -13,7 +13,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.arithmetic import near, partner, reader
+from sardonyx.passes.norms.parts.arithmetic import near, partner, reader
 from sardonyx.record import Accuracy
 
 

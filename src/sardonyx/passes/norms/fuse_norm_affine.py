@@ -17,10 +17,10 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.arithmetic import partner, reader, spread
+from sardonyx.passes.norms.parts.arithmetic import partner, reader, spread
+from sardonyx.passes.norms.parts.means import sizes
+from sardonyx.passes.norms.parts.norm_operands import Weight, fitting, weight
 from sardonyx.passes.shared.matching import operand
-from sardonyx.passes.shared.means import sizes
-from sardonyx.passes.shared.norm_operands import Weight, fitting, weight
 from sardonyx.record import Accuracy
 
 

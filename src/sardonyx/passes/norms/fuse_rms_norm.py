@@ -14,8 +14,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.norm_operands import fused, weight
-from sardonyx.passes.shared.normalised import ROOTS, Normalised, normalised
+from sardonyx.passes.norms.parts.norm_operands import fused, weight
+from sardonyx.passes.norms.parts.normalised import ROOTS, Normalised, normalised
 from sardonyx.record import Accuracy
 
 

@@ -16,7 +16,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.bounds import Range, bounds
+from sardonyx.passes.norms.parts.bounds import Range, bounds
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 

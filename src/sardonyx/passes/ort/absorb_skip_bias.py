@@ -12,10 +12,10 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.ort.parts.contrib import DOMAIN, Biased, as_biased, on_ort
+from sardonyx.passes.ort.parts.residuals import LAYER, RMS
 from sardonyx.passes.shared.channels import USED_ELSEWHERE
-from sardonyx.passes.shared.contrib import DOMAIN, Biased, as_biased, on_ort
 from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.passes.shared.residuals import LAYER, RMS
 from sardonyx.record import Accuracy
 
 

@@ -13,8 +13,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.ort.parts.contrib import DOMAIN, on_ort
 from sardonyx.passes.shared.channels import USED_ELSEWHERE
-from sardonyx.passes.shared.contrib import DOMAIN, on_ort
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.record import Accuracy
 

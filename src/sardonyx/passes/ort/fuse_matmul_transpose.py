@@ -13,7 +13,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.contrib import DOMAIN, on_ort
+from sardonyx.passes.ort.parts.contrib import DOMAIN, on_ort
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 

@@ -15,9 +15,9 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.contrib import DOMAIN, on_ort
-from sardonyx.passes.shared.projections import Packed, packed
-from sardonyx.passes.shared.runtime_attention import Heads, read_heads
+from sardonyx.passes.ort.parts.contrib import DOMAIN, on_ort
+from sardonyx.passes.ort.parts.projections import Packed, packed
+from sardonyx.passes.ort.parts.runtime_attention import Heads, read_heads
 from sardonyx.record import Accuracy
 
 BATCHES = "the batch is known to be larger than one, and the kernel projects each part of it apart, which is slower"

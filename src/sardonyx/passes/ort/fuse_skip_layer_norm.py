@@ -14,8 +14,8 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.contrib import on_ort
-from sardonyx.passes.shared.residuals import LAYER, skip_match, skip_norm
+from sardonyx.passes.ort.parts.contrib import on_ort
+from sardonyx.passes.ort.parts.residuals import LAYER, skip_match, skip_norm
 from sardonyx.record import Accuracy
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
-from sardonyx.passes.shared.heads import Axes, flat, new_axes, regroup, same_axes
+from sardonyx.passes.attention.parts.heads import Axes, flat, new_axes, regroup, same_axes
 from sardonyx.passes.shared.matching import operand
 from sardonyx.passes.shared.views import VIEWS
 

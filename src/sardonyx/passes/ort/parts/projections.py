@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.joined import JoinedTensor
-from sardonyx.passes.shared.contrib import biased
+from sardonyx.passes.ort.parts.contrib import biased
 from sardonyx.passes.shared.matching import operand
 
 SHARED_WEIGHT = "a projection's weight is read elsewhere too, so that packing would store it twice"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Shape
-from sardonyx.passes.shared.heads import Axes, Axis, Part, fine, flat, same_axes, sizes
+from sardonyx.passes.attention.parts.heads import Axes, Axis, Part, fine, flat, same_axes, sizes
 from sardonyx.passes.shared.views import reshape_target
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
-from sardonyx.passes.shared.digits import Factor, found_in, numbered, permuted
+from sardonyx.passes.layout.parts.digits import Factor, found_in, numbered, permuted
 from sardonyx.passes.shared.matching import given, ints, operand
 from sardonyx.passes.shared.views import VIEWS
 

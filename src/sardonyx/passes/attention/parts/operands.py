@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Dim, Facts, Shape
-from sardonyx.passes.attention.fuse_attention_scores import NearMiss
-from sardonyx.passes.shared.heads import Axes, Axis, Stage, Trail, fine, size, sizes, trace
-from sardonyx.passes.shared.layouts import Steps, way
+from sardonyx.passes.attention.parts.heads import Axes, Axis, Stage, Trail, fine, size, sizes, trace
+from sardonyx.passes.attention.parts.layouts import Steps, way
+from sardonyx.passes.attention.parts.scores import NearMiss
 
 UNWRITABLE = "the shapes of its operands cannot be written down"
 

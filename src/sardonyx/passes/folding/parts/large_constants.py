@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Evaluate, Facts
 from sardonyx.graph.rules import Match, Proposal, Refused
 from sardonyx.graph.tensors import ComputedTensor
-from sardonyx.passes.shared.evaluation import ConstantModel, Constants, Form, as_tensor
+from sardonyx.passes.folding.parts.evaluation import ConstantModel, Constants, Form, as_tensor
 from sardonyx.passes.shared.foldable import (
     FAILED,
     GROWS,

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
-from sardonyx.passes.shared.digits import Factor, fits, in_source, split
-from sardonyx.passes.shared.movement import Movement
+from sardonyx.passes.layout.parts.digits import Factor, fits, in_source, split
+from sardonyx.passes.layout.parts.movement import Movement
 
 SHORTEST_ROW = 32  # elements from which on gathering rows is no slower than a Transpose
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from sardonyx.graph.facts import SMALL, Evaluate, Facts
-from sardonyx.passes.shared.evaluation import ConstantModel, Constants, Form, evaluate_in_parts
+from sardonyx.passes.folding.parts.evaluation import ConstantModel, Constants, Form, evaluate_in_parts
 from sardonyx.passes.shared.foldable import LARGE, divides_safely, give_up, is_foldable
 
 HELD = 1 << 26  # bytes of constants in one region

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts, Shape
 from sardonyx.graph.rules import Match, Refused
-from sardonyx.passes.shared.contrib import DOMAIN, Biased, as_biased, biased
+from sardonyx.passes.ort.parts.contrib import DOMAIN, Biased, as_biased, biased
 from sardonyx.passes.shared.matching import operand
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Refused
-from sardonyx.passes.shared.arithmetic import last_axes, made_by, near, scaling, uncast
+from sardonyx.passes.norms.parts.arithmetic import last_axes, made_by, near, scaling, uncast
 from sardonyx.passes.shared.matching import given, ints
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum")

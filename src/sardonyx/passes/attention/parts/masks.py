@@ -15,10 +15,10 @@ import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts
-from sardonyx.passes.attention.fuse_attention_layout import Layout
-from sardonyx.passes.attention.fuse_attention_scores import Mask, NearMiss, Scores
-from sardonyx.passes.shared.heads import Axes, fine, flat, regroup, size
-from sardonyx.passes.shared.layouts import Steps, way
+from sardonyx.passes.attention.parts.heads import Axes, fine, flat, regroup, size
+from sardonyx.passes.attention.parts.layouts import Steps, way
+from sardonyx.passes.attention.parts.operands import Layout
+from sardonyx.passes.attention.parts.scores import Mask, NearMiss, Scores
 from sardonyx.passes.shared.views import VIEWS
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is looked at

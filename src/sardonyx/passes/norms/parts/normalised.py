@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Refused
-from sardonyx.passes.shared.arithmetic import made_by, number_beside, partner, power, reader, squared, uncast
-from sardonyx.passes.shared.means import Centred, Mean, centred, mean
+from sardonyx.passes.norms.parts.arithmetic import made_by, number_beside, partner, power, reader, squared, uncast
+from sardonyx.passes.norms.parts.means import Centred, Mean, centred, mean
 
 ROOTS = ("Sqrt", "Pow")
 _ANOTHER = "another value is divided than the one that was squared"

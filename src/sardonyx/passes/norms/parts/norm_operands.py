@@ -16,9 +16,9 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused
 from sardonyx.graph.tensors import reshaped
-from sardonyx.passes.shared.arithmetic import FUSED_FLOATS, escaping, partner, reader, single, spread, uncast
-from sardonyx.passes.shared.means import sizes
-from sardonyx.passes.shared.normalised import Normalised, after
+from sardonyx.passes.norms.parts.arithmetic import FUSED_FLOATS, escaping, partner, reader, single, spread, uncast
+from sardonyx.passes.norms.parts.means import sizes
+from sardonyx.passes.norms.parts.normalised import Normalised, after
 
 Weight = ir.Value | ir.TensorProtocol  # a value as it is, or a constant to be made
 

@@ -1,0 +1,1 @@
+"""What several attention passes, and only they, are made of."""

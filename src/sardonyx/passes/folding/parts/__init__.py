@@ -1,0 +1,1 @@
+"""What several folding passes, and only they, are made of."""

@@ -1,0 +1,1 @@
+"""What several layout passes, and only they, are made of."""

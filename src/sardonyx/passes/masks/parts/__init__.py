@@ -1,0 +1,1 @@
+"""What several masks passes, and only they, are made of."""

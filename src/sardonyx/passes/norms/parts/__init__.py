@@ -1,0 +1,1 @@
+"""What several norms passes, and only they, are made of."""

@@ -1,0 +1,1 @@
+"""What several runtime passes, and only they, are made of."""
