@@ -226,3 +226,23 @@ def test_torchs_own_metadata_stays_true(small_model: Callable[[str, str], Path],
             assert known == modules, "a scope that does not contain the owner"
             assert props[p.NAMESPACE].split("/")[len(modules) - 1].startswith(modules[-1] + ": ")
     assert merged, "nothing was fused, so nothing was tested"
+
+
+RESIDUAL = """
+    <ir_version: 10, opset_import: ["" : 18]>
+    agraph (float[2, 3, 4] x, float[2, 3, 4] skip) => (float[2, 3, 4] y)
+    <float[4] scale = {1, 2, 3, 4}, float[4] shift = {0.5, 1, -1, 2}> {
+        a = Add(x, skip)  y = LayerNormalization(a, scale, shift)
+    }
+"""
+
+
+def test_what_measured_slower_runs_only_on_request() -> None:
+    model = onnx.parser.parse_model(RESIDUAL)
+    assert optimize(model, target="ort").after.nodes == 2
+    fewest = optimize(model, target="ort", fewest_nodes=True)
+    assert fewest.after.nodes == 1
+    assert fewest.verdict is not None
+    assert fewest.verdict.passed
+    assert optimize(model, target="ort", only=["fuse-skip-layer-norm"]).after.nodes == 1, "asked for by name"
+    assert optimize(model, fewest_nodes=True).after.nodes == 2, "not of this target"
