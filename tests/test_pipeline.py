@@ -14,7 +14,7 @@ import pytest
 import sardonyx.pipeline as pipeline
 from sardonyx import provenance as p
 from sardonyx.errors import OutputError, UsageError
-from sardonyx.graph import io
+from sardonyx.graph import io, origins
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Replacement
@@ -246,3 +246,18 @@ def test_what_measured_slower_runs_only_on_request() -> None:
     assert fewest.verdict.passed
     assert optimize(model, target="ort", only=["fuse-skip-layer-norm"]).after.nodes == 1, "asked for by name"
     assert optimize(model, fewest_nodes=True).after.nodes == 2, "not of this target"
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_fused_attention_belongs_to_its_layer_and_the_shared_mask_does_not(
+    exporter: str, small_model: Callable[[str, str], Path]
+) -> None:
+    run = optimize(small_model("bert", exporter), verify="off")
+    assert run.model is not None
+    owners = {node.op_type: [] for node in run.model.graph}
+    for node in run.model.graph:
+        owners[node.op_type].append(origins.owner(node))
+    assert len(owners["Attention"]) >= 2
+    assert all(owner.endswith("attention.self") for owner in owners["Attention"])
+    assert len(set(owners["Attention"])) == len(owners["Attention"]), "one each"
+    assert not any("layer" in owner for owner in owners["Where"]), "the mask is made once, above the layers"

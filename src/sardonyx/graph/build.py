@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,22 @@ class Builder:
     def __init__(self, root: ir.Node, facts: Facts, names: Names) -> None:
         """Build at the place of `root`."""
         self.nodes: list[ir.Node] = []
+        self.nodes_apart: set[ir.Node] = set()
+        self._building_apart = False
         self.constants: list[ir.Value] = []
         self._facts = facts
         self._names = names
         self._base = label(root)
         self.scope: Scope = facts.scope(root)
+
+    @contextmanager
+    def apart(self) -> Generator[None, None, None]:
+        """What is built inside takes over the `apart` nodes: a mask that many layers share is no layer's own."""
+        self._building_apart = True
+        try:
+            yield
+        finally:
+            self._building_apart = False
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         """A maker of nodes of one operator of the default domain."""
@@ -72,6 +84,8 @@ class Builder:
         for output in node.outputs:
             output.name = self._names.fresh(f"{node.name}_out")
         self.nodes.append(node)
+        if self._building_apart:
+            self.nodes_apart.add(node)
         return tuple(node.outputs)
 
     def like(self, node: ir.Node, inputs: tuple[ir.Value | None, ...], **changed: Any) -> ir.Value:

@@ -28,6 +28,7 @@ class Match:
     found: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: tuple[ir.Value, ...] | None = None  # the values replaced; the root's outputs where None
     heir: ir.Node | None = None  # an existing node that now does the work: it inherits the origins
+    apart: frozenset[ir.Node] = frozenset()  # those whose work goes to what is built within `op.apart()`, and only that
 
     @property
     def root(self) -> ir.Node:

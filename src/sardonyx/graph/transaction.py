@@ -84,7 +84,8 @@ class Transactions:
             for node in op.nodes:  # never joined the graph: only its reading of values has to be taken back
                 _detach(node)
             raise
-        merged = p.merge(origins.origins(node) for node in match.nodes)
+        own = [node for node in match.nodes if node not in match.apart]
+        merged = p.merge(origins.origins(node) for node in own)
         before = tuple(NodeRef(label(node), node.op_type) for node in match.nodes)
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
         for value in op.constants:
@@ -92,7 +93,11 @@ class Transactions:
             origins.give(value, merged)
         graph.insert_before(match.root, op.nodes)
         for node in op.nodes:
-            self._inherit(node, match, merged)
+            others = [each for each in match.nodes if each in match.apart] if node in op.nodes_apart else []
+            if others:
+                self._inherit(node, others, p.merge(origins.origins(each) for each in others))
+            else:
+                self._inherit(node, own, merged)
             if node.domain and not op.scope.in_function:
                 self._facts.model.opset_imports.setdefault(node.domain, 1)
         if match.heir is not None:
@@ -151,16 +156,16 @@ class Transactions:
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0
 
-    def _inherit(self, node: ir.Node, match: Match, merged: p.Origins) -> None:
+    def _inherit(self, node: ir.Node, sources: Sequence[ir.Node], merged: p.Origins) -> None:
         """New nodes get the union; where one node became others, all else it said of itself stays true."""
-        if len(match.nodes) == 1:
-            node.metadata_props.update(match.root.metadata_props)
-            node.doc_string = match.root.doc_string
-            origins.copy(match.root, node)
+        if len(sources) == 1:
+            node.metadata_props.update(sources[0].metadata_props)
+            node.doc_string = sources[0].doc_string
+            origins.copy(sources[0], node)
             return
-        if any(p.NAMESPACE in source.metadata_props for source in match.nodes):
+        if any(p.NAMESPACE in source.metadata_props for source in sources):
             node.metadata_props[p.NAMESPACE] = ""  # written true with the tags, from the merged origins
-        origins.give(node, merged, match.nodes)
+        origins.give(node, merged, sources)
 
     def _take_over(self, old: ir.Value, value: ir.Value) -> None:
         """`value` is read where `old` was, and leaves the graph under its name where `old` did."""

@@ -98,7 +98,8 @@ class FuseAttention(NodePass):
         found = match.found
         dtype: ir.DataType = found["dtype"]
         q, k, v = (each.steps.write(each.stage.value, op, dtype) for each in found["operands"])
-        mask = found["masks"].write(q, op, dtype)
+        with op.apart():
+            mask = found["masks"].write(q, op, dtype)
         value = op.Attention(q, k, v, mask, **found["attributes"])
         op.learn(value, dtype, found["shape"])
         back: Steps = found["back"]
@@ -179,6 +180,7 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
             "shape": layout.shape,
             "back": layout.back,
         },
+        apart=frozenset(masks.nodes),
     )
 
 
