@@ -5,8 +5,9 @@
 element types in `dtypes`. `standard` asks onnx about the rest.
 """
 
+from sardonyx.graph.shapes.ask import Contents, Shape
 from sardonyx.graph.shapes.contents import COMPUTES_SIZES
-from sardonyx.graph.shapes.engine import INTEGERS, Contents, Shape, Shapes
+from sardonyx.graph.shapes.engine import INTEGERS, Shapes
 from sardonyx.graph.shapes.expr import Expr, Size
 
 __all__ = ["COMPUTES_SIZES", "INTEGERS", "Contents", "Expr", "Shape", "Shapes", "Size"]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Contents
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import attributes, number, operand
 
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Contents, Shapes
-
-Rule = Callable[[ir.Node, "Shapes"], "Contents | None"]
+Rule = Callable[[ir.Node, Ask], Contents | None]
 Maybe = Size | None
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def _spread(node: ir.Node, ask: Shapes) -> list[Contents] | None:
+def _spread(node: ir.Node, ask: Ask) -> list[Contents] | None:
     """The operands' elements, those of scalars repeated."""
     parts: list[Contents] = []
     count = 1
@@ -37,7 +34,7 @@ def _spread(node: ir.Node, ask: Shapes) -> list[Contents] | None:
 def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
     """Element by element, over two operands or more."""
 
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+    def rule(node: ir.Node, ask: Ask) -> Contents | None:
         spread = _spread(node, ask)
         if spread is None or len(spread) < 2:
             return None
@@ -70,7 +67,7 @@ def _rounded_up(one: Size, other: Size) -> Maybe:
 _whole_quotients, _exact_quotients = _combined(_quotient), _combined(expr.exact_quotient)
 
 
-def _div(node: ir.Node, ask: Shapes) -> Contents | None:
+def _div(node: ir.Node, ask: Ask) -> Contents | None:
     return (_exact_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
@@ -78,7 +75,7 @@ def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
     """Of a quotient of floating-point numbers that hold whole ones: a division that is rounded."""
     quotients = _combined(rounding)
 
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+    def rule(node: ir.Node, ask: Ask) -> Contents | None:
         value = node.inputs[0]
         maker = None if value is None else value.producer()
         if maker is not None and maker.op_type == "Div" and not maker.domain:
@@ -99,7 +96,7 @@ def _remainder_of_positive(one: Size, other: Size) -> Maybe:
 _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder_of_positive)
 
 
-def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
+def _mod(node: ir.Node, ask: Ask) -> Contents | None:
     """The sign is the divisor's, or with `fmod` the dividend's."""
     return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
 
@@ -108,7 +105,7 @@ def _power(one: Size, other: Size) -> Maybe:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
-def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
+def _clip(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     if found is None or "min" in attributes(node) or "max" in attributes(node):
         return None
@@ -139,7 +136,7 @@ def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: Shapes) -> Contents | None:
+def _not(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     return None if found is None else tuple(1 - item if isinstance(item, int) else None for item in found)
 
@@ -152,19 +149,19 @@ def _either(one: Size, other: Size) -> Maybe:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _negative(node: ir.Node, ask: Shapes) -> Contents | None:
+def _negative(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     return None if found is None else tuple(None if item is None else expr.multiply(item, -1) for item in found)
 
 
-def _abs(node: ir.Node, ask: Shapes) -> Contents | None:
+def _abs(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     if found is None:
         return None
     return tuple(item if item is not None and expr.at_least(item, 0) else None for item in found)
 
 
-def _where(node: ir.Node, ask: Shapes) -> Contents | None:
+def _where(node: ir.Node, ask: Ask) -> Contents | None:
     spread = _spread(node, ask)
     if spread is None:
         return None

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Shape
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import number, numbers, operand
 from sardonyx.graph.shapes.operators import Rule, Shapely, alike, broadcast_shapes, gemm
 from sardonyx.graph.shapes.windows import conv_of
 
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shape, Shapes
 
-
-def _attention(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _attention(node: ir.Node, ask: Ask) -> Shapely | None:
     """Queries' batch and length, values' width; keys and values kept for the next step; scores."""
     shapes = [
         _with_heads(ask.shape(operand(node, index)), number(node, count, 0)) for index, count in enumerate(_HEADS)
@@ -48,14 +45,14 @@ def _with_heads(shape: Shape | None, heads: int) -> Shape | None:
     return shape[0], heads, shape[1], expr.floor_quotient(shape[2], heads)
 
 
-def _multi_head_attention(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _multi_head_attention(node: ir.Node, ask: Ask) -> Shapely | None:
     query, value = ask.shape(node.inputs[0]), ask.shape(operand(node, 2))
     if query is None or value is None or len(query) != 3 or len(value) != 3:
         return (None,) * len(node.outputs)
     return ((*query[:2], value[2]),)
 
 
-def _packed_attention(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _packed_attention(node: ir.Node, ask: Ask) -> Shapely | None:
     """One product makes queries, keys and values: a third of its width each, unless other widths are given."""
     source, weight = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     widths = numbers(node, "qkv_hidden_sizes")
@@ -64,16 +61,16 @@ def _packed_attention(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((*source[:2], expr.floor_quotient(weight[1], 3) if widths is None else widths[2]),)
 
 
-def _group_query_attention(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _group_query_attention(node: ir.Node, ask: Ask) -> Shapely | None:
     return (ask.shape(node.inputs[0]) if operand(node, 1) is not None else None,)
 
 
-def _skip_norm(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _skip_norm(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     return shape, None, None, shape
 
 
-def _fused_matmul(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _fused_matmul(node: ir.Node, ask: Ask) -> Shapely | None:
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     turned, batches = [number(node, name, 0) for name in ("transA", "transB")], ("transBatchA", "transBatchB")
     if first is None or second is None or len(first) < 2 or len(second) < 2:
@@ -85,7 +82,7 @@ def _fused_matmul(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (None if batch is None else (*batch, rows, columns),)
 
 
-def _matmul_packed(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _matmul_packed(node: ir.Node, ask: Ask) -> Shapely | None:
     """The weights are packed bits; an attribute says how many columns they are."""
     shape = ask.shape(node.inputs[0])
     return (None if not shape else (*shape[:-1], number(node, "N", 0)),)

@@ -7,36 +7,33 @@ not known, until nothing changes. Unknown dims inside a body may be another numb
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Shape, Typed
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import body, number, numbers
 from sardonyx.graph.shapes.operators import Rule, Shapely
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shape, Shapes, Typed
 
 _TURNS = 4  # of assuming less; after that the state may have any shape
 _COUNTER: Typed = (ir.DataType.INT64, ())
 _CONDITION: Typed = (ir.DataType.BOOL, ())
 
 
-def _branches(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _branches(node: ir.Node, ask: Ask) -> Shapely | None:
     """What both branches agree on."""
     one, other = (body(node, name).outputs for name in ("then_branch", "else_branch"))
     return [_agreed(ask.shape(a), ask.shape(b), ask) for a, b in zip(one, other, strict=True)]
 
 
-def _agreed(one: Shape | None, other: Shape | None, ask: Shapes) -> Shape | None:
+def _agreed(one: Shape | None, other: Shape | None, ask: Ask) -> Shape | None:
     if one is None or other is None or len(one) != len(other):
         return None
     return tuple(a if a == b else ask.unknown() for a, b in zip(one, other, strict=True))
 
 
-def _loop(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _loop(node: ir.Node, ask: Ask) -> Shapely | None:
     inner, state = body(node, "body"), node.inputs[2:]
     starts = [(None, None) if value is None else ask.typed(value) for value in state]
     kept = _steady(inner, [_COUNTER, _CONDITION], starts, [], 1, ask)
@@ -44,7 +41,7 @@ def _loop(node: ir.Node, ask: Shapes) -> Shapely | None:
     return [*kept, *(None if shape is None else (ask.unknown(), *shape) for shape in gathered)]
 
 
-def _scan(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _scan(node: ir.Node, ask: Ask) -> Shapely | None:
     inner, count = body(node, "body"), number(node, "num_scan_inputs", 0)
     if ask.opset(node) < 9:  # another operator, with batches
         return [None] * len(node.outputs)
@@ -78,7 +75,7 @@ def _joined(shape: Shape | None, length: Size, axis: int) -> Shape | None:
 
 
 def _steady(
-    inner: ir.Graph, before: Sequence[Typed], state: Sequence[Typed], after: Sequence[Typed], first: int, ask: Shapes
+    inner: ir.Graph, before: Sequence[Typed], state: Sequence[Typed], after: Sequence[Typed], first: int, ask: Ask
 ) -> list[Shape | None]:
     """The shapes the state has in every turn; `first` is its place among the body's outputs."""
     shapes, loose = [shape for _, shape in state], set[Size]()
@@ -95,7 +92,7 @@ def _steady(
     return [None] * len(state)
 
 
-def _weakened(shape: Shape | None, result: Shape | None, loose: set[Size], ask: Shapes) -> Shape | None:
+def _weakened(shape: Shape | None, result: Shape | None, loose: set[Size], ask: Ask) -> Shape | None:
     if shape is None or result is None or len(shape) != len(result):
         return None
     dims: list[Size] = []
@@ -107,12 +104,12 @@ def _weakened(shape: Shape | None, result: Shape | None, loose: set[Size], ask: 
     return tuple(dims)
 
 
-def _only_rank(shape: Shape | None, ask: Shapes) -> Shape | None:
+def _only_rank(shape: Shape | None, ask: Ask) -> Shape | None:
     """Without turns there is no element to tell the dims, and a runtime makes them zero."""
     return None if shape is None else tuple(ask.unknown() for _ in shape)
 
 
-def _outside(shape: Shape | None, ask: Shapes) -> Shape | None:
+def _outside(shape: Shape | None, ask: Ask) -> Shape | None:
     if shape is None:
         return None
     return tuple(ask.unknown() if isinstance(dim, expr.Expr) and dim.is_vague else dim for dim in shape)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import arithmetic, expr
 from sardonyx.graph.shapes.arithmetic import Rule
+from sardonyx.graph.shapes.ask import Ask, Contents
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import numbers, tensor
 from sardonyx.graph.shapes.picking import slice_ranges, split_sizes, window
 from sardonyx.graph.shapes.views import shape_window
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Contents, Shapes
 
 Maybe = Size | None
 
@@ -58,33 +56,33 @@ def are_numbers(sizes: Contents) -> bool:
     return all(type(size) is int for size in sizes)
 
 
-def _same(node: ir.Node, ask: Shapes) -> Contents | None:
+def _same(node: ir.Node, ask: Ask) -> Contents | None:
     return ask.contents(node.inputs[0])
 
 
-def _is_list(node: ir.Node, ask: Shapes) -> bool:
+def _is_list(node: ir.Node, ask: Ask) -> bool:
     """Whether what the node reads has one axis."""
     return len(ask.shape(node.inputs[0]) or ()) == 1
 
 
-def _cast(node: ir.Node, ask: Shapes) -> Contents | None:
+def _cast(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     if found is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
         return found
     return tuple(None if item is None or (known := expr.equal(item, 0)) is None else int(not known) for item in found)
 
 
-def _shape(node: ir.Node, ask: Shapes) -> Contents | None:
+def _shape(node: ir.Node, ask: Ask) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else shape[shape_window(node, len(shape))]
 
 
-def _size(node: ir.Node, ask: Shapes) -> Contents | None:
+def _size(node: ir.Node, ask: Ask) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else (expr.product(shape),)
 
 
-def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
+def _gather(node: ir.Node, ask: Ask) -> Contents | None:
     found, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
     if found is None or indices is None or not _is_list(node, ask):
         return None
@@ -95,7 +93,7 @@ def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
     return tuple(picked)
 
 
-def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
+def _slice(node: ir.Node, ask: Ask) -> Contents | None:
     grid, ranges = _grid(node, ask), slice_ranges(node, ask)
     if grid is None or ranges is None:
         return None
@@ -107,12 +105,12 @@ def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
     return tuple(grid[np.ix_(*(np.array(places, np.int64) for places in picked))].reshape(-1))
 
 
-def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
+def _transpose(node: ir.Node, ask: Ask) -> Contents | None:
     grid = _grid(node, ask)
     return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
 
 
-def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
+def _split(node: ir.Node, ask: Ask) -> Sequence[Contents] | None:
     found = ask.contents(node.inputs[0])
     if found is None or not _is_list(node, ask):
         return None
@@ -123,7 +121,7 @@ def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
     return [found[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
-def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
+def _grid(node: ir.Node, ask: Ask) -> np.ndarray | None:
     """The elements the node reads, in their places."""
     found, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
     if found is None or shape is None:
@@ -133,19 +131,19 @@ def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
     return grid.reshape(cast("tuple[int, ...]", shape))
 
 
-def _concat(node: ir.Node, ask: Shapes) -> Contents | None:
+def _concat(node: ir.Node, ask: Ask) -> Contents | None:
     parts = [ask.contents(value) for value in node.inputs]
     if any(part is None for part in parts) or not _is_list(node, ask):
         return None
     return tuple(item for part in parts if part is not None for item in part)
 
 
-def _expand(node: ir.Node, ask: Shapes) -> Contents | None:
+def _expand(node: ir.Node, ask: Ask) -> Contents | None:
     found = ask.contents(node.inputs[0])
     return found if found is not None and len(found) == 1 else None
 
 
-def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
+def _constant_of_shape(node: ir.Node, ask: Ask) -> Contents | None:
     value = tensor(node, "value")
     if value is None:
         return (0,)
@@ -153,7 +151,7 @@ def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
     return (int(element),) if element == int(element) else None
 
 
-def _range(node: ir.Node, ask: Shapes) -> Contents | None:
+def _range(node: ir.Node, ask: Ask) -> Contents | None:
     bounds = [(ask.contents(value) or (None,))[0] for value in node.inputs]
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -162,7 +160,7 @@ def _range(node: ir.Node, ask: Shapes) -> Contents | None:
 
 
 def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+    def rule(node: ir.Node, ask: Ask) -> Contents | None:
         found = ask.contents(node.inputs[0])
         if found is None or None in found or not _is_list(node, ask):
             return None
@@ -193,7 +191,7 @@ RULES: Mapping[str, Rule] = {
 COMPUTES_SIZES = tuple(RULES)
 
 
-def of_output(node: ir.Node, value: ir.Value, ask: Shapes) -> Contents | None:
+def of_output(node: ir.Node, value: ir.Value, ask: Ask) -> Contents | None:
     """The elements of one output; None where they are not known."""
     if node.domain:
         return None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import onnx_ir as ir
 
+from sardonyx.graph.shapes.ask import Ask
 from sardonyx.graph.shapes.given import attributes, body, number, operand, tensor
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shapes
 
 Source = int | ir.DataType  # the type of an input, or always the same
 _INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
@@ -46,7 +44,7 @@ _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 _SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_ASK_ONNX, *_BODIES, "ConstantOfShape", "SequenceAt"})
 
 
-def of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
+def of_output(node: ir.Node, index: int, ask: Ask) -> ir.DataType | None:
     """The element type of one output; None where it is not known."""
     op_type = node.op_type
     if op_type not in _SPECIAL and (not index or op_type == "Split"):
@@ -71,5 +69,5 @@ def of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
     return None
 
 
-def _of_first(node: ir.Node, ask: Shapes) -> ir.DataType | None:
+def _of_first(node: ir.Node, ask: Ask) -> ir.DataType | None:
     return ask.dtype(node.inputs[0]) if node.inputs else None

@@ -15,13 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
-from sardonyx.graph.shapes.expr import Expr, Size
+from sardonyx.graph.shapes.ask import Contents, Shape, Typed
+from sardonyx.graph.shapes.expr import Expr
 from sardonyx.graph.shapes.given import numbers
 from sardonyx.graph.shapes.sources import declared_type, is_tensor, makers_first
 
-Shape = tuple[Size, ...]
-Contents = tuple[Size | None, ...]  # the elements in order; None for one that is not known
-Typed = tuple[ir.DataType | None, Shape | None]
 _RULES: Mapping[str, operators.Rule] = {
     **operators.RULES,
     **windows.RULES,

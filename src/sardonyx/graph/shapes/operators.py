@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Shape
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import attributes, number, operand, text
 
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shape, Shapes
-
 # One shape an output; None where onnx should be asked.
 Shapely = Sequence["Shape | None"]
-Rule = Callable[[ir.Node, "Shapes"], "Shapely | None"]
+Rule = Callable[[ir.Node, Ask], "Shapely | None"]
 
 
 def _words(names: str) -> list[str]:
@@ -40,16 +37,16 @@ _REDUCE = _words("""
 """)
 
 
-def alike(node: ir.Node, ask: Shapes) -> Shapely | None:
+def alike(node: ir.Node, ask: Ask) -> Shapely | None:
     """The first output is as the first input."""
     return (ask.shape(node.inputs[0]),) if node.inputs else None
 
 
-def _dropout(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _dropout(node: ir.Node, ask: Ask) -> Shapely | None:
     return (ask.shape(node.inputs[0]),) * 2
 
 
-def _layer_norm(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _layer_norm(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.outputs) == 1:
         return (shape,)
@@ -58,7 +55,7 @@ def _layer_norm(node: ir.Node, ask: Shapes) -> Shapely | None:
     return shape, statistics, statistics
 
 
-def _batch_norm(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _batch_norm(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, channels = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     return shape, channels, channels, channels, channels
 
@@ -83,7 +80,7 @@ def broadcast_shapes(shapes: Sequence[Shape | None]) -> Shape | None:
     return tuple(dims)
 
 
-def _broadcast(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _broadcast(node: ir.Node, ask: Ask) -> Shapely | None:
     given = attributes(node)
     if "axis" in given or "broadcast" in given:  # before opset 7: the second is made to fit the first
         return alike(node, ask)
@@ -93,7 +90,7 @@ def _broadcast(node: ir.Node, ask: Shapes) -> Shapely | None:
 def matmul_of(left: int, right: int) -> Rule:
     """Matrix products of the operands at these places."""
 
-    def rule(node: ir.Node, ask: Shapes) -> Shapely | None:
+    def rule(node: ir.Node, ask: Ask) -> Shapely | None:
         first, second = ask.shape(node.inputs[left]), ask.shape(node.inputs[right])
         if not first or not second:
             return (None,)
@@ -104,7 +101,7 @@ def matmul_of(left: int, right: int) -> Rule:
     return rule
 
 
-def gemm(node: ir.Node, ask: Shapes) -> Shapely | None:
+def gemm(node: ir.Node, ask: Ask) -> Shapely | None:
     """Rows of the first, columns of the second, each perhaps transposed."""
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if first is None or second is None or len(first) != 2 or len(second) != 2:
@@ -112,7 +109,7 @@ def gemm(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((first[number(node, "transA", 0)], second[1 - number(node, "transB", 0)]),)
 
 
-def _reduce(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _reduce(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     keeps = number(node, "keepdims", 1) == 1
     has_axes = "axes" in attributes(node) or operand(node, 1) is not None
@@ -125,7 +122,7 @@ def _reduce(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (_without(shape, axes if axes or is_noop else range(len(shape)), keeps),)
 
 
-def _arg(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _arg(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -137,7 +134,7 @@ def _without(shape: Shape, axes: Sequence[int], keeps: bool) -> Shape:
     return tuple(1 if axis in gone else dim for axis, dim in enumerate(shape) if keeps or axis not in gone)
 
 
-def _einsum(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _einsum(node: ir.Node, ask: Ask) -> Shapely | None:
     """Every letter is a dim; with "..." onnx is asked."""
     equation = text(node, "equation", "").replace(" ", "")
     if "." in equation:
@@ -155,7 +152,7 @@ def _einsum(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(dims[letter] for letter in result),)
 
 
-def _recurrent(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _recurrent(node: ir.Node, ask: Ask) -> Shapely | None:
     """All steps' states, then the last one, then what an LSTM keeps beside them."""
     steps, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[2])
     if steps is None or weight is None or len(steps) != 3 or len(weight) != 3:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Contents
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import attributes, number, numbers, operand, tensor
 from sardonyx.graph.shapes.operators import Rule, Shapely
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Contents, Shapes
 
 END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
 
 
-def _concat(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _concat(node: ir.Node, ask: Ask) -> Shapely | None:
     shapes = [ask.shape(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
     if not known or not known[0]:
@@ -42,7 +39,7 @@ def _vagueness(size: Size) -> int:
     return 0 if isinstance(size, int) else 1 + size.is_vague
 
 
-def split_sizes(node: ir.Node, whole: Size, ask: Shapes) -> Sequence[Size] | None:
+def split_sizes(node: ir.Node, whole: Size, ask: Ask) -> Sequence[Size] | None:
     """How long the parts of a Split are; None where that is not known."""
     count = len(node.outputs)
     if "split" in attributes(node) or operand(node, 1) is not None:
@@ -59,7 +56,7 @@ def split_sizes(node: ir.Node, whole: Size, ask: Shapes) -> Sequence[Size] | Non
     return None if part is None else [part] * count
 
 
-def _split(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _split(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, count = ask.shape(node.inputs[0]), len(node.outputs)
     if shape is None:
         return (None,) * count
@@ -68,7 +65,7 @@ def _split(node: ir.Node, ask: Shapes) -> Shapely | None:
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
-def slice_ranges(node: ir.Node, ask: Shapes) -> list[Range] | None:
+def slice_ranges(node: ir.Node, ask: Ask) -> list[Range] | None:
     """The ranges of a Slice, as they are written; None where its axes are not known."""
     shape = ask.shape(node.inputs[0])
     if shape is None:
@@ -98,7 +95,7 @@ def window(size: int, start: int, end: int, step: int) -> range:
     return range(*slice(start, None if step < 0 and end < -size else end, step).indices(size))
 
 
-def _slice(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _slice(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -111,7 +108,7 @@ def _slice(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: Shapes) -> Size:
+def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: Ask) -> Size:
     if start is None or end is None or not step:
         return ask.unknown()
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -139,7 +136,7 @@ def _clamped(place: Size, size: Size) -> Size | None:
     return None
 
 
-def _gather(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _gather(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or indices is None or not shape:
         return (None,)
@@ -147,11 +144,11 @@ def _gather(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((*shape[:axis], *indices, *shape[axis + 1 :]),)
 
 
-def _gather_elements(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _gather_elements(node: ir.Node, ask: Ask) -> Shapely | None:
     return (ask.shape(node.inputs[1]),)
 
 
-def _gather_nd(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _gather_nd(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     batch = number(node, "batch_dims", 0)
     if shape is None or not indices or not isinstance(indices[-1], int):
@@ -159,7 +156,7 @@ def _gather_nd(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((*indices[:-1], *shape[batch + indices[-1] :]),)
 
 
-def _pad(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _pad(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     given = numbers(node, "pads")
     pads: Contents | None = tuple(given) if given is not None else ask.contents(operand(node, 1))
@@ -178,7 +175,7 @@ def _pad(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _top_k(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _top_k(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None, None)
@@ -189,7 +186,7 @@ def _top_k(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(dims),) * 2
 
 
-def _one_hot(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _one_hot(node: ir.Node, ask: Ask) -> Shapely | None:
     indices, depth = ask.shape(node.inputs[0]), (ask.contents(node.inputs[1]) or (None,))[0]
     if indices is None:
         return (None,)
@@ -197,7 +194,7 @@ def _one_hot(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((*indices[:axis], ask.unknown() if depth is None else depth, *indices[axis:]),)
 
 
-def _non_zero(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _non_zero(node: ir.Node, ask: Ask) -> Shapely | None:
     """As many places as there are elements that are not zero: all of a tensor that was filled with one number."""
     value = node.inputs[0]
     shape, maker = ask.shape(value), None if value is None else value.producer()
@@ -208,7 +205,7 @@ def _non_zero(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((len(shape), expr.product(shape) if is_full else ask.unknown()),)
 
 
-def _sequence_at(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _sequence_at(node: ir.Node, ask: Ask) -> Shapely | None:
     """A part of what was split, or one of the values put together."""
     maker = node.inputs[0].producer() if node.inputs[0] is not None else None
     place = (ask.contents(operand(node, 1)) or (None,))[0]

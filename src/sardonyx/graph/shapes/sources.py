@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Typed
 from sardonyx.graph.shapes.expr import Expr, Size
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Typed
 
 
 def is_tensor(value: ir.Value) -> bool:

@@ -7,18 +7,15 @@ same once numbers stand for the names; and what it gets wrong even then is not a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import onnx
 import onnx.checker
 import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
+from sardonyx.graph.shapes.ask import Ask, Shape, Typed
 from sardonyx.graph.shapes.expr import Expr
 from sardonyx.graph.shapes.given import depends_on_caller
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shape, Shapes, Typed
 
 _DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _FAILURES = (
@@ -35,7 +32,7 @@ _PROBE = 60  # divisible by much, so that few splits and groups fail on it
 Types = dict[str, onnx.TypeProto]
 
 
-def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
+def infer(node: ir.Node, ask: Ask) -> list[Typed]:
     """Element type and shape of each output, as far as onnx can tell; what it cannot is not known."""
     unknown: list[Typed] = [(output.dtype, None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or depends_on_caller(node):
@@ -68,7 +65,7 @@ def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
 
 
 def _asked(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Ask
 ) -> Mapping[str, onnx.TypeProto]:
     version = ask.opset(node)
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
@@ -76,7 +73,7 @@ def _asked(
 
 
 def _probed(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Ask
 ) -> Mapping[str, onnx.TypeProto]:
     """What it says with numbers for the names; nothing where it cannot."""
     numbered: Types = {}
@@ -93,7 +90,7 @@ def _probed(
         return {}
 
 
-def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr]) -> onnx.TypeProto | None:
+def _type_proto(value: ir.Value, ask: Ask, dims: dict[str, Expr]) -> onnx.TypeProto | None:
     """The type of an input, with a name for every dim that is no number."""
     dtype, shape = ask.typed(value)
     if dtype is None:
@@ -115,7 +112,7 @@ def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr]) -> onnx.Typ
 def _typed(
     proto: onnx.TypeProto | None,
     probed: Mapping[str, onnx.TypeProto],
-    ask: Shapes,
+    ask: Ask,
     dims: Mapping[str, Expr],
     name: str = "",
 ) -> Typed:

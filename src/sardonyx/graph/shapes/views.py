@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Contents, Shape
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import attributes, number, numbers, operand
 from sardonyx.graph.shapes.operators import Rule, Shapely, broadcast_shapes
 
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Contents, Shape, Shapes
 
-
-def _sizes(contents: Contents | None, ask: Shapes) -> Shape | None:
+def _sizes(contents: Contents | None, ask: Ask) -> Shape | None:
     """A shape held in a tensor."""
     if contents is None:
         return None
     return tuple(ask.unknown() if item is None or item == -1 else item for item in contents)
 
 
-def _unknown_dims(value: ir.Value | None, ask: Shapes) -> Shape | None:
+def _unknown_dims(value: ir.Value | None, ask: Ask) -> Shape | None:
     """As many dims as a tensor has elements, where that is all that is known."""
     shape = ask.shape(value)
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
@@ -31,7 +28,7 @@ def _unknown_dims(value: ir.Value | None, ask: Shapes) -> Shape | None:
     return tuple(ask.unknown() for _ in range(shape[0]))
 
 
-def _transpose(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _transpose(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, perm = ask.shape(node.inputs[0]), numbers(node, "perm")
     if shape is None:
         return (None if perm is None else tuple(ask.unknown() for _ in perm),)
@@ -40,7 +37,7 @@ def _transpose(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple([shape[axis] for axis in perm]) if sorted(perm) == list(range(len(shape))) else None,)
 
 
-def _reshape(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _reshape(node: ir.Node, ask: Ask) -> Shapely | None:
     if "shape" in attributes(node):  # before opset 5
         target: Contents | None = tuple(numbers(node, "shape") or ())
     else:
@@ -50,7 +47,7 @@ def _reshape(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (resolve_target(ask.shape(node.inputs[0]), target, ask, zeros=number(node, "allowzero", 0) == 1),)
 
 
-def resolve_target(source: Shape | None, target: Contents, ask: Shapes, *, zeros: bool) -> Shape:
+def resolve_target(source: Shape | None, target: Contents, ask: Ask, *, zeros: bool) -> Shape:
     """The shape a Reshape target makes: 0 copies a dim, -1 is what is left over."""
     dims: list[Size | None] = list(target)
     for index, dim in enumerate(target):
@@ -73,7 +70,7 @@ def _is_vague(sizes: Sequence[Size]) -> bool:
     return any(isinstance(size, expr.Expr) and size.is_vague for size in sizes)
 
 
-def _squeeze(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _squeeze(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -86,7 +83,7 @@ def _squeeze(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple([dim for axis, dim in enumerate(shape) if axis not in gone]),)
 
 
-def _unsqueeze(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _unsqueeze(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, axes = ask.shape(node.inputs[0]), ask.ints(node, "axes", 1)
     if shape is None or axes is None:
         return (None,)
@@ -95,7 +92,7 @@ def _unsqueeze(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple([1 if axis in new else next(left) for axis in range(rank)]) if len(new) == len(axes) else None,)
 
 
-def _flatten(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _flatten(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return ((ask.unknown(), ask.unknown()),)
@@ -104,7 +101,7 @@ def _flatten(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((expr.product(shape[:axis]), expr.product(shape[axis:])),)
 
 
-def _expand(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _expand(node: ir.Node, ask: Ask) -> Shapely | None:
     target = _sizes(ask.contents(node.inputs[1]), ask)
     shape = ask.shape(node.inputs[0])
     if target is None or shape is None:
@@ -113,7 +110,7 @@ def _expand(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (broadcast_shapes((shape, target)),)
 
 
-def _tile(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _tile(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.inputs) > 2:  # opset 1 says "how often" and "along which axis"
         return (None if shape is None else tuple(ask.unknown() for _ in shape),)
@@ -123,12 +120,12 @@ def _tile(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(expr.multiply(dim, by) for dim, by in zip(shape, repeats, strict=True)),)
 
 
-def _constant_of_shape(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _constant_of_shape(node: ir.Node, ask: Ask) -> Shapely | None:
     sizes = _sizes(ask.contents(node.inputs[0]), ask)
     return (_unknown_dims(node.inputs[0], ask) if sizes is None else sizes,)
 
 
-def _range(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _range(node: ir.Node, ask: Ask) -> Shapely | None:
     start, limit, step = ((ask.contents(value) or (None,))[0] for value in node.inputs)
     if start is None or limit is None or not isinstance(step, int) or not step:
         return ((ask.unknown(),),)
@@ -138,7 +135,7 @@ def _range(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((expr.floor_quotient(expr.add(length, step - 1), step) if step != 1 else length,),)
 
 
-def _shape(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _shape(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return ((ask.unknown(),),)
@@ -152,11 +149,11 @@ def shape_window(node: ir.Node, rank: int) -> slice:
     return slice(first, max(first, last))
 
 
-def _size(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _size(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((),)
 
 
-def _random(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _random(node: ir.Node, ask: Ask) -> Shapely | None:
     sizes = numbers(node, "shape")
     return (None if sizes is None else tuple(sizes),)
 

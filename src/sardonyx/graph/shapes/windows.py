@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.ask import Ask, Shape
 from sardonyx.graph.shapes.expr import Size
 from sardonyx.graph.shapes.given import number, numbers, operand, text
 from sardonyx.graph.shapes.operators import Rule, Shapely
-
-if TYPE_CHECKING:
-    from sardonyx.graph.shapes.engine import Shape, Shapes
 
 
 def conv_of(weights: int) -> Rule:
     """Convolutions with their weights at this place."""
 
-    def rule(node: ir.Node, ask: Shapes) -> Shapely | None:
+    def rule(node: ir.Node, ask: Ask) -> Shapely | None:
         shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[weights])
         if shape is None or weight is None or len(shape) < 3 or len(shape) != len(weight):
             return None
@@ -29,14 +26,14 @@ def conv_of(weights: int) -> Rule:
     return rule
 
 
-def _pool(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _pool(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, kernel = ask.shape(node.inputs[0]), numbers(node, "kernel_shape")
     if shape is None or kernel is None or len(shape) != len(kernel) + 2:
         return None
     return ((*shape[:2], *_windows(node, shape[2:], tuple(kernel), ask)),) * 2
 
 
-def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Shapes) -> Shape:
+def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Ask) -> Shape:
     """How often a window fits."""
     count = len(sizes)
     strides = numbers(node, "strides") or [1] * count
@@ -59,7 +56,7 @@ def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Shapes) -> Shape:
     return tuple(dims)
 
 
-def _rounded_up(room: Size, start: Size, stride: int, ask: Shapes) -> Size:
+def _rounded_up(room: Size, start: Size, stride: int, ask: Ask) -> Size:
     """A last window that does not fit counts, unless it would begin in the padding behind."""
     if not isinstance(room, int) or not isinstance(start, int):
         return ask.unknown()
@@ -67,12 +64,12 @@ def _rounded_up(room: Size, start: Size, stride: int, ask: Shapes) -> Size:
     return count - 1 if (count - 1) * stride >= start else count
 
 
-def _global_pool(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _global_pool(node: ir.Node, ask: Ask) -> Shapely | None:
     shape = ask.shape(node.inputs[0])
     return (None if shape is None else (*shape[:2], *([1] * len(shape[2:]))),)
 
 
-def _conv_transpose(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _conv_transpose(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or weight is None or len(shape) != len(weight) or text(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -90,7 +87,7 @@ def _conv_transpose(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((shape[0], channels, *dims),)
 
 
-def _resize(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _resize(node: ir.Node, ask: Ask) -> Shapely | None:
     """By sizes, or by factors where these are whole."""
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.inputs) < 3 or text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -112,13 +109,13 @@ def _resize(node: ir.Node, ask: Shapes) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _scaled(size: Size, factor: np.floating, ask: Shapes) -> Size:
+def _scaled(size: Size, factor: np.floating, ask: Ask) -> Size:
     if factor == int(factor):
         return expr.multiply(size, int(factor))
     return int(np.floor(np.float32(size) * np.float32(factor))) if isinstance(size, int) else ask.unknown()
 
 
-def _depth_to_space(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _depth_to_space(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -126,7 +123,7 @@ def _depth_to_space(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((shape[0], channels, *(expr.multiply(size, block) for size in shape[2:])),)
 
 
-def _space_to_depth(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _space_to_depth(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -134,7 +131,7 @@ def _space_to_depth(node: ir.Node, ask: Shapes) -> Shapely | None:
     return ((shape[0], channels, *(expr.floor_quotient(size, block) for size in shape[2:])),)
 
 
-def _grid_sample(node: ir.Node, ask: Shapes) -> Shapely | None:
+def _grid_sample(node: ir.Node, ask: Ask) -> Shapely | None:
     shape, grid = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     return None if shape is None or grid is None else ((*shape[:2], *grid[1:-1]),)
 
