@@ -228,7 +228,7 @@ def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, t
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
     section = node_contest.nodes(place)
-    assert section.rows == [["tiny dynamo", "3", *["100"] * 6, "2", "2"]]
+    assert section.rows == [["tiny dynamo", "3", *["100"] * 6, "2", "2", "2"]]
     assert [claim.what for claim in section.claims if not claim.met] == []
     mean = next(claim for claim in section.claims if "geometric" in claim.what)
     assert mean.figure == pytest.approx(0.02)
