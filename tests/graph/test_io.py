@@ -215,14 +215,6 @@ def test_overwriting_keeps_permissions_and_follows_links(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_skeleton_has_types_but_no_weights(path: Path) -> None:
-    proto = io.skeleton(io.load(path))
-    assert proto.ByteSize() < 400
-    inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    assert inferred.graph.output[0].type.tensor_type.shape.dim[1].dim_value == COLUMNS
-    assert list(proto.graph.initializer[0].dims) == [ROWS, COLUMNS]
-
-
 def test_from_proto_changes_nothing_and_renames_nothing(path: Path) -> None:
     proto = model_proto()
     model = io.from_proto(proto)

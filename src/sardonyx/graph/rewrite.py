@@ -169,7 +169,7 @@ class Rewriter:
         except Impossible as error:
             self._refuse(rule, Refused(str(error), match.nodes))
 
-    def _raise_for(self, rule: Rule, match: Match) -> Match | Refused | None:
+    def _raise_for(self, rule: NodeRule, match: Match) -> Match | Refused | None:
         """Raise the model to what a rule needs; the match where it must not be carried out anyway, or why not."""
         if (rule.name, root_name(match)) in self._forbidden:
             return match

@@ -80,7 +80,6 @@ class Rule(ABC):
 
     name: ClassVar[str]
     accuracy: ClassVar[Accuracy]
-    needs: ClassVar[int] = 1  # the opset that has what it writes; a graph below it is raised first, where it can be
 
 
 class NodeRule(Rule):
@@ -88,6 +87,7 @@ class NodeRule(Rule):
 
     roots: ClassVar[tuple[str, ...]]
     opset: ClassVar[int] = 1  # from which on it understands what it reads
+    needs: ClassVar[int] = 1  # the opset that has what it writes; a graph below it is raised first, where it can be
 
     @abstractmethod
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -9,7 +9,6 @@ from sardonyx.graph.io.files import (
     load,
     save,
     sha256_of,
-    skeleton,
     to_proto,
 )
 from sardonyx.graph.io.place import Draft, check_free, explained
@@ -24,6 +23,5 @@ __all__ = [
     "load",
     "save",
     "sha256_of",
-    "skeleton",
     "to_proto",
 ]

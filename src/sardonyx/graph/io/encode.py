@@ -39,11 +39,10 @@ def declared_by_default(value: ir.Value) -> bool:
 
 
 class Encoder:
-    """Writes messages with everything in them, or bare ones: what shape inference needs and no more."""
+    """Writes messages with everything in them."""
 
-    def __init__(self, place: Place, *, bare: bool = False) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
-        self._bare = bare
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
         """The whole model."""
@@ -68,10 +67,6 @@ class Encoder:
                 self._tensor(value.const_value, proto.initializer.add(), value.name)
         for node in graph:
             self._node(node, proto.node.add())
-        if self._bare:  # what operators of other domains make is known from their declaration alone
-            foreign = (value for node in graph if node.domain for value in node.outputs if declared_by_default(value))
-            proto.value_info.extend(map(value_shell, foreign))
-            return
         known = _values(graph)
         infos = [_declaration(value, carry.VALUE_INFO) for value in known if _is_declared(value)]
         infos += _parsed(onnx.ValueInfoProto, carry.meta(graph).get(carry.LOOSE_INFO, ()))
@@ -95,8 +90,8 @@ class Encoder:
         proto.value_info.extend(infos[place] for place in order)
 
     def _node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
-        shell = node_shell(node, bare=self._bare)
-        if not self._bare and carry.NODE in node.meta:
+        shell = node_shell(node)
+        if carry.NODE in node.meta:
             shell = carry.recall(carry.meta(node), carry.NODE, shell)
         proto.CopyFrom(shell)
         for attribute in proto.attribute:

@@ -80,25 +80,6 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return Encoder(inline).model(model)
 
 
-def skeleton(model: ir.Model) -> onnx.ModelProto:
-    """What shape inference needs: operators, interfaces, small constants, and of large ones the type and shape.
-
-    Declarations are left out, but for values made by operators of other domains.
-    """
-
-    def stub(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
-        if tensor.nbytes < LARGE:
-            if not proto.HasField("raw_data"):
-                proto.raw_data = tensor.tobytes()
-            return
-        proto.ClearField("raw_data")
-        del proto.external_data[:]
-        proto.external_data.add(key="location", value="-")
-        proto.data_location = onnx.TensorProto.EXTERNAL
-
-    return Encoder(stub, bare=True).model(model)
-
-
 def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, external: bool | None = None) -> None:
     """Write a model file; tensors are streamed from where they are.
 

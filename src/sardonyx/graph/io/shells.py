@@ -79,20 +79,18 @@ def value_shell(value: ir.Value) -> onnx.ValueInfoProto:
     return proto
 
 
-def node_shell(node: ir.Node, *, bare: bool = False) -> onnx.NodeProto:
-    """A node whose bodies and unread tensors are still empty; bare: only what it computes."""
+def node_shell(node: ir.Node) -> onnx.NodeProto:
+    """A node whose bodies and unread tensors are still empty."""
     proto = onnx.NodeProto(
         op_type=node.op_type,
         domain=node.domain or None,
         overload=node.overload or None,
-        name=None if bare else node.name or None,
-        doc_string=None if bare else node.doc_string,
+        name=node.name or None,
+        doc_string=node.doc_string,
         input=["" if value is None else value.name or "" for value in node.inputs],
         output=[value.name or "" for value in node.outputs],
         attribute=[attribute_shell(attribute) for attribute in node.attributes.data.values()],
     )
-    if bare:
-        return proto
     if node.metadata_props:
         proto.metadata_props.extend(entries(node.metadata_props))
     for configuration in node.device_configurations:

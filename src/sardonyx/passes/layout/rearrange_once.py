@@ -17,7 +17,8 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.parts.arranging import Step, arrangements, build, copies
-from sardonyx.passes.layout.parts.movement import MOVING, Region, movement, regions_before
+from sardonyx.passes.layout.parts.movement import movement
+from sardonyx.passes.layout.parts.regions import MOVING, Region, regions_before
 from sardonyx.passes.shared.views import VIEWS
 from sardonyx.record import Accuracy
 
@@ -55,7 +56,7 @@ class RearrangeOnce(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """The largest region before a node that fewer or cheaper nodes can replace."""
-        for region in reversed(regions_before(node, graph)):
+        for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:
                 return Match((*reversed(region.nodes[1:]), node), {"source": region.source, "steps": steps})
