@@ -1,0 +1,1 @@
+"""What a model costs: operations, bytes, fused regions and memory, from a Program that torch and ONNX both become."""
