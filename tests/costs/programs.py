@@ -1,0 +1,86 @@
+"""Random programs: operations that make tensors, look at them through views and write into them in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.graph.shapes.expr import Size, multiply, symbol
+
+BATCH, SEQ = symbol("batch"), symbol("seq")
+EXAMPLE = {"batch": 2, "seq": 7}
+DIMS: tuple[Size, ...] = (1, 3, 40, BATCH, SEQ)
+
+
+@dataclass
+class Sketch:
+    """A program while it is being written, also by hand."""
+
+    operations: list[Operation] = field(default_factory=list[Operation])
+    values: list[Value] = field(default_factory=list[Value])
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    inputs: list[int] = field(default_factory=list[int])
+
+    def given(self, store: Store, shape: tuple[Size, ...]) -> int:
+        """A weight or an input."""
+        value = self._value(shape, self._buffer(shape, store, str(store), None))
+        if store is Store.INPUT:
+            self.inputs.append(value)
+        return value
+
+    def run(self, reads: tuple[int, ...], shape: tuple[Size, ...], *, module: str = "", workspace: Size = 0) -> int:
+        """An operation that makes a tensor of its own."""
+        return self._write(reads, shape, self._buffer(shape, Store.ACTIVATION, module, self.step), module, workspace)
+
+    def share(self, reads: tuple[int, ...], *, module: str = "", workspace: Size = 0) -> int:
+        """An operation whose answer lies in the memory of the first thing it reads: a view, or in place."""
+        first = self.values[reads[0]]
+        return self._write(reads, first.shape, first.buffer, module, workspace)
+
+    @property
+    def step(self) -> int:
+        """The one that comes next."""
+        return len(self.operations)
+
+    def program(self, outputs: tuple[int, ...]) -> Program:
+        """What was written so far."""
+        operations, values, buffers = tuple(self.operations), tuple(self.values), tuple(self.buffers)
+        return Program(operations, values, buffers, tuple(self.inputs), outputs, dict(EXAMPLE))
+
+    def _write(self, reads: tuple[int, ...], shape: tuple[Size, ...], buffer: int, module: str, workspace: Size) -> int:
+        value = self._value(shape, buffer)
+        kept = tuple(dict.fromkeys(reads))
+        name = f"op{self.step}"
+        self.operations.append(Operation(name, "f", Kind.OTHER, module, kept, (value,), workspace=workspace))
+        return value
+
+    def _value(self, shape: tuple[Size, ...], buffer: int) -> int:
+        self.values.append(Value(f"v{len(self.values)}", shape, "float32", buffer))
+        return len(self.values) - 1
+
+    def _buffer(self, shape: tuple[Size, ...], store: Store, module: str, born: int | None) -> int:
+        bytes_ = Value("", shape, "float32", 0).bytes
+        self.buffers.append(Buffer(bytes_, store, module, born))
+        return len(self.buffers) - 1
+
+
+SHAPES = st.lists(st.sampled_from(DIMS), min_size=0, max_size=3).map(tuple)
+
+
+@st.composite
+def programs(draw: st.DrawFn, most: int = 14) -> Program:
+    """Any program of up to `most` operations; some results are read by nobody, some are views of inputs or weights."""
+    sketch = Sketch()
+    for store in (Store.INPUT, Store.WEIGHT, Store.INPUT):
+        sketch.given(store, draw(SHAPES))
+    for _ in range(draw(st.integers(0, most))):
+        reads = draw(st.lists(st.sampled_from(range(len(sketch.values))), min_size=1, max_size=3).map(tuple))
+        module = draw(st.sampled_from(("", "a", "a.b")))
+        workspace = multiply(draw(st.sampled_from((0, 0, 0, 100))), BATCH)
+        if draw(st.integers(0, 2)):
+            sketch.run(reads, draw(SHAPES), module=module, workspace=workspace)
+        else:
+            sketch.share(reads, module=module, workspace=workspace)
+    return sketch.program(draw(st.lists(st.sampled_from(range(len(sketch.values))), max_size=3).map(tuple)))

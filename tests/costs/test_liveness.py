@@ -1,0 +1,120 @@
+"""Liveness is what one finds who really keeps the set of live buffers; and what the page says of views and answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
+from sardonyx.costs.liveness import liveness
+from sardonyx.costs.program import Program, Store
+from sardonyx.errors import UsageError
+from sardonyx.graph.shapes.expr import value_of
+
+SIZES = st.fixed_dictionaries({name: st.integers(1, 30) for name in EXAMPLE})
+
+
+def _touches(program: Program, buffer: int, step: int) -> bool:
+    operation = program.operations[step]
+    return any(program.values[value].buffer == buffer for value in (*operation.reads, *operation.writes))
+
+
+def _kept(program: Program, sizes: dict[str, int], granularity: int = 1, *, as_run: bool = False) -> list[int]:
+    """Keep the set, look at every later step before letting go of anything."""
+    there, seen = set[int](), list[int]()
+    answers = {program.values[value].buffer for value in program.outputs}
+    for step, operation in enumerate(program.operations):
+        there |= {program.values[value].buffer for value in operation.writes}
+        there = {buffer for buffer in there if program.buffers[buffer].store is Store.ACTIVATION}
+        held = [value_of(program.buffers[buffer].bytes, sizes) for buffer in there]
+        held.append(value_of(operation.workspace, sizes))
+        seen.append(sum(-(-bytes_ // granularity) * granularity for bytes_ in held))
+        for buffer in set(there):
+            later = any(_touches(program, buffer, after) for after in range(step + 1, len(program.operations)))
+            is_dead = program.buffers[buffer].died == step if as_run else not later and buffer not in answers
+            if is_dead:
+                there.remove(buffer)
+    return seen
+
+
+@given(programs(), SIZES, st.sampled_from((1, 512)))
+@settings(max_examples=200, deadline=None)
+def test_it_is_what_keeping_the_set_finds(program: Program, sizes: dict[str, int], granularity: int) -> None:
+    found = liveness(program, granularity=granularity)
+    expected = _kept(program, sizes, granularity)
+    peak = found.at(sizes)
+    assert found.values(sizes) == expected
+    assert peak.bytes == max(expected, default=0)
+    assert peak.step == (expected.index(peak.bytes) if expected else None)
+    assert sum(one.bytes for one in peak.alive) + peak.workspace == peak.bytes == sum(peak.modules.values())
+
+
+@given(programs(), SIZES, st.data())
+@settings(max_examples=100, deadline=None)
+def test_as_run_lets_go_where_it_was_seen(program: Program, sizes: dict[str, int], data: st.DataObject) -> None:
+    watched = list(program.buffers)
+    for index, buffer in enumerate(watched):
+        if buffer.store is Store.ACTIVATION:
+            later = st.integers(max(s for s in range(len(program.operations)) if _touches(program, index, s)), 15)
+            died = data.draw(st.none() | later)
+            watched[index] = replace(buffer, died=died)
+    program = replace(program, buffers=tuple(watched))
+    run = liveness(program, as_run=True)
+    assert run.values(sizes) == _kept(program, sizes, as_run=True)
+
+
+def test_weights_and_inputs_are_told_apart() -> None:
+    sketch = Sketch()
+    x, w = sketch.given(Store.INPUT, (BATCH, 3)), sketch.given(Store.WEIGHT, (5,))
+    made = sketch.run((x, w), (BATCH, SEQ), module="layer")
+    peak = liveness(sketch.program((made,))).at({"batch": 4, "seq": 9})
+    assert (peak.bytes, peak.weights, peak.inputs) == (4 * 4 * 9, 4 * 5, 4 * 4 * 3)
+    assert peak.total == 144 + 20 + 48
+    assert [(one.name, one.bytes, one.module, one.made_by) for one in peak.alive] == [("v2", 144, "layer", "op0")]
+
+
+def test_writing_into_an_input_takes_no_memory_of_its_own() -> None:
+    sketch = Sketch()
+    made = sketch.share((sketch.given(Store.INPUT, (8,)),))
+    assert liveness(sketch.program((made,))).at().bytes == 0
+
+
+def test_a_view_keeps_its_memory_and_takes_none() -> None:
+    sketch = Sketch()
+    made = sketch.run((sketch.given(Store.INPUT, (8,)),), (100,))
+    view = sketch.share((made,))
+    other = sketch.run((view,), (10,))
+    last = sketch.run((view, other), (1,))
+    assert liveness(sketch.program((last,))).values() == [400, 400, 440, 444]
+
+
+def test_what_is_answered_lives_on_and_what_nobody_reads_does_not() -> None:
+    sketch = Sketch()
+    x = sketch.given(Store.INPUT, (8,))
+    answer, unread, last = sketch.run((x,), (100,)), sketch.run((x,), (50,)), sketch.run((x,), (1,))
+    assert unread == answer + 1
+    assert liveness(sketch.program((answer, last))).values() == [400, 600, 404]
+
+
+def test_a_program_without_operations_has_no_peak() -> None:
+    sketch = Sketch()
+    x = sketch.given(Store.INPUT, (8,))
+    peak = liveness(sketch.program((x,))).at()
+    assert (peak.bytes, peak.step, peak.operation, peak.inputs) == (0, None, None, 32)
+
+
+def test_sizes_that_are_not_given_are_the_examples() -> None:
+    sketch = Sketch()
+    made = sketch.run((sketch.given(Store.INPUT, (8,)),), (BATCH, SEQ))
+    found = liveness(sketch.program((made,)))
+    assert found.at().bytes == 4 * 2 * 7
+    assert found.at({"seq": 10}).bytes == 4 * 2 * 10
+
+
+@pytest.mark.parametrize("sizes", [{"sq": 4}, {"seq": 0}])
+def test_a_dim_that_is_not_open_or_a_size_that_is_none_is_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        liveness(Sketch().program(())).at(sizes)
