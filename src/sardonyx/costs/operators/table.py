@@ -1,0 +1,82 @@
+"""How many flops each number of a tensor takes, beside the products.
+
+One for each addition, multiplication, division, maximum and each elementary function (exp, log, sqrt, tanh, erf, sin,
+power) in the formula as one writes it down, so that a function costs what it costs when it is spelled out:
+
+    operator                        flops per element of the result
+    add, sub, mul, div, max, neg    1 (exp, log, sqrt, tanh, erf, sin, cos, pow, abs too)
+    rsqrt                           2: a root and a division
+    sigmoid                         4: 1 / (1 + exp(-x))
+    silu, hardswish                 5: x times its gate
+    quick gelu                      6: x sigmoid(1.702 x)
+    gelu                            5: x / 2 (1 + erf(x / sqrt 2))
+    gelu by tanh                    9: x / 2 (1 + tanh(c (x + 0.044715 x^3)))
+    softplus 3, mish 5, elu 3, leaky relu 2, clamp 2, lerp 3
+    softmax, log softmax            5: maximum, difference, exp, sum, division
+    layer, group, instance norm     5: sum, difference, square, sum, scaling; 1 more for a weight and for a bias
+    rms norm                        3: square, sum, scaling; 1 more for a weight
+    batch norm                      2 (scale and shift of a channel); 6 in training, which measures mean and variance
+    attention as one kernel         6 per score (scale, softmax); 1 more for a mask
+    lstm 30, gru 23, rnn 4          per state of each step: additions, gates, cell
+    bias of a product               1
+    interpolation                   linear 3, bilinear 7, trilinear 15, bicubic 31; nearest 0
+
+    reductions (sum, mean, max)     1 per element read; a norm 2, a variance 3
+    pooling                         1 per element of the window and result
+
+Comparisons, selections, casts, copies and look-ups do no arithmetic. What is worked out once for a row or channel (the
+root in a norm) is left out, and so is arithmetic on integers: neither is seen beside the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sardonyx.costs.program import Kind
+
+_ARITHMETIC = {
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "maximum", "minimum"), 1),
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "pow", "square", "reciprocal"), 1
+    ),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), 1),
+    **dict.fromkeys(("atan2", "erf", "erfc", "erfinv", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn"), 1),
+    **dict.fromkeys(("remainder", "fmod", "floor_divide", "fmax", "fmin", "clamp_min", "clamp_max", "max", "min"), 1),
+    **dict.fromkeys(("rsqrt", "clamp", "addcmul", "addcdiv", "xlogy", "logaddexp"), 2),
+    **dict.fromkeys(("lerp", "hypot", "logit", "polar"), 3),
+}
+_ACTIVATIONS = {
+    **dict.fromkeys(("relu", "tanh", "threshold"), 1),
+    **dict.fromkeys(("leaky_relu", "prelu", "hardtanh", "relu6", "rrelu_with_noise", "hardshrink", "softshrink"), 2),
+    **dict.fromkeys(("elu", "softplus", "softsign"), 3),
+    **dict.fromkeys(("selu", "celu", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid"), 4),
+    **dict.fromkeys(("silu", "hardswish", "mish", "gelu", "glu"), 5),
+    **dict.fromkeys(("quick_gelu", "bias_gelu"), 6),
+    **dict.fromkeys(("gelu_tanh",), 9),
+}
+_SELECTING = (
+    *("where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    *("bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "nan_to_num", "tril", "triu"),
+)
+
+# name -> what it is, flops per element of the result
+ELEMENTWISE: Mapping[str, tuple[Kind, int]] = {
+    **{name: (Kind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
+    **{name: (Kind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},
+    **dict.fromkeys(_SELECTING, (Kind.SELECT, 0)),
+}
+
+# name -> flops per element read
+REDUCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"), 1),
+    **dict.fromkeys(("all", "any", "cumsum", "cumprod", "nansum", "count_nonzero"), 1),
+    **dict.fromkeys(("linalg_vector_norm", "norm", "sum_square"), 2),
+    **dict.fromkeys(("var", "var_mean", "std", "std_mean", "logsumexp", "mse_loss"), 3),
+}
+
+SOFTMAX = 5
+LAYER_NORM, RMS_NORM, BATCH_NORM, BATCH_NORM_IN_TRAINING = 5, 3, 2, 6
+
+# name -> flops per element of the result
+INTERPOLATION: Mapping[str, int] = {"nearest": 0, "linear": 3, "bilinear": 7, "trilinear": 15, "bicubic": 31}
