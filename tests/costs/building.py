@@ -1,0 +1,114 @@
+"""Programs whose operations have kinds, made by hand or drawn: what the tests of regions and traffic start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.graph.shapes.expr import Size
+
+Shape = Sequence[Size]
+
+
+class Building:
+    """A program in the making; every method gives the index of the value it makes."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.values: list[Value] = []
+        self.buffers: list[Buffer] = []
+        self.inputs: list[int] = []
+
+    def _value(self, shape: Shape, dtype: str, buffer: int, name: str | None = None) -> int:
+        self.values.append(Value(name or f"v{len(self.values)}", tuple(shape), dtype, buffer))
+        return len(self.values) - 1
+
+    def _fresh(self, shape: Shape, dtype: str, store: Store, module: str, born: int | None, name: str | None) -> int:
+        value = self._value(shape, dtype, len(self.buffers), name)
+        self.buffers.append(Buffer(self.values[value].bytes, store, module, born))
+        return value
+
+    def weight(self, shape: Shape, dtype: str = "float32", module: str = "", name: str | None = None) -> int:
+        """A parameter or constant."""
+        return self._fresh(shape, dtype, Store.WEIGHT, module, None, name)
+
+    def input(self, shape: Shape, dtype: str = "float32", name: str | None = None) -> int:
+        """An input of the model."""
+        self.inputs.append(self._fresh(shape, dtype, Store.INPUT, "", None, name))
+        return self.inputs[-1]
+
+    def _step(self, kind: Kind, reads: Sequence[int], writes: Sequence[int], operator: str, module: str, macs: Size,
+              other_flops: Size, role: str | None, workspace: Size = 0) -> None:  # fmt: skip
+        name = f"{operator}_{len(self.operations)}"
+        self.operations.append(Operation(name, operator, kind, module, tuple(dict.fromkeys(reads)), tuple(writes),
+                                         macs, other_flops, workspace, role))  # fmt: skip
+
+    def op(self, kind: Kind, reads: Sequence[int], shape: Shape, *, operator: str = "", module: str = "",
+           dtype: str = "float32", macs: Size = 0, other_flops: Size = 0, role: str | None = None,
+           workspace: Size = 0) -> int:  # fmt: skip
+        """An operation that writes one new value into memory of its own."""
+        value = self._fresh(shape, dtype, Store.ACTIVATION, module, len(self.operations), None)
+        self._step(kind, reads, [value], operator or str(kind), module, macs, other_flops, role, workspace)
+        return value
+
+    def ops(self, kind: Kind, reads: Sequence[int], shapes: Sequence[Shape], *, operator: str = "", module: str = "",
+            dtype: str = "float32") -> tuple[int, ...]:  # fmt: skip
+        """An operation with several results."""
+        step = len(self.operations)
+        values = tuple(self._fresh(shape, dtype, Store.ACTIVATION, module, step, None) for shape in shapes)
+        self._step(kind, reads, values, operator or str(kind), module, 0, 0, None)
+        return values
+
+    def view(self, source: int, shape: Shape, *, module: str = "", also: Sequence[int] = ()) -> int:
+        """The same memory seen otherwise; `also`: what else it reads, as the shape of an ONNX Reshape."""
+        value = self._value(shape, self.values[source].dtype, self.values[source].buffer)
+        self._step(Kind.VIEW, [source, *also], [value], "view", module, 0, 0, None)
+        return value
+
+    def into(self, target: int, kind: Kind, reads: Sequence[int] = (), *, same_value: bool = False,
+             operator: str = "", module: str = "") -> int:  # fmt: skip
+        """An operation in place: reads `target` and writes its memory; the result is a new value, or itself."""
+        old = self.values[target]
+        value = target if same_value else self._value(old.shape, old.dtype, old.buffer)
+        self._step(kind, [target, *reads], [value], operator or f"{kind}_", module, 0, 0, None)
+        return value
+
+    def program(self, *outputs: int, **symbols: int) -> Program:
+        """It, finished; `symbols`: open dims and their size in the example."""
+        return Program(tuple(self.operations), tuple(self.values), tuple(self.buffers), tuple(self.inputs), outputs,
+                       symbols)  # fmt: skip
+
+
+_DRAWN = (
+    Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.SOFTMAX, Kind.NORM, Kind.BATCH_NORM, Kind.ACTIVATION,
+    Kind.ARITHMETIC, Kind.ARITHMETIC, Kind.SELECT, Kind.DROPOUT, Kind.REDUCTION, Kind.COPY, Kind.LOOKUP,
+    Kind.CREATE, Kind.OTHER,
+)  # fmt: skip
+_SHAPES = ((2, 3), (3, 2), (6,), (2, 1), (4, 3))
+
+
+@st.composite
+def programs(draw: st.DrawFn, steps: int = 14) -> Program:
+    """Any program: views of views, writing in place through them, values read many times or never."""
+    building = Building()
+    known = [building.input((2, 3)), building.input((4, 3)), building.weight((2, 3)), building.weight((6,))]
+    for _ in range(draw(st.integers(1, steps))):
+        how = draw(st.sampled_from(("op", "op", "op", "op", "view", "into", "ops")))
+        kind = draw(st.sampled_from(_DRAWN))
+        reads = draw(st.lists(st.sampled_from(known[-8:] + known[:4]), min_size=1, max_size=3))
+        shape = draw(st.sampled_from(_SHAPES))
+        module = draw(st.sampled_from(("", "a", "a.b", "a.c", "d")))
+        if how == "op":
+            reads = [] if kind == Kind.CREATE else reads
+            known.append(building.op(kind, reads, shape, module=module, macs=draw(st.integers(0, 5))))
+        elif how == "ops":
+            known.extend(building.ops(kind, reads, [shape, (2, 3)], module=module))
+        elif how == "view":
+            known.append(building.view(reads[0], shape, module=module))
+        else:
+            kind = Kind.ARITHMETIC if kind == Kind.CREATE else kind
+            known.append(building.into(reads[0], kind, reads[1:], same_value=draw(st.booleans()), module=module))
+    outputs = draw(st.lists(st.sampled_from(known[4:]), max_size=3, unique=True))
+    return building.program(*outputs)
