@@ -1,6 +1,6 @@
 """What a model costs, as plain frozen data: operations, arithmetic, bytes moved and memory, one column for each form.
 
-A torch model has up to three forms, `standard` (as it is), `decomposed` (every attention spelled out) and `fused` (every
+A torch model has up to three forms, `standard` (as it is), `decomposed` (every attention spelled out), `fused` (every
 attention one kernel); an ONNX file has one, named after it. Each number is defined in docs/memory.md. All of them hold
 at the sizes in `Analysis.sizes`; where dims are open, `Form.formulas` says the same for every size.
 """
@@ -38,8 +38,7 @@ class Work:
     flops: int  # 2 × macs and all other arithmetic
     bytes_read: int  # each operation reads each of its values once, weights included
     bytes_written: int
-    parameters: int  # numbers in weights that operations read, tied ones once
-    parameter_bytes: int
+    parameters: int  # tied ones once
 
     @property
     def bytes_moved(self) -> int:
@@ -90,7 +89,7 @@ class Timeline:
 class Memory:
     """What has to be in memory."""
 
-    weights: int  # bytes
+    weights: int  # bytes of parameters, buffers and constants
     inputs: int
     peak: Peak  # every activation let go after its last use
     as_run: Peak | None  # activations let go where torch was seen to let them go; None: not watched
@@ -168,7 +167,7 @@ class ModuleCost:
     macs: int
     flops: int
     bytes_moved: int
-    parameters: int  # that it is the first to read
+    parameters: int  # its own; tied ones where they come first
     at_peak: int  # bytes it made that are alive at the peak
     peak: int  # most bytes alive while one of its operations runs
 
@@ -197,6 +196,31 @@ class Form:
     modules: tuple[ModuleCost, ...]
     as_in_notes: NotesEstimate | None = None
     notes: tuple[str, ...] = ()
+
+    def figures(self) -> dict[str, float | None]:
+        """Every number that speaks for the whole form, by the name it has in CSV and in `--fail-if`."""
+        work, memory, traffic = self.work, self.memory, self.traffic
+        return {
+            "nodes": self.nodes,
+            "operations": work.operations,
+            "views": work.views,
+            "macs": work.macs,
+            "flops": work.flops,
+            "bytes_read": work.bytes_read,
+            "bytes_written": work.bytes_written,
+            "traffic_bytes": traffic.without_fusion,
+            "traffic_if_fused_bytes": traffic.with_fusion,
+            "traffic_reduction": traffic.reduction,
+            "intensity": work.intensity,
+            "parameters": work.parameters,
+            "weight_bytes": memory.weights,
+            "input_bytes": memory.inputs,
+            "activation_bytes": memory.peak.bytes,
+            "activation_as_run_bytes": memory.as_run.bytes if memory.as_run else None,
+            "peak_bytes": memory.total,
+            "attentions": len(self.attentions),
+            "regions": sum(each.regions for each in self.regions),
+        }
 
 
 @dataclass(frozen=True, slots=True)

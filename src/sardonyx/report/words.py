@@ -85,13 +85,22 @@ def percent(before: int, after: int) -> str:
 
 def size(octets: int) -> str:
     """Bytes in the unit that gives three digits."""
-    sign, value = ("−" if octets < 0 else ""), float(abs(octets))
-    for unit in ("B", "kB", "MB", "GB"):
+    return _three_digits(octets, ("B", "kB", "MB", "GB", "TB"))
+
+
+def amount(number: int) -> str:
+    """A large count in the unit that gives three digits: 35.2 G."""
+    return _three_digits(number, ("", "k", "M", "G", "T", "P")).rstrip()
+
+
+def _three_digits(number: int, units: tuple[str, ...]) -> str:
+    sign, value = ("−" if number < 0 else ""), float(abs(number))
+    for unit in units[:-1]:
         if value < 999.5:
-            digits = 0 if unit == "B" or value >= 99.95 else 1
+            digits = 0 if unit == units[0] or value >= 99.95 else 1
             return f"{sign}{value:.{digits}f} {unit}"
         value /= 1000
-    return f"{sign}{value:.1f} TB"
+    return f"{sign}{value:.1f} {units[-1]}"
 
 
 def size_change(octets: int) -> str:
