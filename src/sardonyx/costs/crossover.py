@@ -1,0 +1,207 @@
+"""The peak as a function of the open dims: which few steps can be the peak at all, and at which sizes they take turns.
+
+Nothing here is sampled. A step is left out only where others are proven to need no less at every size from 1 to
+`LIMIT`, and a stretch is told only where its step is proven to win from its first size to its last: what cannot be
+proven at once is halved, down to single sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sardonyx.costs.bounds import Box, least
+from sardonyx.costs.liveness import Liveness, chosen_sizes
+from sardonyx.costs.program import Program
+from sardonyx.costs.written import written
+from sardonyx.graph.shapes.expr import Size, subtract, value_of
+
+LIMIT = 1 << 24  # sizes that are looked at: 1 … 16,777,216
+_PIECES = 4_000  # of a dim, before the rest of it is left untold: only rounded sizes can take turns that often
+_PATIENCE = 300  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
+
+Order = Literal["less", "equal", "more"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A step that is the peak at some sizes; of steps that always need the same, the earliest."""
+
+    bytes: Size
+    step: int
+    operation: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Sizes of one dim, both ends included, over which one step is the peak."""
+
+    first: int
+    last: int
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Sizes of one dim, both ends included, over which one program needs less, as much or more than another."""
+
+    first: int
+    last: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class PeakFunction:
+    """The peak of activations in bytes: the greatest of a few expressions."""
+
+    program: Program
+    candidates: tuple[Candidate, ...]  # in the order of their steps
+
+    def at(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Bytes at these sizes; the example's where none are given."""
+        chosen = chosen_sizes(self.program, sizes)
+        return max((value_of(one.bytes, chosen) for one in self.candidates), default=0)
+
+    def winner(self, sizes: Mapping[str, int] | None = None) -> Candidate | None:
+        """The step that is the peak at these sizes, the earliest of equals."""
+        return _winner(self.candidates, chosen_sizes(self.program, sizes)) if self.candidates else None
+
+    @property
+    def text(self) -> str:
+        """The formula, in bytes."""
+        parts = [written(one.bytes) for one in self.candidates]
+        return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
+
+    def stretches(self, dim: str, held: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
+        """Which step is the peak at each size of `dim`, the other dims held at these sizes or at the example's.
+
+        The last one ends at `LIMIT`, or earlier where nothing could be proven of what follows.
+        """
+        if not self.candidates:
+            return ()
+        box = _section(self.program, dim, held)
+        found = list[Stretch]()
+        for low, high, candidate in _won(self.candidates, dim, box):
+            if found and found[-1].candidate is candidate:
+                low = found.pop().first
+            found.append(Stretch(low, high, candidate))
+        return tuple(found)
+
+
+def peak_function(liveness: Liveness) -> PeakFunction:
+    """The peak as a function of the program's open dims."""
+    program = liveness.program
+    first = dict[Size, int]()
+    for step, size in enumerate(liveness.timeline):
+        first.setdefault(size, step)
+    box = dict.fromkeys(program.symbols, (1, LIMIT))
+    kept = list[Candidate]()
+    order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
+    for size in order:  # who needs less at the example cannot beat who was before it
+        operation = program.operations[first[size]]
+        new = Candidate(size, first[size], operation.name, operation.module)
+        if not any(_beats(one, new, box) for one in kept):
+            kept.append(new)
+    for one in reversed(kept.copy()):
+        rivals = [other for other in kept if other is not one]
+        if rivals and _is_never_first(one, rivals, box):
+            kept.remove(one)
+    return PeakFunction(program, tuple(sorted(kept, key=lambda one: one.step)))
+
+
+def compare(
+    one: PeakFunction, other: PeakFunction, dim: str, held: Mapping[str, int] | None = None
+) -> tuple[Comparison, ...]:
+    """At which sizes of `dim` the first needs less memory than the second, as much, or more."""
+    box = {**_section(other.program, dim, held), **_section(one.program, dim, held)}
+    ones, others = ([each.bytes for each in function.candidates] or [0] for function in (one, other))
+    found = list[Comparison]()
+    left = [box[dim]]
+    for _ in range(_PIECES):
+        if not left:
+            break
+        low, high = left.pop()
+        order = _order(ones, others, {**box, dim: (low, high)})
+        if order is None:
+            left += reversed(_halves(low, high))
+        elif found and found[-1].order == order:
+            found[-1] = Comparison(found[-1].first, high, order)
+        else:
+            found.append(Comparison(low, high, order))
+    return tuple(found)
+
+
+def _order(ones: Sequence[Size], others: Sequence[Size], box: Box) -> Order | None:
+    """How the greatest of each compare everywhere in the box, where that can be proven."""
+
+    def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
+        return any(all(_is_above(top, under, box, by) for under in low) for top in high)
+
+    if is_above(ones, others, 1):
+        return "more"
+    if is_above(others, ones, 1):
+        return "less"
+    if is_above(ones, others, 0) and is_above(others, ones, 0):
+        return "equal"
+    return None
+
+
+def _section(program: Program, dim: str, held: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
+    sizes = chosen_sizes(program, {dim: 1, **(held or {})})
+    return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
+
+
+def _won(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
+    """Pieces of the dim in order, each with the step that wins all of it."""
+    left = [(*box[dim], list(candidates))]
+    for _ in range(_PIECES):
+        if not left:
+            return
+        low, high, rivals = left.pop()
+        piece = {**box, dim: (low, high)}
+        best = _winner(rivals, {name: first for name, (first, _) in piece.items()})
+        unbeaten = [one for one in rivals if one is not best and not _beats(best, one, piece)]
+        if not unbeaten:
+            yield low, high, best
+            continue
+        left += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
+
+
+def _halves(low: int, high: int) -> list[tuple[int, int]]:
+    middle = (low + high) // 2
+    return [(low, middle), (middle + 1, high)]
+
+
+def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candidate:
+    return min(candidates, key=lambda one: (-value_of(one.bytes, sizes), one.step))
+
+
+def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
+    """Whether `other` is certainly not the peak anywhere in the box: of equals the earlier step is."""
+    return _is_above(one.bytes, other.bytes, box, 0 if one.step < other.step else 1)
+
+
+def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
+    bound = least(subtract(one, other), box)
+    return bound is not None and bound >= by
+
+
+def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
+    """Whether at every size some rival is proven to win against it, not everywhere the same one."""
+    left = [box]
+    for _ in range(_PATIENCE):
+        if not left:
+            return True
+        piece = left.pop()
+        if any(_beats(rival, one, piece) for rival in rivals):
+            continue
+        corner = {name: low for name, (low, _) in piece.items()}
+        if _winner([one, *rivals], corner) is one:
+            return False
+        widest = max(piece, key=lambda name: piece[name][1] / piece[name][0])
+        low, high = piece[widest]
+        middle = min(high - 1, max(low, 2 * low - 1, int((low * high) ** 0.5)))
+        left += [{**piece, widest: (low, middle)}, {**piece, widest: (middle + 1, high)}]
+    return False

@@ -1,0 +1,58 @@
+"""A bound on a box is never above what the expression comes to in it, and is exact where nothing is taken away."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.costs.bounds import least
+from sardonyx.graph.shapes import expr
+from sardonyx.graph.shapes.expr import Size
+
+A, B = expr.symbol("a"), expr.symbol("b")
+BASES = st.one_of(st.integers(-6, 12), st.sampled_from((A, B)))
+
+
+def _grown(parts: st.SearchStrategy[Size]) -> st.SearchStrategy[Size]:
+    pairs = st.tuples(parts, parts)
+    acts = (expr.add, expr.subtract, expr.multiply, expr.larger, expr.smaller, expr.broadcast)
+    divided = (expr.floor_quotient, expr.remainder)
+    divisors = st.one_of(st.integers(1, 6), parts.map(lambda size: expr.larger(size, 1)))
+    return st.one_of(
+        *(pairs.map(lambda pair, act=act: act(*pair)) for act in acts),
+        *(st.tuples(parts, divisors).map(lambda pair, act=act: act(*pair)) for act in divided),
+    )
+
+
+SIZES: st.SearchStrategy[Size] = st.recursive(BASES, _grown, max_leaves=7)
+SIDES = st.tuples(st.integers(1, 9), st.integers(0, 6)).map(lambda pair: (pair[0], sum(pair)))
+BOXES = st.fixed_dictionaries({"a": SIDES, "b": SIDES})
+
+
+@given(SIZES, BOXES)
+@settings(max_examples=600, deadline=None)
+def test_it_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int, int]]) -> None:
+    bound = least(size, box)
+    sides = [range(low, high + 1) for low, high in box.values()]
+    lowest = min(expr.value_of(size, dict(zip(box, point, strict=True))) for point in itertools.product(*sides))
+    assert bound is None or bound <= lowest
+    if all(low == high for low, high in box.values()):
+        assert bound == lowest
+
+
+def test_it_is_exact_where_nothing_is_taken_away() -> None:
+    size = expr.add(expr.multiply(A, B), expr.multiply(3, A))
+    assert least(size, {"a": (2, 90), "b": (5, 7)}) == 2 * 5 + 3 * 2
+
+
+def test_what_wins_from_a_size_on_is_seen_from_there_on() -> None:
+    gap = expr.subtract(expr.multiply(A, A), expr.multiply(100, A))  # a² − 100 a
+    assert least(gap, {"a": (100, 1 << 24), "b": (1, 1)}) == 0
+    assert least(gap, {"a": (99, 1 << 24), "b": (1, 1)}) < 0
+
+
+def test_quotients_are_bounded_without_their_rounding() -> None:
+    gap = expr.subtract(expr.multiply(3, A), expr.multiply(4, expr.floor_quotient(A, 2)))  # 3 a − 4 (a // 2) ≥ a
+    assert least(gap, {"a": (5, 1 << 24), "b": (1, 1)}) == 5
