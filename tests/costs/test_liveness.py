@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
-from sardonyx.costs.liveness import liveness
+from sardonyx.costs.liveness import liveness, thinned
 from sardonyx.costs.program import Program, Store
 from sardonyx.errors import UsageError
 from sardonyx.graph.shapes.expr import value_of
@@ -118,3 +118,15 @@ def test_sizes_that_are_not_given_are_the_examples() -> None:
 def test_a_dim_that_is_not_open_or_a_size_that_is_none_is_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(UsageError):
         liveness(Sketch().program(())).at(sizes)
+
+
+@given(st.lists(st.integers(0, 99), max_size=300), st.integers(1, 60))
+def test_thinning_keeps_the_first_greatest_and_no_more_than_asked(values: list[int], most: int) -> None:
+    kept = thinned(values, most)
+    assert len(kept) <= most
+    assert all(values[step] == bytes_ for step, bytes_ in kept)
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    if values:
+        assert (values.index(max(values)), max(values)) in kept
+    if len(values) <= most:
+        assert kept == tuple(enumerate(values))

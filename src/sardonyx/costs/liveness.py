@@ -7,7 +7,7 @@ and inputs are the caller's and are told apart. `docs/memory.md` says what this 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -133,6 +133,16 @@ def liveness(program: Program, *, as_run: bool = False, granularity: int = 1) ->
         for store in (Store.WEIGHT, Store.INPUT)
     )
     return Liveness(program, tuple(timeline), weights, inputs, spans, granularity)
+
+
+def thinned(values: Sequence[int], most: int = 2000) -> tuple[tuple[int, int], ...]:
+    """A timeline as (step, bytes) with no more than so many points: of each stretch its largest, so no peak is lost."""
+    stride = max(1, -(-len(values) // most))
+    kept = list[tuple[int, int]]()
+    for start in range(0, len(values), stride):
+        step = max(range(start, min(start + stride, len(values))), key=values.__getitem__)
+        kept.append((step, values[step]))
+    return tuple(kept)
 
 
 def chosen_sizes(program: Program, sizes: Mapping[str, int] | None) -> dict[str, int]:
