@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import onnx_ir as ir
 from torch import nn
@@ -33,7 +31,6 @@ from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.tracing.traced import Exporter, TagStyle
 
-Progress: TypeAlias = Callable[[str, float | None], None]
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
 
@@ -42,21 +39,6 @@ class Exported(Export):
     """An Export together with the model it made."""
 
     model: ir.Model | None = None
-
-
-@dataclass(slots=True)
-class _Clock:
-    """How long each phase took, and who wants to know which one it is."""
-
-    tell: Progress
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Generator[None]:
-        self.tell(name, None)
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 def export(
@@ -79,7 +61,7 @@ def export(
     threads: int | None = None,
     force: bool = False,
     external: bool | None = None,
-    progress: Progress | None = None,
+    progress: ledger.Progress | None = None,
 ) -> Exported:
     """Export a module to ONNX, tell every node its module, and prove the result against the module.
 
@@ -115,7 +97,7 @@ def export(
     """
     if output is not None:
         io.check_free(os.fspath(output), force=force)
-    clock = _Clock(progress or (lambda _phase, _fraction: None))
+    clock = ledger.Clock(progress)
     style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
     with clock.phase("model"):
         resolved = Resolved(source, None, None, type(source).__name__) if isinstance(source, nn.Module) else None
@@ -154,7 +136,7 @@ def export(
 class _Job:
     """A module on its way to a file."""
 
-    def __init__(self, call: Call, draft: Path, seed: int, threads: int | None, clock: _Clock) -> None:
+    def __init__(self, call: Call, draft: Path, seed: int, threads: int | None, clock: ledger.Clock) -> None:
         self._call, self._draft = call, draft
         self._seed, self._threads, self._clock = seed, threads, clock
 

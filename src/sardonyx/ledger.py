@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -34,6 +37,7 @@ from sardonyx.record import (
     RefusalGroup,
 )
 
+Progress: TypeAlias = Callable[[str, float | None], None]
 EXAMPLES = 3  # nodes named for each reason of refusal
 _PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
 _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
@@ -122,6 +126,22 @@ def artifact(model: ir.Model, path: str | os.PathLike[str] | None, *, hashed: bo
         return Artifact(None, None, 0, model.ir_version, versions)
     digest = sha256_of(path) if hashed else None
     return Artifact(os.fspath(path), digest, os.path.getsize(path), model.ir_version, versions)
+
+
+class Clock:
+    """How long each phase takes, and who wants to know which one it is."""
+
+    def __init__(self, tell: Progress | None = None) -> None:
+        self.tell: Progress = tell or (lambda _phase, _fraction: None)
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """Time what is inside."""
+        self.tell(name, None)
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 @functools.cache
