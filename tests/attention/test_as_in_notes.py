@@ -1,0 +1,107 @@
+"""The notes' estimate comes out at the notes' figures; small graphs show each of its habits by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import zoo
+from sardonyx.attention.as_in_notes import NotesEstimate, as_in_notes
+from sardonyx.attention.roles import Decomposition, attach
+from sardonyx.errors import ModelError
+
+MIB = 1 << 20
+
+
+class SpelledOut(nn.Module):
+    """Self-attention, batch first, as the notes' tracer writes it."""
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.into, self.bias, self.out, self.heads = (
+            attention.in_proj_weight,
+            attention.in_proj_bias,
+            attention.out_proj,
+            attention.num_heads,
+        )
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, need_weights: bool = False) -> Any:
+        width = self.out.in_features
+        heads = []
+        for index, x in enumerate((query, key, value)):
+            rows = slice(index * width, (index + 1) * width)
+            projected = nn.functional.linear(x, self.into[rows], self.bias[rows])
+            split = projected.reshape(x.size(0), x.size(1), self.heads, width // self.heads)
+            heads.append(split.transpose(1, 2))
+        scores = torch.matmul(heads[0], heads[1].transpose(-2, -1)) * (width // self.heads) ** -0.5
+        mixed = torch.matmul(torch.softmax(scores, -1), heads[2]).transpose(1, 2)
+        merged = mixed.reshape(query.size(0), query.size(1), width)
+        return nn.functional.linear(merged, self.out.weight, self.out.bias), None
+
+
+def _vit() -> nn.Module:
+    with torch.device("meta"):
+        return zoo.torchvision().models.vit_b_16(weights=None).eval()
+
+
+def _estimate(model: nn.Module, *shape: int) -> NotesEstimate:
+    return as_in_notes(fx.symbolic_trace(model), (torch.empty(shape, device="meta"),))
+
+
+def _as_printed(estimate: NotesEstimate) -> tuple[str, str]:
+    return f"{estimate.peak_bytes / MIB:.2f} MB", f"{100 * estimate.reduction:.1f} %"
+
+
+def test_the_standard_model_comes_out_as_in_the_notes() -> None:
+    estimate = _estimate(_vit(), 1, 3, 224, 224)
+    assert _as_printed(estimate) == ("251.95 MB", "29.1 %")
+    assert (estimate.peak_bytes, estimate.never_freed_bytes, estimate.weight_bytes) == (264189856, 372518768, 232115104)
+
+
+def test_the_decomposed_model_comes_out_as_in_the_notes() -> None:
+    model = _vit()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.MultiheadAttention):
+                setattr(parent, name, SpelledOut(child))
+    estimate = _estimate(model, 1, 3, 224, 224)
+    assert _as_printed(estimate) == ("251.37 MB", "33.2 %")
+    assert (estimate.peak_bytes, estimate.never_freed_bytes) == (263584672, 394872704)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act, self.norm = nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.linear(x)  # 4·16 = 64 of output, half of it workspace, 4·(8·16 + 16) = 576 of weights
+        return torch.relu(self.act(wide) + wide) * 2
+
+
+def test_a_small_graph_by_hand() -> None:
+    """linear 64 + 32, act 64 + 64, then add and mul wait for nothing but their modules; relu is never seen."""
+    with torch.device("meta"):
+        estimate = _estimate(Small(), 1, 8)
+    # ready at first: linear, mul (it reads a function); then act; then add
+    # linear: 64 + 32 | mul: 64 + 64 | act: 64 + 64 + 64 (mul is let go after) | add: 64 + 64 + 64
+    assert estimate == NotesEstimate(peak_bytes=576 + 192, never_freed_bytes=576 + 4 * 64, weight_bytes=576)
+    assert estimate.reduction == pytest.approx(1 - 768 / 832)
+
+
+def test_a_graph_that_export_made_is_refused() -> None:
+    graph_module = fx.symbolic_trace(nn.ReLU())
+    attach(graph_module, Decomposition("torch-export", "", (), {}))
+    for other in (graph_module, nn.ReLU()):
+        with pytest.raises(ModelError, match="symbolic trace"):
+            as_in_notes(other, (torch.empty(2),))  # pyright: ignore[reportArgumentType]
+
+
+def test_the_graph_is_left_as_it_was() -> None:
+    graph_module = fx.symbolic_trace(Small())
+    before = [dict(node.meta) for node in graph_module.graph.nodes]
+    as_in_notes(graph_module, (torch.ones(1, 8),))
+    assert [dict(node.meta) for node in graph_module.graph.nodes] == before
