@@ -1,0 +1,196 @@
+"""record: run a model once and write down what it did, without its data where that can be done.
+
+The model runs in the mode it is in, without gradients. Torch's one-kernel shortcuts for its own attention modules stay
+off, as they do under torch.export: they hide what they do, and a model that takes them could not be compared with one
+that is spelled out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from sardonyx.costs.program import Program, Store
+from sardonyx.errors import ModelError
+from sardonyx.recording.book import Book
+from sardonyx.recording.running import Running, left_as_it_was
+from sardonyx.recording.symbols import Axes, OpenDims
+from sardonyx.recording.watcher import Watcher
+from sardonyx.source.quiet import quietly
+from sardonyx.source.tracing.structure import Flat, named_arguments
+
+_NEEDS_DATA = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+_SHORTCUTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+
+def record(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    axes: Axes | None = None,
+    real: bool = False,
+    device: str | None = None,
+) -> Program:
+    """The operations that a call of the module carries out, and the memory they work in.
+
+    Args:
+        axes: Dims that stay open, input -> axis -> name; axes of one name are one size.
+        real: Run on the data itself; where it is not asked for, only where the model looks at its data (then noted).
+        device: As if the model and its inputs were there ("cuda"); no such device is needed. Where they are, if None.
+
+    Raises:
+        UsageError: where `axes` name what is not there.
+        ModelError: where the model must run on its data and has none (it is on the meta device).
+    """
+    call = _Call(module, args, kwargs or {}, torch.device(device) if device else None)
+    if real:
+        return call.on_data(["run on real data, at these sizes alone"] if axes else [])
+    try:
+        return call.without_data(axes)
+    except _NEEDS_DATA as error:
+        why = str(error).strip().partition("\n")[0]
+        return call.on_data([f"run on real data, at these sizes alone: the model looks at its data ({why})"])
+
+
+class _Call:
+    """A module with its arguments, to be recorded one way or the other."""
+
+    def __init__(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device | None
+    ) -> None:
+        here = _device_of(module, args, kwargs)
+        self._module, self._device = module, device or here
+        self._elsewhere = self._device.type != here.type or any(tensor.is_meta for _, tensor in _state(module))
+        self._positional = len(args)
+        self._flat = Flat(named_arguments(module, args, kwargs))
+
+    def without_data(self, axes: Axes | None) -> Program:
+        opened = OpenDims(axes, {leaf.name: leaf.tensor for leaf in self._flat.leaves}) if axes else None
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=opened.env if opened else None)
+        stand_ins = _StandIns(mode, self._device)
+        tensors = [
+            stand_ins.with_sizes(tensor, opened.shape_of(name, tensor)) if opened else stand_ins(tensor)
+            for name, tensor in ((leaf.name, leaf.tensor) for leaf in self._flat.leaves)
+        ]
+        book = self._run(tensors, stand_ins, mode)
+        if opened is None:
+            return book.program(int, {}, list(self._notes()))
+        symbols, notes = opened.settled()
+        program = book.program(opened.sized, symbols, [*notes, *self._notes()])
+        if not opened.is_vague:
+            return program
+        concrete = self.without_data(None)
+        why = "recorded at these sizes alone: some size follows no formula of the open dims"
+        return replace(concrete, notes=(why, *concrete.notes))
+
+    def on_data(self, notes: list[str]) -> Program:
+        if any(tensor.is_meta for tensor in (*self._module.parameters(), *self._module.buffers())):
+            raise ModelError(
+                "the model looks at its data, and its weights have none: they are on the meta device",
+                hint="give a model with weights",
+            )
+        book = self._run([leaf.tensor for leaf in self._flat.leaves], lambda tensor: tensor, contextlib.nullcontext())
+        return book.program(int, {}, [*notes, *self._notes()])
+
+    def _run(
+        self,
+        tensors: Sequence[torch.Tensor],
+        stand_in: Callable[[torch.Tensor], torch.Tensor],
+        mode: contextlib.AbstractContextManager[Any],
+    ) -> Book:
+        book, running = Book(self._device), Running(self._module)
+        for name, tensor in _state(self._module):
+            book.place(tensor, name, Store.WEIGHT, name.rpartition(".")[0])
+            if (other := stand_in(tensor)) is not tensor:
+                book.same(tensor, other)
+        given = zip(self._flat.leaves, tensors, strict=True)
+        book.inputs = [book.place(tensor, leaf.name, Store.INPUT) for leaf, tensor in given]
+        values = self._flat.rebuilt(tensors)
+        args = [values.pop(name) for name in list(values)[: self._positional]]
+        with (
+            _as_recorded(self._module),
+            mode,
+            running.watching(),
+            Watcher(book, running, stand_in, elsewhere=self._elsewhere),
+        ):
+            answer = running.runnable(self._module)(*args, **values)
+        answers = [stand_in(leaf.tensor) for leaf in Flat(answer).leaves]
+        book.outputs = [book.value(t) if book.knows(t) else book.place(t, "constant", Store.WEIGHT) for t in answers]
+        book.close()
+        return book
+
+    def _notes(self) -> Iterator[str]:
+        if any(isinstance(each, _SHORTCUTS) and not each.training for each in self._module.modules()):
+            yield "torch's one-kernel shortcuts for nn.MultiheadAttention and nn.TransformerEncoderLayer are off"
+
+
+class _StandIns:
+    """Tensors without data in place of those that the model and its caller hold, always the same one for the same."""
+
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        self._mode, self._device = mode, device
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the tensor too, so that its id stays its own
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = tensor, self._stand_in(tensor)
+        return self._made[id(tensor)][1]
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == self._device.type or tensor.layout is not torch.strided:
+            return self._mode.from_tensor(tensor, static_shapes=True)
+        return self.with_sizes(tensor, tensor.shape)
+
+    def with_sizes(self, tensor: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> torch.Tensor:
+        """One of another shape, its axes in the same order in memory."""
+        order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+        back = sorted(range(len(order)), key=order.__getitem__)
+        with self._mode:
+            return torch.empty([shape[axis] for axis in order], dtype=tensor.dtype, device=self._device).permute(back)
+
+
+def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """Where the model works: where its weights or its inputs are, the CPU for those that are nowhere."""
+    given = [leaf.tensor for leaf in Flat([*args, *kwargs.values()]).leaves]
+    devices = [tensor.device for tensor in (*given, *(tensor for _, tensor in _state(module))) if not tensor.is_meta]
+    return devices[0] if devices else torch.device("cpu")
+
+
+@contextlib.contextmanager
+def _as_recorded(module: nn.Module) -> Generator[None]:
+    """Without gradients, shortcuts or words, and with the module left as it was."""
+    shortcuts = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), quietly(), left_as_it_was(module):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcuts)
