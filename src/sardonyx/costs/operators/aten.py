@@ -60,7 +60,7 @@ def _product_of(first: int, bias: int | None = None) -> Rule:
     """A matrix product whose left side is the tensor at `first`; a bias may stand at `bias`."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return matrix_product(reads[first], writes[0], bias=bias is not None and len(reads) > bias)
+        return matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
 
     return rule
 
@@ -75,12 +75,12 @@ def _outer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 def _convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return convolution(
-        reads[0], reads[1], writes[0], transposed=bool(scalars.get("transposed", False)), bias=len(reads) > 2
+        reads[0], reads[1], writes[0], transposed=bool(scalars.get("transposed", False)), more=int(len(reads) > 2)
     )
 
 
 def _transposed_convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return convolution(reads[0], reads[1], writes[0], transposed=True, bias=len(reads) > 2)
+    return convolution(reads[0], reads[1], writes[0], transposed=True, more=int(len(reads) > 2))
 
 
 def _attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:

@@ -34,17 +34,20 @@ def floating(value: Value, factor: int | Size) -> Size:
     return multiply(factor, value.elements) if value.dtype.startswith(("float", "bfloat", "complex")) else 0
 
 
-def matrix_product(left: Value, result: Value, *, bias: bool = False) -> Description:
-    """A product over the last axis of `left`, however many axes are carried along."""
-    macs = multiply(left.shape[-1] if left.shape else 1, result.elements)
-    return Description(Kind.MATMUL, macs, floating(result, 1) if bias else 0)
+def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
+    """A product over the last axis of `left`; `more` flops for each number that comes out (a bias is one)."""
+    return matrix_product_over(left.shape[-1] if left.shape else 1, result, more=more)
 
 
-def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, bias: bool) -> Description:
+def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
+    """A product that sums over so many, however many axes are carried along."""
+    return Description(Kind.MATMUL, multiply(summed, result.elements), floating(result, more))
+
+
+def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, more: int = 0) -> Description:
     """A filter laid on every place of the result, or, transposed, of the image; groups show in the weight's shape."""
     places = image if transposed else result
-    macs = product((places.elements, *weight.shape[1:]))
-    return Description(Kind.CONVOLUTION, macs, floating(result, 1) if bias else 0)
+    return Description(Kind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
 
 
 def attention(query: Value, key: Value, value: Value, *, mask: bool) -> Description:

@@ -125,6 +125,16 @@ class Shapes:
             return None
         return np.array(found, dtype.numpy()).reshape(cast("tuple[int, ...]", shape))
 
+    def inside(self, function: ir.Function, node: ir.Node) -> Shapes:
+        """What can be said of a function's body when this node calls it."""
+        inner = Shapes(self._constant, self.opset, (), self._functions, self)
+        inner._depth = self._depth
+        for index, value in enumerate(function.inputs):
+            given = node.inputs[index] if index < len(node.inputs) else None
+            inner._note(value, _NOTHING if given is None else self.typed(given))
+            inner._contents[value] = self.contents(given)
+        return inner
+
     # What is remembered
 
     def learn(self, value: ir.Value, typed: Typed) -> None:
@@ -258,12 +268,7 @@ class Shapes:
 
     def _called(self, function: ir.Function, node: ir.Node) -> list[Typed]:
         """A function's results, worked out from its body for the types and contents of this call."""
-        inner = Shapes(self._constant, self.opset, (), self._functions, self)
-        inner._depth = self._depth
-        for index, value in enumerate(function.inputs):
-            given = node.inputs[index] if index < len(node.inputs) else None
-            inner._note(value, _NOTHING if given is None else self.typed(given))
-            inner._contents[value] = self.contents(given)
+        inner = self.inside(function, node)
         results = [inner.typed(value) for value in function.outputs[: len(node.outputs)]]
         for output, value in zip(node.outputs, function.outputs, strict=False):
             self._contents[output] = inner.contents(value)
