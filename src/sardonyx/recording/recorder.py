@@ -50,20 +50,18 @@ def record(
     *,
     axes: Axes | None = None,
     real: bool = False,
-    device: str | None = None,
 ) -> Program:
     """The operations that a call of the module carries out, and the memory they work in.
 
     Args:
         axes: Dims that stay open, input -> axis -> name; axes of one name are one size.
         real: Run on the data itself; where it is not asked for, only where the model looks at its data (then noted).
-        device: As if the model and its inputs were there ("cuda"); no such device is needed. Where they are, if None.
 
     Raises:
         UsageError: where `axes` name what is not there.
         ModelError: where the model must run on its data and has none (it is on the meta device).
     """
-    call = _Call(module, args, kwargs or {}, torch.device(device) if device else None)
+    call = _Call(module, args, kwargs or {})
     if real:
         return call.on_data(["run on real data, at these sizes alone"] if axes else [])
     try:
@@ -76,12 +74,8 @@ def record(
 class _Call:
     """A module with its arguments, to be recorded one way or the other."""
 
-    def __init__(
-        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device | None
-    ) -> None:
-        here = _device_of(module, args, kwargs)
-        self._module, self._device = module, device or here
-        self._elsewhere = self._device.type != here.type or any(tensor.is_meta for _, tensor in _state(module))
+    def __init__(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._module, self._device = module, _device_of(module, args, kwargs)
         self._positional = len(args)
         self._flat = Flat(named_arguments(module, args, kwargs))
 
@@ -132,7 +126,7 @@ class _Call:
             _as_recorded(self._module),
             mode,
             running.watching(),
-            Watcher(book, running, stand_in, elsewhere=self._elsewhere),
+            Watcher(book, running, stand_in),
         ):
             answer = running.runnable(self._module)(*args, **values)
         answers = [stand_in(leaf.tensor) for leaf in Flat(answer).leaves]
@@ -160,9 +154,9 @@ class _StandIns:
         return self._made[id(tensor)][1]
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type == self._device.type or tensor.layout is not torch.strided:
-            return self._mode.from_tensor(tensor, static_shapes=True)
-        return self.with_sizes(tensor, tensor.shape)
+        if tensor.is_meta:
+            return self.with_sizes(tensor, tensor.shape)
+        return self._mode.from_tensor(tensor, static_shapes=True)
 
     def with_sizes(self, tensor: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> torch.Tensor:
         """One of another shape, its axes in the same order in memory."""

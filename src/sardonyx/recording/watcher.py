@@ -20,15 +20,10 @@ _FRESH = frozenset({"aten.lift_fresh", "aten.lift_fresh_copy"})  # how torch.ten
 class Watcher(TorchDispatchMode):
     """Enters each operation, the values it reads and writes, and the module that ran it."""
 
-    def __init__(
-        self, book: Book, running: Running, stand_in: Callable[[torch.Tensor], torch.Tensor], *, elsewhere: bool
-    ) -> None:
-        """`stand_in` gives the tensor to work with in place of one that the model or its caller holds.
-
-        `elsewhere`: the model is recorded as if it were on the book's device, and is not.
-        """
+    def __init__(self, book: Book, running: Running, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """`stand_in` gives the tensor to work with in place of one that the model or its caller holds."""
         super().__init__()  # pyright: ignore[reportUnknownMemberType] torch leaves its argument untyped
-        self._book, self._running, self._stand_in, self._elsewhere = book, running, stand_in, elsewhere
+        self._book, self._running, self._stand_in = book, running, stand_in
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -40,8 +35,8 @@ class Watcher(TorchDispatchMode):
         met = self._stand_in if operator in _FRESH else self._met
         taken, named = tree_map_only(torch.Tensor, met, (args, dict(kwargs or {})))
         reads = () if operator in _FRESH else tuple(book.value(t) for t in _read(func, operator, taken, named))
-        if named.get("device") is not None:
-            named["device"] = self._running_on(named["device"])
+        if named.get("device") == torch.device("meta"):  # asked of weights that are nowhere
+            named["device"] = book.device
         book.busy = True
         try:
             result = func(*taken, **named)
@@ -55,10 +50,6 @@ class Watcher(TorchDispatchMode):
             scalars = dict(_scalars(func, taken, named))
             book.steps.append(Step(name, operator, module, self._running.role(), reads, writes, scalars))
         return result
-
-    def _running_on(self, device: torch.device) -> torch.device:
-        """Where a tensor is made: a model that is recorded as if it were elsewhere asks its weights, which are here."""
-        return self._book.device if self._elsewhere else device
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to work with; one that no operation made and nobody announced was there before: a constant."""
