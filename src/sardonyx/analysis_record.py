@@ -16,6 +16,7 @@ from sardonyx.inspection import Port
 from sardonyx.record import Environment
 
 ANALYSIS_VERSION = 1
+ALONE = "alone"  # the rule of what no rule took
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,11 @@ class RegionRule:
 
     rule: str
     regions: int
-    operations: int
+    operations: int  # without views
     largest: int  # operations in the largest
     flops: int
-    internal_bytes: int  # written and read back, gone when fused
+    internal_bytes: int  # written and read back within
+    kept_out_bytes: int  # that, and what comes in and is read again: all that fusing would not move
     escaping: int  # regions with an inner value that is needed elsewhere, and so is written anyway
 
 
@@ -219,7 +221,7 @@ class Form:
             "activation_as_run_bytes": memory.as_run.bytes if memory.as_run else None,
             "peak_bytes": memory.total,
             "attentions": len(self.attentions),
-            "regions": sum(each.regions for each in self.regions),
+            "regions": sum(each.regions for each in self.regions if each.rule != ALONE),
         }
 
 

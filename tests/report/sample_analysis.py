@@ -71,8 +71,9 @@ def sample_form() -> Form:
         ),
         traffic=Traffic(7_500_000, 5_000_000),
         regions=(
-            RegionRule("attention", 3, 18, 6, 9_000_000, 2_400_000, 1),
-            RegionRule("elementwise", 2, 4, 2, 8_000, 100_000, 0),
+            RegionRule("attention", 3, 18, 6, 9_000_000, 2_400_000, 2_450_000, 1),
+            RegionRule("elementwise", 2, 4, 2, 8_000, 100_000, 100_000, 0),
+            RegionRule("alone", 11, 11, 1, 500, 0, 0, 0),
         ),
         attentions=tuple(
             AttentionCost(f"layer.{i}.attn", "nn.MultiheadAttention", {"attention": 1}) for i in range(LAYERS)

@@ -133,7 +133,7 @@ def _regions(form: Form, found: Analysis, view: View) -> list[str]:
                 words.count(each.operations),
                 words.count(each.largest),
                 words.amount(each.flops),
-                words.size(each.internal_bytes),
+                words.size(each.kept_out_bytes),
                 words.count(each.escaping) if each.escaping else "·",
             )
         )
@@ -165,16 +165,20 @@ def _formulas(found: Analysis, view: View) -> list[str]:
         names = {"macs": said.macs, "flops": said.flops, "bytes moved": said.bytes_moved, "peak bytes": said.peak}
         lines += [f"  {name} = {words.visible(text)}" for name, text in names.items()]
         lines += [
-            f"  from {words.name(each.dim)} = {words.count(each.size)} on the peak is {words.name(each.after)}, "
-            f"before it is {words.name(each.before)}"
+            f"  {_from(each.dim, each.size, found)} the peak is {words.visible(each.after)}, "
+            f"before it is {words.visible(each.before)}"
             for each in said.crossovers
         ]
     lines += [
-        f"  from {words.name(each.dim)} = {words.count(each.size)} on {words.name(each.more)} needs more memory than "
-        + words.name(each.less)
+        f"  {_from(each.dim, each.size, found)} {words.name(each.more)} needs more memory than {words.name(each.less)}"
         for each in found.overtaking
     ]
     return lines
+
+
+def _from(dim: str, size: int, found: Analysis) -> str:
+    held = ", ".join(f"{words.name(other)} = {at}" for other, at in found.sizes.items() if other != dim)
+    return f"from {words.name(dim)} = {words.count(size)} on" + (f" (at {held})" if held else "")
 
 
 def _notes_estimate(found: Analysis, view: View) -> list[str]:

@@ -51,7 +51,7 @@ def analysis_csv(found: Analysis) -> str:
 
 def _regions(found: Analysis) -> list[str]:
     lines = [
-        [form.name, each.rule, words.count(each.regions), words.count(each.operations), words.size(each.internal_bytes)]
+        [form.name, each.rule, words.count(each.regions), words.count(each.operations), words.size(each.kept_out_bytes)]
         for form in found.forms
         for each in form.regions
     ]

@@ -75,7 +75,7 @@ FIGURES = (
     Figure("bytes moved if regions were fused", "traffic_if_fused_bytes", _bytes),
     Figure("traffic reduction", "traffic_reduction", _share),
     Figure("flops per byte moved", "intensity", _ratio),
-    Figure("fusible regions", "regions", _count),
+    Figure("regions that fuse", "regions", _count),
     Figure("parameters", "parameters", _count),
     Figure("weights", "weight_bytes", _bytes),
     Figure("inputs", "input_bytes", _bytes),

@@ -8,7 +8,7 @@ from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
 from sardonyx.report.view import View
 
-_HEADS = ("operations", "flops", "moved", "parameters", "alive at the peak", "highest while it runs")
+_HEADS = ("operations", "flops", "moved", "parameters", "highest while it runs")
 
 
 def module_lines(form: Form, view: View, *, alone: bool) -> list[str]:
@@ -25,7 +25,6 @@ def module_lines(form: Form, view: View, *, alone: bool) -> list[str]:
                 words.amount(row.total[1]),
                 words.size(row.total[2]),
                 words.count(row.total[3]),
-                words.size(row.total[4]) if row.total[4] else "·",
                 words.size(highest[row.branch.path]) if highest.get(row.branch.path) else "·",
                 words.name(row.branch.tag),
             )
@@ -39,7 +38,7 @@ def module_lines(form: Form, view: View, *, alone: bool) -> list[str]:
 
 def _numbers(each: ModuleCost) -> tuple[int, ...]:
     """What is shown, and last what only keeps layers apart that differ in it: a highest value is no sum."""
-    return (each.operations, each.flops, each.bytes_moved, each.parameters, each.at_peak, each.peak)
+    return (each.operations, each.flops, each.bytes_moved, each.parameters, each.peak)
 
 
 def _highest(form: Form) -> dict[str, int]:

@@ -1,0 +1,82 @@
+"""`sardonyx.analyze`: what a model does and holds, as it is, with its attention spelled out, and with it fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from sardonyx import collector, ledger
+from sardonyx.analysis_record import Analysis
+from sardonyx.analyzing import onnx_files
+from sardonyx.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sardonyx.graph.tagged import Source as OnnxSource
+    from sardonyx.source.inputs.wishes import Dims, Inputs
+
+
+def analyze(
+    source: nn.Module | OnnxSource,
+    inputs: Inputs = None,
+    *,
+    beside: Sequence[OnnxSource] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    dynamic: Dims = None,
+    sizes: Mapping[str, int] | None = None,
+    as_in_notes: bool = False,
+    seed: int = 0,
+    progress: ledger.Progress | None = None,
+) -> Analysis:
+    """What a model costs: operations, arithmetic, bytes moved, peak memory, and what of it fuses.
+
+    A torch model is run once without its data for each form: as it is, with its attention spelled out, and with its
+    attention fused. An ONNX file is read; its weights are not.
+
+    Args:
+        source: a module, where one comes from as `export` takes it, an ONNX file, or an ONNX model in memory.
+        inputs: example inputs of a torch model, as `export` takes them; derived where None.
+        beside: more ONNX models, to stand beside the first.
+        kwargs: keyword inputs beside positional ones.
+        task: which head a Hugging Face model gets.
+        dynamic: dims of a torch model to leave open, as `export` takes them: numbers become formulas too.
+        sizes: of the open dims of ONNX models; where not given they are assumed, which is noted.
+        as_in_notes: add the estimate by the notes' definition, which is not what anything needs (docs/memory.md).
+        seed: of what is drawn.
+        progress: told the phase.
+
+    Raises:
+        UsageError: the source is none, or an option does not go with it.
+        ModelError: the model cannot be read or run.
+    """
+    clock = ledger.Clock(progress)
+    if onnx_files.is_one(source):
+        given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dynamic": dynamic, "as_in_notes": as_in_notes}
+        _refuse(given, "for torch models, and this is an ONNX file")
+        with collector.paused():
+            found = onnx_files.analyzed([cast("OnnxSource", source), *beside], sizes or {}, clock)
+    else:
+        _refuse({"beside": beside, "sizes": sizes}, "for ONNX files, and this is a torch model")
+        with clock.phase("loading torch"):
+            from sardonyx.analyzing import torch_models
+        wish = torch_models.Wish(inputs, kwargs, task, dynamic, as_in_notes, seed)
+        found = torch_models.analyzed(cast("nn.Module | str", source), wish, clock)
+    return Analysis(
+        environment=ledger.environment(),
+        options={"task": task, "seed": seed, "as_in_notes": as_in_notes, "sizes": dict(sizes or {})},
+        sources=found.sources,
+        sizes=found.sizes,
+        forms=found.forms,
+        missing=found.missing,
+        overtaking=found.overtaking,
+        notes=found.notes,
+        seconds=clock.seconds,
+    )
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    wrong = [name for name, value in given.items() if value is not None and value is not False and value != ()]
+    if wrong:
+        raise UsageError(f"{' and '.join(wrong)}: {why}", hint="leave it out")

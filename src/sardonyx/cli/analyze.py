@@ -1,0 +1,164 @@
+"""`sardonyx analyze`: what a model costs in arithmetic, traffic and memory."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sardonyx import gate
+from sardonyx.analysis_record import Analysis
+from sardonyx.cli import files, options
+from sardonyx.cli.console import progress, put, show
+from sardonyx.cli.export import Dynamic, InputFile, InputSpec
+from sardonyx.cli.options import reject_both
+from sardonyx.errors import UsageError
+from sardonyx.report.analysis import analysis_sentence, render_analysis
+from sardonyx.report.analysis_export import analysis_csv, analysis_markdown
+from sardonyx.report.timeline import timeline_svg
+from sardonyx.report.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+
+SUMMARY = "Say what a model costs: operations, flops, bytes moved, peak memory."
+HELP = """\b
+Example:
+  sardonyx analyze torchvision:vit_b_16
+  sardonyx analyze hf-config:BertConfig --dynamic auto --fail-if 'peak_mb>512'
+  sardonyx analyze model.onnx optimized.onnx --size sequence=256 --svg memory.svg
+  sardonyx analyze model.py:build --format csv > costs.csv
+
+SOURCE is what `export` takes, or an ONNX file; several ONNX files stand side by side. A torch model is shown as it is
+(standard), with every attention spelled out (decomposed) and with every attention as one kernel (fused): operations,
+flops, bytes moved with and without fusing, and the most memory it needs at once with what is alive then. It is run
+without data, so weights do not matter. -v shows everything for each form. MB are 10^6 bytes; docs/memory.md defines
+each number.
+
+--fail-if asks the standard form, or the last file; decomposed.NAME and fused.NAME ask the others. peak_mb counts
+weights, inputs and activations, activation_mb activations alone. Names: nodes, operations, macs, flops, parameters,
+attentions, regions, intensity, traffic_reduction, traffic_mb, traffic_if_fused_mb, peak_mb, activation_mb,
+activation_as_run_mb, weight_mb, input_mb, and with _bytes in place of _mb.
+
+Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+"""
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+_SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
+
+Sources = Annotated[
+    list[str], typer.Argument(metavar="SOURCE...", help="A model, or ONNX files side by side.", show_default=False)
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every number in full.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="DIM=N", help="Size of an open dim of an ONNX file. Repeatable."),
+]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw memory over time, as SVG.")]
+AsInNotes = Annotated[
+    bool, typer.Option("--as-in-notes", help="Add the estimate of the founding notes, which is no saving of memory.")
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option("--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'peak_mb>512'. Repeatable."),
+]
+
+
+def analyze(
+    sources: Sources,
+    task: options.Task = None,
+    input_specs: InputSpec = None,
+    input_file: InputFile = None,
+    dynamic: Dynamic = None,
+    sizes: Sizes = None,
+    as_in_notes: AsInNotes = False,
+    depth: options.Depth = None,
+    format_: FormatOption = Format.TEXT,
+    svg: Svg = None,
+    record: options.Record = None,
+    force: options.Force = False,
+    fail_if: FailIf = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb, show its Analysis and hold it to the gates."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
+    reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
+    reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
+    gates = [gate.parse_for_analysis(text) for text in fail_if or ()]
+    asked = dict(map(_size, sizes or ()))
+    if svg is not None and record is not None and svg.resolve() == record.resolve():
+        raise UsageError("--svg and --record name the same file", hint="give them different names")
+    files.check_free(svg, record, force=force)
+    wishes = _wishes(input_specs or (), input_file, dynamic or ())
+    with progress(not quiet) as report:
+        if report is not None:
+            report("loading", None)
+        from sardonyx import analyze as run_analyze
+
+        found = run_analyze(
+            sources[0],
+            beside=sources[1:],
+            task=task,
+            sizes=asked or None,
+            as_in_notes=as_in_notes,
+            seed=seed,
+            progress=report,
+            **wishes,
+        )
+    files.write_record(record, found.to_json(), force=force)
+    if svg is not None:
+        files.write_whole(svg, _drawn(found).encode(), force=force)
+    _show(found, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
+    gate.check(gates, gate.measures_of_analysis(found))
+    return 0
+
+
+def _size(text: str) -> tuple[str, int]:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"'{text}' is not a size", hint="write DIM=N, for example --size batch=8")
+    return found["dim"], int(found["size"])
+
+
+def _wishes(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
+    """Inputs and open dims, as far as something was said of them."""
+    from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
+
+    inputs = read_arrays(file) if file is not None else parse_inputs(specs)
+    return {"inputs": inputs or None, "dynamic": parse_dynamic(dynamic) if dynamic else None}
+
+
+def _drawn(found: Analysis) -> str:
+    timelines = {form.name: form.memory.timeline for form in found.forms}
+    return timeline_svg(timelines, " and ".join(source.label for source in found.sources))
+
+
+def _show(found: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
+    if form is not Format.TEXT:
+        put(analysis_markdown(found) if form is Format.MARKDOWN else analysis_csv(found))
+        return
+    show(
+        found.to_json,
+        lambda style: style.strong(analysis_sentence(found)),
+        lambda style: render_analysis(found, View(style, view.verbose, view.depth)),
+        as_json=as_json,
+        quiet=quiet,
+    )
