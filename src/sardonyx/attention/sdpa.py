@@ -47,42 +47,53 @@ def spell_out(
         enable_gqa: See query.
         halves: The tensors may be of half precision, though the graph does not say it.
     """
-    decided_now(spelling, is_causal=is_causal, enable_gqa=enable_gqa)
+    decided_now(spelling.place, is_causal=is_causal, enable_gqa=enable_gqa)
     if is_causal and attn_mask is not None:
-        raise ModelError(f"{place(spelling)}: scaled_dot_product_attention takes attn_mask or is_causal=True, not both")
+        raise ModelError(f"{spelling.place}: scaled_dot_product_attention takes attn_mask or is_causal=True, not both")
     rows, columns = query, key
     if enable_gqa:
         key, value = _shared_heads(spelling, query, key), _shared_heads(spelling, query, value)
-    wide = _is_half(query, halves)
-    scores = _scores(spelling, query, key, scale, wide=wide)
+    wide = is_half(query, halves)
+    scores = compare(spelling, query, key, _default_scale(spelling, query) if scale is None else scale, wide=wide)
     if is_causal:
         scores = causal(spelling, scores, rows, columns)
     elif attn_mask is not None:
-        scores = _masked(spelling, scores, attn_mask)
-    weights = weigh(spelling, scores, whole_rows_masked=attn_mask is not None)
+        scores = _masked(spelling, scores, attn_mask, query, wide=wide)
+    weights = weigh(spelling, scores, rows_may_be_empty=attn_mask is not None)
     if not _is_zero(dropout_p):
         weights = spelling.write(Role.DROPOUT, spelling.words.dropout, weights, dropout_p, True)
-    if wide:
-        weights = spelling.write(Role.MIX, spelling.words.type_as, weights, value)
-    return spelling.write(Role.MIX, spelling.words.matmul, weights, value)
+    return mix(spelling, weights, value, wide=wide)
 
 
-def decided_now(spelling: Spelling, **options: Any) -> None:
+def decided_now(place: str, **options: Any) -> None:
     """Refuse options whose value only the run would tell: what is written depends on them."""
     for name, value in options.items():
         if isinstance(value, fx.Node | fx.Proxy):
-            raise TraceError(f"{place(spelling)}: {name} is computed, but decides which operations the attention has")
+            raise TraceError(f"{place}: {name} is computed, but decides which operations the attention has")
 
 
-def place(spelling: Spelling) -> str:
-    """Where an attention is, for messages."""
-    return spelling.module or "the model"
-
-
-def weigh(spelling: Spelling, scores: fx.Node, *, whole_rows_masked: bool) -> fx.Node:
-    """Softmax over the keys."""
+def compare(spelling: Spelling, query: fx.Node, key: fx.Node, scale: Any, *, wide: bool) -> fx.Node:
+    """Scores of every query and key, scaled."""
     words = spelling.words
-    return spelling.write(Role.SOFTMAX, words.safe_softmax if whole_rows_masked else words.softmax, scores, -1)
+    if wide:
+        query, key = _widened(spelling, query), _widened(spelling, key)
+    turned = spelling.write(Role.SCORES, words.transpose, key, -2, -1)
+    product = spelling.write(Role.SCORES, words.matmul, query, turned)
+    return spelling.write(Role.SCALE, words.mul, product, scale)
+
+
+def weigh(spelling: Spelling, scores: fx.Node, *, rows_may_be_empty: bool) -> fx.Node:
+    """Softmax over the keys; a row in which all is masked becomes 0 where asked, else NaN."""
+    words = spelling.words
+    return spelling.write(Role.SOFTMAX, words.safe_softmax if rows_may_be_empty else words.softmax, scores, -1)
+
+
+def mix(spelling: Spelling, weights: fx.Node, value: fx.Node, *, wide: bool) -> fx.Node:
+    """The values, weighted."""
+    words = spelling.words
+    if wide:
+        weights = spelling.write(Role.MIX, words.type_as, weights, value)
+    return spelling.write(Role.MIX, words.matmul, weights, value)
 
 
 def causal(spelling: Spelling, scores: fx.Node, query: fx.Node, key: fx.Node) -> fx.Node:
@@ -92,16 +103,6 @@ def causal(spelling: Spelling, scores: fx.Node, query: fx.Node, key: fx.Node) ->
     everywhere = spelling.write(Role.MASK, words.new_ones, scores, shape, dtype=torch.bool)
     later = spelling.write(Role.MASK, words.triu, everywhere, 1)
     return spelling.write(Role.MASK, words.masked_fill, scores, later, -math.inf)
-
-
-def _scores(spelling: Spelling, query: fx.Node, key: fx.Node, scale: Any, *, wide: bool) -> fx.Node:
-    words = spelling.words
-    factor = _default_scale(spelling, query) if scale is None else scale
-    if wide:
-        query, key = _widened(spelling, query), _widened(spelling, key)
-    turned = spelling.write(Role.SCORES, words.transpose, key, -2, -1)
-    product = spelling.write(Role.SCORES, words.matmul, query, turned)
-    return spelling.write(Role.SCALE, words.mul, product, factor)
 
 
 def _widened(spelling: Spelling, tensor: fx.Node) -> fx.Node:
@@ -117,12 +118,12 @@ def _default_scale(spelling: Spelling, query: fx.Node) -> Any:
     return spelling.write(None, leaves.default_scale, query)
 
 
-def _masked(spelling: Spelling, scores: fx.Node, mask: Any) -> fx.Node:
+def _masked(spelling: Spelling, scores: fx.Node, mask: Any, query: fx.Node, *, wide: bool) -> fx.Node:
     words, fact = spelling.words, known(mask)
     if fact is not None and fact.dtype == torch.bool:
         return spelling.write(Role.MASK, words.where, mask, scores, -math.inf)
     if fact is None or words is not ATEN:  # a float mask may be wider than the scores: only the run tells
-        mask = spelling.write(Role.MASK, leaves.additive_mask, mask, scores)
+        mask = spelling.write(Role.MASK, leaves.additive_mask, mask, query, wide)
     return spelling.write(Role.MASK, words.add, scores, mask)
 
 
@@ -131,7 +132,7 @@ def _shared_heads(spelling: Spelling, query: fx.Node, tensor: fx.Node) -> fx.Nod
     heads, groups = _known_size(query, -3), _known_size(tensor, -3)
     if heads is not None and groups is not None:
         if heads % groups:
-            raise ModelError(f"{place(spelling)}: enable_gqa: {heads} heads cannot share {groups} evenly")
+            raise ModelError(f"{spelling.place}: enable_gqa: {heads} heads cannot share {groups} evenly")
         times: Any = heads // groups
         if times == 1:
             return tensor
@@ -157,7 +158,8 @@ def _known_size(tensor: fx.Node, axis: int) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _is_half(query: fx.Node, halves: bool) -> bool:
+def is_half(query: fx.Node, halves: bool) -> bool:
+    """Whether the attention computes in half precision; `halves` where the graph does not say."""
     fact = known(query)
     return halves if fact is None else fact.dtype in leaves.HALVES
 

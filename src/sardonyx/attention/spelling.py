@@ -87,10 +87,21 @@ class Spelling:
     module: str = ""  # where it is, for refusals
     nodes: list[fx.Node] = field(default_factory=list[fx.Node])  # what was written, in order
 
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return self.module or "the model"
+
     def write(self, role: Role | None, word: Word, *args: Any, **kwargs: Any) -> fx.Node:
         """Add one step; without a role it only prepares an argument of one."""
         kind = "call_method" if isinstance(word, str) else "call_function"
-        node = self.create(kind, word, args, kwargs)
+        return self._noted(role, self.create(kind, word, args, kwargs))
+
+    def write_module(self, role: Role, target: str, argument: fx.Node) -> fx.Node:
+        """Add a step that a submodule does."""
+        return self._noted(role, self.create("call_module", target, (argument,), {}))
+
+    def _noted(self, role: Role | None, node: fx.Node) -> fx.Node:
         self.nodes.append(node)
         if role is not None:
             self.primitives[node.name] = Primitive(self.attention, role)

@@ -1,0 +1,115 @@
+"""The forward passes of `nn.Transformer` and its parts, without the questions that only the run could answer.
+
+Torch's own look at shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow. These
+take the plain road through the same submodules and the same overridable blocks. One thing is left out on purpose: torch
+compares an encoder's mask with a causal one to find out whether it may skip reading it, which changes no result.
+In evaluation torch may also leave padded positions out altogether and fill them with zeros; here, as in training, they
+are computed like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+
+def encoder_layer(
+    self: nn.TransformerEncoderLayer,
+    src: Any,
+    src_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool = False,
+) -> Any:
+    """`nn.TransformerEncoderLayer.forward`."""
+    blocks: Any = self  # its blocks are private in torch's types, but are what a subclass overrides
+    x = src
+    if self.norm_first:
+        x = x + blocks._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
+        return x + blocks._ff_block(self.norm2(x))
+    x = self.norm1(x + blocks._sa_block(x, src_mask, src_key_padding_mask, is_causal=is_causal))
+    return self.norm2(x + blocks._ff_block(x))
+
+
+def encoder(
+    self: nn.TransformerEncoder,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool | None = None,
+) -> Any:
+    """`nn.TransformerEncoder.forward`."""
+    output = src
+    for layer in self.layers:
+        output = layer(output, src_mask=mask, is_causal=_hint(is_causal), src_key_padding_mask=src_key_padding_mask)
+    return output if self.norm is None else self.norm(output)
+
+
+def decoder(
+    self: nn.TransformerDecoder,
+    tgt: Any,
+    memory: Any,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Any:
+    """`nn.TransformerDecoder.forward`."""
+    output = tgt
+    for layer in self.layers:
+        output = layer(
+            output,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=_hint(tgt_is_causal),
+            memory_is_causal=memory_is_causal,
+        )
+    return output if self.norm is None else self.norm(output)
+
+
+def transformer(
+    self: nn.Transformer,
+    src: Any,
+    tgt: Any,
+    src_mask: Any = None,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    src_is_causal: bool | None = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Any:
+    """`nn.Transformer.forward`."""
+    memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+    return self.decoder(
+        tgt,
+        memory,
+        tgt_mask=tgt_mask,
+        memory_mask=memory_mask,
+        tgt_key_padding_mask=tgt_key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        tgt_is_causal=tgt_is_causal,
+        memory_is_causal=memory_is_causal,
+    )
+
+
+def _hint(is_causal: Any) -> Any:
+    """Without a hint torch looks at the mask; to read the mask as it stands comes to the same."""
+    return False if is_causal is None else is_causal
+
+
+FORWARDS: Mapping[type[nn.Module], Callable[..., Any]] = {
+    nn.TransformerEncoderLayer: encoder_layer,
+    nn.TransformerEncoder: encoder,
+    nn.TransformerDecoder: decoder,
+    nn.Transformer: transformer,
+}
+# nn.TransformerDecoderLayer's own forward asks nothing, and is traced as it is.

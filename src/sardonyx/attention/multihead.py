@@ -1,0 +1,147 @@
+"""Multi-head attention as torch defines it, step by step, for inputs with and without a batch.
+
+The rank of the inputs is not known when a model is traced symbolically, so every step counts its axes from the end:
+the same nodes serve (batch, length, width) and (length, width). Weights are read as slices of the module's own
+parameters. With `need_weights` torch works in the dtype of the model and a row that is masked whole is NaN; without,
+it calls `scaled_dot_product_attention`, where it is 0 and half precision is weighed in float32. Both are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from sardonyx.attention import leaves, sdpa
+from sardonyx.attention.roles import Role
+from sardonyx.attention.spelling import Spelling
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters, as nodes once they are written: packed into one, or one of each; None where there is none."""
+
+    packed: Any
+    query: Any
+    key: Any
+    value: Any
+    bias: Any  # of the three projections, packed
+    out: Any
+    out_bias: Any
+    appended_key: Any
+    appended_value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the attention is to be done."""
+
+    width: int
+    heads: int
+    batch_first: bool
+    append_zero: bool
+    attn_mask: Any
+    key_padding_mask: Any
+    need_weights: bool
+    average_weights: bool
+    is_causal: bool
+    halves: bool  # the model is of half precision
+    dropout: str | float  # the submodule that does it, or the share that is always dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One multi-head attention that is to be written."""
+
+    query: Any
+    key: Any
+    value: Any
+    weights: Weights
+    options: Options
+
+
+def spell_out(spelling: Spelling, call: Call) -> tuple[fx.Node, fx.Node | None]:
+    """Write a multi-head attention and return the nodes with its result and its weights."""
+    weights, options = call.weights, call.options
+    wide = options.halves and not options.need_weights
+    q = _split(spelling, _project(spelling, Role.PROJECT_Q, call.query, weights, options), options)
+    k = _split(spelling, _project(spelling, Role.PROJECT_K, call.key, weights, options), options)
+    v = _split(spelling, _project(spelling, Role.PROJECT_V, call.value, weights, options), options)
+    k = _appended(spelling, k, weights.appended_key, options)
+    v = _appended(spelling, v, weights.appended_value, options)
+    scores = sdpa.compare(spelling, q, k, 1.0 / math.sqrt(options.width // options.heads), wide=wide)
+    scores, masked = _masked(spelling, scores, q, k, weights, options, wide=wide)
+    shares = sdpa.weigh(spelling, scores, rows_may_be_empty=masked and not options.need_weights)
+    if isinstance(options.dropout, str):
+        shares = spelling.write_module(Role.DROPOUT, options.dropout, shares)
+    elif options.dropout:
+        shares = spelling.write(Role.DROPOUT, torch.dropout, shares, options.dropout, True)
+    merged = _merge(spelling, sdpa.mix(spelling, shares, v, wide=wide), options)
+    result = spelling.write(Role.PROJECT_OUT, F.linear, merged, weights.out, weights.out_bias)
+    if not options.need_weights:
+        return result, None
+    return result, spelling.write(None, torch.mean, shares, -3) if options.average_weights else shares
+
+
+def _project(spelling: Spelling, role: Role, source: fx.Node, weights: Weights, options: Options) -> fx.Node:
+    place = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V).index(role)
+
+    def part(packed: fx.Node) -> fx.Node:
+        return spelling.write(role, torch.narrow, packed, 0, place * options.width, options.width)
+
+    own = (weights.query, weights.key, weights.value)[place]
+    weight = part(weights.packed) if weights.packed is not None else own
+    bias = part(weights.bias) if weights.bias is not None else None
+    return spelling.write(role, F.linear, source, weight, bias)
+
+
+def _split(spelling: Spelling, projected: fx.Node, options: Options) -> fx.Node:
+    """(…, width) as (…, heads, length, width of a head)."""
+    shape = (options.heads, options.width // options.heads)
+    split = spelling.write(Role.SPLIT_HEADS, torch.unflatten, projected, -1, shape)
+    if options.batch_first:
+        return spelling.write(Role.SPLIT_HEADS, torch.transpose, split, -3, -2)
+    return spelling.write(Role.SPLIT_HEADS, torch.movedim, split, 0, -2)
+
+
+def _merge(spelling: Spelling, mixed: fx.Node, options: Options) -> fx.Node:
+    """The way back."""
+    if options.batch_first:
+        turned = spelling.write(Role.MERGE_HEADS, torch.transpose, mixed, -3, -2)
+    else:
+        turned = spelling.write(Role.MERGE_HEADS, torch.movedim, mixed, -2, 0)
+    return spelling.write(Role.MERGE_HEADS, torch.flatten, turned, -2)
+
+
+def _appended(spelling: Spelling, keys: fx.Node, learned: fx.Node | None, options: Options) -> fx.Node:
+    """Keys (or values) with the learned one and the zero one at their end, where the attention has them."""
+    if learned is not None:
+        shape = (options.heads, 1, options.width // options.heads)
+        per_head = spelling.write(Role.SPLIT_HEADS, torch.reshape, learned, shape)
+        one = spelling.write(Role.SPLIT_HEADS, torch.narrow, keys, -2, 0, 1)
+        for_all = spelling.write(Role.SPLIT_HEADS, "expand_as", per_head, one)
+        keys = spelling.write(Role.SPLIT_HEADS, torch.cat, [keys, for_all], -2)
+    if options.append_zero:
+        keys = spelling.write(Role.SPLIT_HEADS, F.pad, keys, (0, 0, 0, 1))
+    return keys
+
+
+def _masked(
+    spelling: Spelling, scores: fx.Node, q: fx.Node, k: fx.Node, weights: Weights, options: Options, *, wide: bool
+) -> tuple[fx.Node, bool]:
+    """The scores after all masks, and whether a row may have lost all of them.
+
+    As in torch, the hint `is_causal` replaces the mask only where there is no other and no weights are asked for.
+    """
+    attn_mask, padding = options.attn_mask, options.key_padding_mask
+    if options.is_causal and padding is None and not options.need_weights:
+        return sdpa.causal(spelling, scores, q, k), False
+    if attn_mask is None and padding is None:
+        return scores, False
+    appended = (weights.appended_key is not None) + options.append_zero
+    mask = spelling.write(Role.MASK, leaves.merged_mask, q, k, attn_mask, padding, appended, wide)
+    return spelling.write(Role.MASK, torch.add, scores, mask), True

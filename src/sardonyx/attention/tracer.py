@@ -1,0 +1,228 @@
+"""Torch's symbolic tracing, in which every attention that torch itself defines is spelled out.
+
+Everything else comes out as `torch.fx.symbolic_trace` has it. While a model is traced, the forward passes of
+`nn.MultiheadAttention` and `nn.Transformer*` are replaced on their classes, so that subclasses which call `super()` and
+hooks keep working; like torch's own tracing, which replaces `nn.Module.__call__`, it is not for two threads at a time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from sardonyx.attention import layers, leaves, multihead, multihead_calls, sdpa
+from sardonyx.attention.roles import Attention, Decomposition, Primitive, attach
+from sardonyx.attention.spelling import TORCH, Spelling
+from sardonyx.attention.untouched import left_as_it_was, replaced
+from sardonyx.errors import ModelError
+from sardonyx.source.tracing.live import LiveTree, Step
+
+_LOOKED_INTO = (
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.TransformerEncoder,
+    nn.TransformerDecoderLayer,
+    nn.TransformerDecoder,
+    nn.Transformer,
+)
+_SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+_DROPOUT = "attention_dropout"  # the name of our dropout beside a multi-head attention's parameters
+
+
+def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.GraphModule:
+    """Trace a model as `torch.fx.symbolic_trace` does, with its attentions spelled out.
+
+    Raises what symbolic tracing raises where it cannot go on, and ModelError for an attention that cannot be written.
+    """
+    tracer = AttentionTracer()
+    with left_as_it_was(model):
+        graph = tracer.trace(model, {**_flags(model), **(concrete_args or {})} or None)
+        module = tracer.graph_module(model, graph)
+    attach(module, tracer.decomposition(graph))
+    return module
+
+
+class AttentionTracer(fx.Tracer):
+    """The tracer of one model."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        super().__init__()
+        self._attentions: list[Attention] = []
+        self._primitives: dict[str, Primitive] = {}
+        self._modules: dict[str, str] = {}
+        self._dropouts: dict[str, nn.Dropout] = {}
+        self._chain: tuple[Step, ...] = ()
+        self._path = ""
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """As `fx.Tracer.trace`, with the classes' forward passes replaced meanwhile."""
+        self._tree = LiveTree(root)
+        self._names = {id(parameter): name for name, parameter in root.named_parameters()}
+        self._halves = any(parameter.dtype in leaves.HALVES for parameter in root.parameters())
+        with replaced({nn.MultiheadAttention: self._multihead_forward(), **layers.FORWARDS}):
+            graph = super().trace(root, concrete_args)
+        graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # whoever loads the module traces it plainly
+        return graph
+
+    def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+        """The traced module, which shares parameters, buffers and leaf modules with the model."""
+        held: dict[str, Any] = {
+            str(node.target): self._dropouts.get(str(node.target)) or _attribute(model, str(node.target))
+            for node in graph.nodes
+            if node.op in ("get_attr", "call_module")
+        }
+        module = fx.GraphModule(held, graph, type(model).__name__)
+        for name, part in cast("Iterable[tuple[str, nn.Module]]", module.named_modules()):
+            if type(part) is nn.Module:
+                part.training = _attribute(model, name).training
+        module.training = model.training
+        return module
+
+    def decomposition(self, graph: fx.Graph) -> Decomposition:
+        """What was found."""
+        opaque = {_qualified(node.target): None for node in graph.nodes if _is_opaque(node)}
+        return Decomposition(
+            "symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, tuple(opaque)
+        )
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Torch's own layers are leaves, except those that hold an attention."""
+        if not isinstance(m, _LOOKED_INTO):
+            return super().is_leaf_module(m, module_qualified_name)
+        if m.__module__.startswith("torch.ao."):
+            raise ModelError(f"{module_qualified_name or 'the model'}: {type(m).__qualname__} is not spelled out")
+        return False
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """As `fx.Tracer.call_module`, knowing where it is."""
+        above = self._chain, self._path
+        self._chain = (*self._chain, Step(m, object()))
+        self._path = self._tree.path(self._chain)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        finally:
+            self._chain, self._path = above
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        """As `fx.Tracer.getattr`, finding a parameter's name without a search through all of them."""
+        name = self._names.get(id(attr_val)) if isinstance(attr_val, nn.Parameter) else None
+        if name is None:
+            return super().getattr(attr, attr_val, parameter_proxy_cache)
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
+        return parameter_proxy_cache[name]
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """As `fx.Tracer.create_node`, noting the module."""
+        node = super().create_node(*args, **kwargs)
+        self._modules[node.name] = self._path
+        return node
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
+        """As `fx.Tracer.create_proxy`, but an attention becomes its steps."""
+        if kind == "call_function":
+            if target in _SDPA:
+                return self._sdpa(args, kwargs)
+            if target is F.multi_head_attention_forward:
+                return self._multihead_function(args, kwargs)
+        return super().create_proxy(kind, target, args, kwargs, *more, **named)
+
+    def _spelling(self, written_as: str) -> Spelling:
+        self._attentions.append(Attention(self._path, written_as))
+        return Spelling(self.create_node, TORCH, len(self._attentions) - 1, self._primitives, self._path)
+
+    def _sdpa(self, args: Any, kwargs: Any) -> fx.Proxy:
+        spelling = self._spelling("scaled_dot_product_attention")
+        nodes: Any = self.create_arg(args)
+        named: Any = self.create_arg(kwargs)
+        return self.proxy(sdpa.spell_out(spelling, *nodes, **named, halves=self._halves))
+
+    def _multihead_forward(self) -> Callable[..., Any]:
+        """What stands for `nn.MultiheadAttention.forward` while tracing."""
+        tracer, original = self, nn.MultiheadAttention.forward
+
+        def forward(
+            self: nn.MultiheadAttention,
+            query: Any,
+            key: Any,
+            value: Any,
+            key_padding_mask: Any = None,
+            need_weights: bool = True,
+            attn_mask: Any = None,
+            average_attn_weights: bool = True,
+            is_causal: bool = False,
+        ) -> Any:
+            given = {
+                "query": query,
+                "key": key,
+                "value": value,
+                "key_padding_mask": key_padding_mask,
+                "need_weights": need_weights,
+                "attn_mask": attn_mask,
+                "average_attn_weights": average_attn_weights,
+                "is_causal": is_causal,
+            }
+            if not any(isinstance(argument, fx.Proxy) for argument in given.values()):
+                return original(self, **given)
+            return tracer._multihead_module(self, given)
+
+        return forward
+
+    def _multihead_module(self, module: nn.MultiheadAttention, given: dict[str, Any]) -> Any:
+        call = multihead_calls.of_module(module, given, dropout=self._dropout_of(module), halves=self._halves)
+        return self._multihead(call, self._spelling("nn.MultiheadAttention"))
+
+    def _multihead_function(self, args: Any, kwargs: Any) -> Any:
+        spelling = self._spelling("multi_head_attention_forward")
+        return self._multihead(multihead_calls.of_function(spelling.place, args, kwargs, halves=self._halves), spelling)
+
+    def _multihead(self, call: multihead.Call, spelling: Spelling) -> tuple[fx.Proxy, fx.Proxy | None]:
+        noted = multihead_calls.as_nodes(multihead_calls.checked(call, spelling.place), self.create_arg)
+        result, shares = multihead.spell_out(spelling, noted)
+        return self.proxy(result), None if shares is None else self.proxy(shares)
+
+    def _dropout_of(self, module: nn.MultiheadAttention) -> str | float:
+        """Dropout as a submodule of the traced module, which so follows `.train()` and `.eval()`."""
+        if module.dropout == 0.0:
+            return 0.0
+        target = f"{self.path_of_module(module)}.{_DROPOUT}".lstrip(".")
+        self._dropouts.setdefault(target, nn.Dropout(module.dropout).train(module.training))
+        return target
+
+
+def _flags(model: nn.Module) -> dict[str, Any]:
+    """The options that decide what is written, at their defaults, where the model itself is a layer of torch's."""
+    forward: Any = type(model).forward
+    if not any(forward is layer.forward for layer in _LOOKED_INTO):
+        return {}
+    parameters = inspect.signature(forward).parameters.values()
+    return {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if isinstance(parameter.default, bool) or parameter.name.endswith("is_causal")
+    }
+
+
+def _attribute(model: nn.Module, target: str) -> Any:
+    found: Any = model
+    for name in target.split(".") if target else ():
+        found = getattr(found, name)
+    return found
+
+
+def _is_opaque(node: fx.Node) -> bool:
+    """Whether it is a function of the model's own that tracing was told not to look into."""
+    if node.op != "call_function" or isinstance(node.target, type):
+        return False
+    home = getattr(node.target, "__module__", None) or "torch"
+    return home.partition(".")[0] not in ("torch", "_operator", "builtins", "math", "sardonyx")
+
+
+def _qualified(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
