@@ -82,22 +82,22 @@ class Building:
 
 
 _DRAWN = (
-    Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.SOFTMAX, Kind.NORM, Kind.BATCH_NORM, Kind.ACTIVATION,
-    Kind.ARITHMETIC, Kind.ARITHMETIC, Kind.SELECT, Kind.DROPOUT, Kind.REDUCTION, Kind.COPY, Kind.LOOKUP,
-    Kind.CREATE, Kind.OTHER,
-)  # fmt: skip
-_SHAPES = ((2, 3), (3, 2), (6,), (2, 1), (4, 3))
+    *[kind for kind in Kind if kind is not Kind.VIEW],
+    *[Kind.ARITHMETIC, Kind.ACTIVATION, Kind.SELECT, Kind.MATMUL, Kind.NORM] * 3,  # so that rules find something
+)
+WAYS = ("op", "op", "op", "view", "into", "ops")
+_SHAPES = ((2, 3), (3, 2), (6,), (2, 3), (2, 1), (4, 3))
 
 
 @st.composite
-def programs(draw: st.DrawFn, steps: int = 14) -> Program:
+def programs(draw: st.DrawFn, steps: int = 14, ways: Sequence[str] = WAYS) -> Program:
     """Any program: views of views, writing in place through them, values read many times or never."""
     building = Building()
     known = [building.input((2, 3)), building.input((4, 3)), building.weight((2, 3)), building.weight((6,))]
     for _ in range(draw(st.integers(1, steps))):
-        how = draw(st.sampled_from(("op", "op", "op", "op", "view", "into", "ops")))
+        how = draw(st.sampled_from(ways))
         kind = draw(st.sampled_from(_DRAWN))
-        reads = draw(st.lists(st.sampled_from(known[-8:] + known[:4]), min_size=1, max_size=3))
+        reads = draw(st.lists(st.sampled_from(known[-4:] + known[:3]), min_size=1, max_size=3))
         shape = draw(st.sampled_from(_SHAPES))
         module = draw(st.sampled_from(("", "a", "a.b", "a.c", "d")))
         if how == "op":

@@ -1,0 +1,125 @@
+"""What holds for the regions of any program, with views, writing in place and values that are needed twice."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costs.building import programs
+from sardonyx.costs.program import Kind, Program, Store
+from sardonyx.costs.regions import partition
+from sardonyx.costs.regions.quotient import Quotient
+from sardonyx.costs.traffic import moved, traffic
+
+
+def _run(program: Program, order: list[int]) -> tuple[dict[int, int], list[int]]:
+    """What every operation computes, and the answers, if they run in this order on memory that is really written."""
+    memory = dict.fromkeys(range(len(program.buffers)), 0)
+    results = dict[int, int]()
+    for step in order:
+        operation = program.operations[step]
+        if operation.kind is Kind.VIEW:
+            continue
+        read = tuple(memory[program.values[value].buffer] for value in operation.reads)
+        held = tuple(memory[program.values[value].buffer] for value in operation.writes)
+        results[step] = hash((step, read, held))
+        for number, value in enumerate(operation.writes):
+            memory[program.values[value].buffer] = hash((results[step], number))
+    return results, [memory[program.values[value].buffer] for value in program.outputs]
+
+
+@given(programs())
+@settings(max_examples=100, deadline=None)
+def test_every_operation_is_in_one_region_and_regions_come_after_what_they_wait_for(program: Program) -> None:
+    regions = partition(program).regions
+    assert sorted(step for region in regions for step in region.operations) == list(range(len(program.operations)))
+    assert all(earlier < index for index, region in enumerate(regions) for earlier in region.depends_on)
+
+
+@given(programs(steps=20), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_regions_in_any_order_they_allow_compute_the_same(program: Program, random: object) -> None:
+    regions = partition(program).regions
+    waiting, order, done = list(range(len(regions))), list[int](), set[int]()
+    while waiting:
+        ready = [index for index in waiting if done.issuperset(regions[index].depends_on)]
+        index = random.choice(ready)  # type: ignore[attr-defined]
+        waiting.remove(index)
+        done.add(index)
+        order += regions[index].operations
+    assert _run(program, order) == _run(program, list(range(len(program.operations))))
+
+
+@given(programs())
+@settings(max_examples=100, deadline=None)
+def test_what_fusing_keeps_out_is_what_the_regions_say(program: Program) -> None:
+    found = partition(program)
+    at = traffic(program, found).at()
+    assert at.unfused == sum(one.bytes for one in moved(program)) == sum(one.bytes_unfused for one in found.regions)
+    assert at.kept_out == sum(region.internal_bytes + region.reread_bytes for region in found.regions)
+    assert all(part >= 0 for one in found.regions for part in (one.internal_bytes, one.reread_bytes, one.bytes_in))
+    assert 0 <= at.reduction < 1 and at.fused_weights <= at.unfused_weights
+    for region in found.regions:
+        work = [step for step in region.operations if program.operations[step].kind is not Kind.VIEW]
+        if len(work) < 2:
+            assert region.internal_bytes == region.reread_bytes == 0 and not region.escapes
+
+
+def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int]]:
+    """In, weights, out and escapes of a region of a program without views and writing in place, by their definition."""
+    operations, values = program.operations, program.values
+    inside = {value for step in steps for value in operations[step].writes}
+    outside = {value for step, one in enumerate(operations) if step not in steps for value in one.reads}
+    used = {value for step in steps for value in operations[step].reads}
+    entering = used - inside
+    weights = {value for value in entering if program.buffers[values[value].buffer].store is Store.WEIGHT}
+    needed = {value for value in inside if value in outside or value in program.outputs}
+    out = needed | (inside - used)
+    sizes = [sum(values[value].bytes for value in some) for some in (entering - weights, weights, out)]
+    return sizes[0], sizes[1], sizes[2], needed & used
+
+
+@given(programs(ways=("op", "op", "ops")))
+@settings(max_examples=100, deadline=None)
+def test_what_crosses_the_border(program: Program) -> None:
+    for region in partition(program).regions:
+        steps = set(region.operations)
+        if any(program.operations[step].kind is Kind.LOOKUP for step in steps):
+            continue  # reads less than it is given: told in test_traffic.py
+        given_ = (region.bytes_in, region.weight_bytes, region.bytes_out, set(region.escapes))
+        assert given_ == _crossing(program, steps)
+
+
+@given(st.integers(2, 12), st.data())
+@settings(max_examples=100, deadline=None)
+def test_merging_is_refused_exactly_where_it_closes_a_circle(count: int, data: st.DataObject) -> None:
+    before = [
+        set(data.draw(st.lists(st.integers(0, step - 1), max_size=2))) if step else set() for step in range(count)
+    ]
+    quotient, group = Quotient(range(count), before), {step: {step} for step in range(count)}
+    for _ in range(data.draw(st.integers(1, 6))):
+        steps = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=3, unique=True))
+        united = set[int]().union(*(group[step] for step in steps))
+        tried = {**group, **dict.fromkeys(united, united)}
+        is_fine = _can_run(tried, before)
+        assert quotient.merge(steps) == is_fine
+        group = tried if is_fine else group
+        done = set[int]()
+        assert {frozenset(one) for one in quotient.groups()} == {frozenset(one) for one in group.values()}
+        for one in quotient.groups():
+            assert all(before[step] <= done | set(one) for step in one)
+            done |= set(one)
+
+
+def _can_run(group: dict[int, set[int]], before: list[set[int]]) -> bool:
+    name = {step: min(members) for step, members in group.items()}
+    graph = {one: set[int]() for one in name.values()}
+    for step, earlier in enumerate(before):
+        graph[name[step]] |= {name[one] for one in earlier} - {name[step]}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return False
+    return True
