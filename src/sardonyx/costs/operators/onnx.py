@@ -72,6 +72,11 @@ def _gelu_of(name: str) -> Rule:
     return rule
 
 
+def _quick_gelu(call: Call) -> Description:
+    name = "silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"
+    return Description(Kind.ACTIVATION, 0, floating(call.result, table.ELEMENTWISE[name][1]))
+
+
 def _one_after_another(call: Call) -> Description:
     """Any number of operands, broadcast together."""
     return Description(Kind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
@@ -136,7 +141,7 @@ _RULES: Mapping[str, Rule] = {
     "Gelu": _gelu,
     **{f"com.microsoft::{name}": _gelu_of("gelu") for name in ("Gelu", "BiasGelu")},
     "com.microsoft::FastGelu": _gelu_of("gelu_tanh"),
-    "com.microsoft::QuickGelu": _gelu_of("quick_gelu"),
+    "com.microsoft::QuickGelu": _quick_gelu,
     **dict.fromkeys(("Max", "Min", "Sum"), _one_after_another),
     "Mean": _mean_of_several,
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),

@@ -10,7 +10,7 @@ power) in the formula as one writes it down, so that a function costs what it co
     silu, hardswish                 5: x times its gate
     quick gelu                      6: x sigmoid(1.702 x)
     gelu                            5: x / 2 (1 + erf(x / sqrt 2))
-    gelu by tanh                    9: x / 2 (1 + tanh(c (x + 0.044715 x^3)))
+    gelu by tanh                    8: x / 2 (1 + tanh(c (x + 0.044715 x^3)))
     softplus 3, mish 5, elu 3, leaky relu 2, clamp 2, lerp 3
     softmax, log softmax            5: maximum, difference, exp, sum, division
     layer, group, instance norm     5: sum, difference, square, sum, scaling; 1 more for a weight and for a bias
@@ -51,8 +51,8 @@ _ACTIVATIONS = {
     **dict.fromkeys(("elu", "softplus", "softsign"), 3),
     **dict.fromkeys(("selu", "celu", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid"), 4),
     **dict.fromkeys(("silu", "hardswish", "mish", "gelu", "glu"), 5),
-    **dict.fromkeys(("quick_gelu", "bias_gelu"), 6),
-    **dict.fromkeys(("gelu_tanh",), 9),
+    "quick_gelu": 6,
+    "gelu_tanh": 8,
 }
 _SELECTING = (
     *("where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin"),
