@@ -27,6 +27,7 @@ class Bias:
     node: fx.Node
     term: Any  # a node, or a number
     times: float = 1.0
+    as_sdpa: bool = False  # the term is a mask as scaled_dot_product_attention takes it: added, or where True kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +42,10 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast:
-    """The scores or weights take another dtype; None: that of the values or queries, whatever it is."""
+    """The scores or weights take another dtype."""
 
     node: fx.Node
-    dtype: Any
+    dtype: Any  # a torch.dtype, or the node whose dtype it is
 
 
 @dataclass(frozen=True, slots=True, eq=False)

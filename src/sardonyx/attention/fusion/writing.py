@@ -1,0 +1,182 @@
+"""Writes one call of scaled_dot_product_attention in the place of an attention."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from sardonyx.attention.fusion.heads import shared_heads
+from sardonyx.attention.fusion.plan import Plan, is_default_scale
+from sardonyx.attention.fusion.writer import Writer
+from sardonyx.attention.recognition.facts import dtype_of, same_sizes, shape_of
+from sardonyx.attention.recognition.found import Bias, Fill, Operand, Recognised, Scale
+from sardonyx.attention.vocabulary import read
+
+_MASKED = -1e30  # added to a score it makes every score the same, and stays finite in every dtype but float16
+_DIVIDE = cast(Any, operator).truediv  # its stub leaves the operands open
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def write_call(graph: fx.Graph, found: Recognised, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
+    """Write the call and what it needs; gives the call itself, and the node that stands for the old result."""
+    writer = Writer(graph, found.mix)
+    groups = _Groups(writer, found, plan)
+    bare = (_turned(writer, found.query), _turned(writer, found.key), _turned(writer, found.value))
+    options: dict[str, Any] = {}
+    mask = _mask(writer, bare[0], found, plan, groups)
+    if plan.causal is not None:
+        options["is_causal"] = True
+    elif mask is not None:
+        options["attn_mask"] = mask
+    if not _is_zero(dropout_p):
+        options["dropout_p"] = dropout_p
+    if not is_default_scale(plan, bare[0]):
+        options["scale"] = _scale(writer, plan)
+    query, key, value = bare
+    if (groups.lead is None) and (shared := shared_heads(query, key, value)) is not None:
+        key, value, options["enable_gqa"] = *shared, True
+    query = _scaled(writer, query, plan.tensor_scales)
+    query, key, value = groups.take(query), groups.take(key), groups.take(value)
+    call = writer.write("sdpa", query, key, value, **options)
+    result = groups.give_back(call)
+    if found.result_turn is not None:
+        result = writer.write("permute", result, found.result_turn)
+    return call, result
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, (int, float)) and number == 0
+
+
+def _turned(writer: Writer, operand: Operand) -> fx.Node:
+    node = operand.node
+    if operand.turn is not None:
+        node = writer.write("permute", node, operand.turn)
+    return writer.write("transpose", node, -2, -1) if operand.swap else node
+
+
+def _scale(writer: Writer, plan: Plan) -> Any:
+    """The product of all numbers that the scores are multiplied by."""
+    numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
+    computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
+    known = math.prod(1.0 / step.factor if step.divides else float(step.factor) for step in numbers)
+    if not computed:
+        return known
+    result: Any = computed[0].factor
+    if computed[0].divides:
+        result = writer.call(_DIVIDE, 1.0, result)
+    for step in computed[1:]:
+        result = writer.call(_DIVIDE if step.divides else operator.mul, result, step.factor)
+    return result if known == 1.0 else writer.call(operator.mul, result, known)
+
+
+def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
+    """Scales that are tensors go into the queries, which keep their dtype."""
+    for step in scales:
+        scaled = writer.write("div" if step.divides else "mul", query, step.factor)
+        same = dtype_of(scaled) is not None and dtype_of(scaled) == dtype_of(query)
+        query = scaled if same else writer.write("type_as", scaled, query)
+    return query
+
+
+def _mask(writer: Writer, query: fx.Node, found: Recognised, plan: Plan, groups: _Groups) -> fx.Node | None:
+    """All masks as one: of booleans where True keeps a score, where it can be, else added."""
+    if len(plan.masks) == 1 and isinstance(plan.masks[0][1], Bias) and plan.masks[0][1].as_sdpa:
+        return plan.masks[0][1].term
+    fills = [mask for _, mask in plan.masks if isinstance(mask, Fill) and mask.value == -math.inf]
+    if fills and len(fills) == len([mask for _, mask in plan.masks if not isinstance(mask, Scale)]):
+        kept = [groups.mask(_kept(writer, mask), space) for space, mask in plan.masks if isinstance(mask, Fill)]
+        merged = functools.reduce(lambda left, right: writer.write("and", left, right), kept)
+        return writer.at_least_matrix(merged)
+    added: fx.Node | None = None
+    for space, mask in plan.masks:
+        added = _one_more(writer, query, added, mask, functools.partial(groups.mask, space=space))
+    return None if added is None else writer.at_least_matrix(_as_query(writer, added, query))
+
+
+def _one_more(writer: Writer, query: fx.Node, added: fx.Node | None, mask: Bias | Fill | Scale, place: Any) -> fx.Node:
+    match mask:
+        case Scale():
+            assert added is not None, "a scale is noted among the masks only after one"
+            return writer.write("div" if mask.divides else "mul", added, mask.factor)
+        case Bias():
+            term = mask.term if mask.times == 1 else writer.write("mul", mask.term, mask.times)
+            return place(term) if added is None else writer.write("add", added, place(term))
+        case Fill():
+            value = max(mask.value, _MASKED) if mask.value != -math.inf else -math.inf
+            lost = mask.condition if mask.where_true else writer.write("not", mask.condition)
+            if added is None:
+                zeros = writer.write("mul", writer.write("type_as", place(lost), query), 0.0)
+                return writer.write("where", place(lost), value, zeros)
+            return writer.write("where", place(lost), value, added)
+
+
+def _kept(writer: Writer, fill: Fill) -> fx.Node:
+    return writer.write("not", fill.condition) if fill.where_true else fill.condition
+
+
+def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
+    """In the dtype of the queries; float32 beside half precision stays, since what is finite must stay so."""
+    known, wanted = dtype_of(mask), dtype_of(query)
+    if (
+        known is not None
+        and wanted is not None
+        and (known == wanted or (known, wanted in _HALVES) == (torch.float32, True))
+    ):
+        return mask
+    return writer.write("type_as", mask, query)
+
+
+class _Groups:
+    """The dims before the last two: where they are regrouped on the way, the call works in the finest grouping."""
+
+    def __init__(self, writer: Writer, found: Recognised, plan: Plan) -> None:
+        self._writer, self._found = writer, found
+        self._spaces = [found.scores, *(step.node for step in plan.regroups)]
+        masked = {space for space, _ in plan.masks}
+        self._space = max(masked, key=lambda space: len(self._shape(space)), default=0) if plan.regroups else 0
+        self.lead = self._sizes(self._space) if plan.regroups else None
+
+    def _shape(self, space: int) -> tuple[Any, ...]:
+        return shape_of(self._spaces[space]) or ()
+
+    def _sizes(self, space: int) -> list[Any]:
+        """The sizes of the leading dims, each a number or a node."""
+        shape, call = self._shape(space)[:-2], read(self._spaces[space])
+        written: Any = call.get("shape") if call is not None and call.does == "view" else None
+        if written is not None and len(written) == len(shape) + 2:
+            return [*written[:-2]]
+        query = self._found.query
+        axes = query.turn or range(len(shape) + 2)
+        if space == 0:
+            return [self._writer.size(query.node, axes[place]) for place in range(len(shape))]
+        return [size if isinstance(size, int) else -1 for size in shape]
+
+    def take(self, operand: fx.Node) -> fx.Node:
+        """An operand in the grouping of the call."""
+        if self.lead is None or same_sizes((shape_of(operand) or ())[:-2], self._shape(self._space)[:-2]):
+            return operand
+        return self._writer.regrouped(operand, self.lead)
+
+    def give_back(self, result: fx.Node) -> fx.Node:
+        """The result in the grouping that the mix had."""
+        last = len(self._spaces) - 1
+        if self.lead is None or same_sizes(self._shape(self._space)[:-2], self._shape(last)[:-2]):
+            return result
+        return self._writer.regrouped(result, self._sizes(last))
+
+    def mask(self, mask: fx.Node, space: int) -> fx.Node:
+        """A mask that was applied in one grouping, in that of the call."""
+        shape, here = shape_of(mask), self._shape(space)
+        if self.lead is None or space == self._space or (shape is not None and len(shape) <= 2):
+            return mask
+        if same_sizes(here[:-2], self._shape(self._space)[:-2]):
+            return mask
+        whole = self._writer.write("expand", mask, [*self._sizes(space), -1, -1])
+        return self._writer.regrouped(whole, self.lead)
