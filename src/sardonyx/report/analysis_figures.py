@@ -102,9 +102,13 @@ def _difference(figure: Figure, before: Number, after: Number) -> str:
     if before is None or after is None or before == after:
         return "·"
     if figure.write is _share:
-        return f"{100 * (after - before):+.1f} points".replace("-", "−")
-    if not before:
-        return f"+{figure.write(after)}"
-    share = 100 * (after - before) / before
-    digits = 0 if abs(share) >= 10 else 1 if abs(share) >= 0.1 else 3
-    return f"{share:+.{digits}f} %".replace("-", "−")
+        return _signed(100 * (after - before), "points")
+    return _signed(100 * (after - before) / before, "%") if before else f"+{figure.write(after)}"
+
+
+def _signed(number: float, unit: str) -> str:
+    """With its sign, and never rounded to nothing."""
+    sign = "+" if number > 0 else "−"
+    if abs(number) < 0.05:
+        return f"{sign}<0.1 {unit}"
+    return f"{sign}{abs(number):.{0 if abs(number) >= 10 and unit == '%' else 1}f} {unit}"

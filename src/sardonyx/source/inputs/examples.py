@@ -21,7 +21,7 @@ from sardonyx.source.inputs.candidates import Candidate, Role, Sizes, candidates
 from sardonyx.source.inputs.facts import Facts
 from sardonyx.source.inputs.specs import Spec, check_names
 from sardonyx.source.inputs.values import draw
-from sardonyx.source.running import probe
+from sardonyx.source.running import Probe, probe
 from sardonyx.source.words import reason
 
 _LENGTHS = (11, 16, 32, 64, 128)
@@ -42,7 +42,12 @@ class Example:
 
 
 def derive(
-    module: nn.Module, *, given: Mapping[str, Spec | Tensor] | None = None, seed: int = 0, batch: int = 2
+    module: nn.Module,
+    *,
+    given: Mapping[str, Spec | Tensor] | None = None,
+    seed: int = 0,
+    batch: int = 2,
+    probe: Probe = probe,
 ) -> Example:
     """Example inputs that the module runs on.
 
@@ -51,18 +56,19 @@ def derive(
         given: inputs that are fixed, by parameter name: their values, or a specification to draw them by.
         seed: where the drawn values start.
         batch: how many items a batch has, where the module lets us choose.
+        probe: tries the module; the exception it answers with, if any.
 
     Raises:
         UsageError: no input was found that the module accepts, or it refuses what was given.
     """
-    return _Search(module, dict(given or {}), seed, batch).run()
+    return _Search(module, dict(given or {}), seed, batch, probe).run()
 
 
 class _Search:
     """One search for example inputs."""
 
-    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int) -> None:
-        self._module, self._given, self._seed = module, given, seed
+    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
+        self._module, self._given, self._seed, self._probe = module, given, seed, probe
         self._facts = Facts(module)
         parameters = inspect.signature(module.forward).parameters.values()
         self._parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -123,7 +129,7 @@ class _Search:
                 break
             self._probes += 1
             args, kwargs = self._arguments(self._values(guess))
-            refusal = probe(self._module, args, kwargs)
+            refusal = self._probe(self._module, args, kwargs)
             if refusal is None:
                 return Example(args, kwargs, tuple(self._notes(guess))), refusals
             self._first = self._first or refusal

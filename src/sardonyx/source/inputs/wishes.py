@@ -14,6 +14,7 @@ from sardonyx.source.inputs.dynamic import find_dynamic, position_limit
 from sardonyx.source.inputs.examples import Example, derive
 from sardonyx.source.inputs.specs import DynamicRequest, Spec, resolve_axes
 from sardonyx.source.models.resolve import Resolved
+from sardonyx.source.running import Probe, probe
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.symbols import Axes
 
@@ -31,11 +32,16 @@ class OpenDims:
 
 
 def example_for(
-    module: nn.Module, resolved: Resolved, inputs: Inputs, kwargs: Mapping[str, Any] | None, seed: int
+    module: nn.Module,
+    resolved: Resolved,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    seed: int,
+    probe: Probe = probe,
 ) -> Example:
     """The user's example inputs, those that came with the source, or ones found by asking the module."""
     if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
-        return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed)
+        return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
     if isinstance(inputs, Mapping):
         return Example((), {**inputs, **(kwargs or {})})
     if inputs is not None or kwargs:
@@ -43,7 +49,7 @@ def example_for(
         return Example(args, dict(kwargs or {}))
     if resolved.args is not None or resolved.kwargs is not None:
         return Example(resolved.args or (), resolved.kwargs or {})
-    return derive(module, seed=seed)
+    return derive(module, seed=seed, probe=probe)
 
 
 def _tensor(value: Any) -> Any:

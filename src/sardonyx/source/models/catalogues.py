@@ -10,27 +10,27 @@ from typing import Any
 from torch import nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.models.weights import randomize, seeded
+from sardonyx.source.models.weights import built
 from sardonyx.source.quiet import quietly
 from sardonyx.source.words import reason, suggest
 
 
-def build_torchvision(name: str, *, seed: int) -> nn.Module:
+def build_torchvision(name: str, *, seed: int, filled: bool = True) -> nn.Module:
     """`torchvision:NAME`."""
     models = _package("torchvision").models
     _require_known(name, models.list_models(), "torchvision")
     options = inspect.signature(models.get_model_builder(name)).parameters
     bare = {option: None for option in ("weights", "weights_backbone") if option in options}
-    with quietly(), seeded(seed):
-        return randomize(models.get_model(name, **bare), seed)
+    with quietly():
+        return built(lambda: models.get_model(name, **bare), seed, filled=filled)
 
 
-def build_timm(name: str, *, seed: int) -> nn.Module:
+def build_timm(name: str, *, seed: int, filled: bool = True) -> nn.Module:
     """`timm:NAME`."""
     timm = _package("timm")
     _require_known(name, timm.list_models(), "timm")
-    with quietly(), seeded(seed):
-        return randomize(timm.create_model(name, pretrained=False), seed)
+    with quietly():
+        return built(lambda: timm.create_model(name, pretrained=False), seed, filled=filled)
 
 
 def _package(name: str) -> Any:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from torch import nn
 
 from sardonyx.errors import UsageError
-from sardonyx.source.models.weights import randomize, seeded
+from sardonyx.source.models.weights import built
 from sardonyx.source.quiet import quietly
 from sardonyx.source.words import reason, suggest
 
@@ -47,7 +47,7 @@ def load_pretrained(name: str, *, task: str | None) -> nn.Module:
         raise UsageError(f"cannot load '{name}' as {kind.__name__}: {reason(error)}", hint=hint) from error
 
 
-def build_from_config(text: str, *, task: str | None, seed: int) -> nn.Module:
+def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = True) -> nn.Module:
     """A model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
     library = _transformers()
     what, _, assignments = text.partition("?")
@@ -63,8 +63,8 @@ def build_from_config(text: str, *, task: str | None, seed: int) -> nn.Module:
         raise UsageError(f"{kind.__name__} already says the head that --task {task} asks for", hint="give one of them")
     kind = kind or _model_class(library, config, task)
     try:
-        with quietly(), seeded(seed):
-            return randomize(kind(config), seed)
+        with quietly():
+            return built(lambda: kind(config), seed, filled=filled)
     except _refusals() as error:
         raise UsageError(
             f"{kind.__name__} cannot be built from this config: {reason(error)}",

@@ -25,13 +25,14 @@ class Resolved:
     label: str
 
 
-def resolve(source: str, *, task: str | None = None, seed: int = 0) -> Resolved:
+def resolve(source: str, *, task: str | None = None, seed: int = 0, filled: bool = True) -> Resolved:
     """The module that SOURCE stands for.
 
     Args:
         source: `hf:…`, `hf-config:…`, `torchvision:…`, `timm:…` or `file.py:factory`.
         task: which head a Hugging Face model gets: a task (`text-classification`), or a class name.
         seed: where random weights start.
+        filled: False where only sizes matter: weights that would be random are zeros that take no time and no memory.
     """
     scheme, colon, rest = source.partition(":")
     if not colon or not rest:
@@ -39,13 +40,13 @@ def resolve(source: str, *, task: str | None = None, seed: int = 0) -> Resolved:
     if scheme == "hf":
         return Resolved(huggingface.load_pretrained(rest, task=task), None, None, source)
     if scheme == "hf-config":
-        return Resolved(huggingface.build_from_config(rest, task=task, seed=seed), None, None, source)
+        return Resolved(huggingface.build_from_config(rest, task=task, seed=seed, filled=filled), None, None, source)
     if task is not None:
         raise UsageError(f"--task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
     if scheme == "torchvision":
-        return Resolved(catalogues.build_torchvision(rest, seed=seed), None, None, source)
+        return Resolved(catalogues.build_torchvision(rest, seed=seed, filled=filled), None, None, source)
     if scheme == "timm":
-        return Resolved(catalogues.build_timm(rest, seed=seed), None, None, source)
+        return Resolved(catalogues.build_timm(rest, seed=seed, filled=filled), None, None, source)
     return _from_file(source)
 
 

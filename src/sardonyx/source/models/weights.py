@@ -1,14 +1,17 @@
-"""Seeded random weights under which a wrong rewrite shows.
+"""Seeded random weights under which a wrong rewrite shows, or none where only sizes matter.
 
 Fresh modules start with zero biases, unit scales and untouched running statistics: values that most wrong rewrites
-leave right. Here everything that is constant gets values of its own.
+leave right. Here everything that is constant gets values of its own. Drawing the weights of a large model takes half a
+minute, which a question about sizes need not wait for.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +25,50 @@ def seeded(seed: int) -> Generator[None]:
         yield
     finally:
         torch.set_rng_state(before)
+
+
+def built(build: Callable[[], nn.Module], seed: int, *, filled: bool = True) -> nn.Module:
+    """The model in eval mode, with seeded random weights, or where only sizes matter with zeros that take no memory."""
+    if not filled:
+        try:
+            return _unfilled(build).eval()
+        except Exception:  # some initialisations read what they wrote, and answer anything when they cannot
+            pass  # then it is built in full, where a fault of its own shows
+    with seeded(seed):
+        return randomize(build(), seed)
+
+
+def _unfilled(build: Callable[[], nn.Module]) -> nn.Module:
+    """Parameters have no data while the model is built, so that initialising them costs nothing; then they are zero."""
+    originals: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # the parameter too, so that its id stays its own
+    register = nn.Module.register_parameter
+
+    def without_data(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:
+            if id(param) not in originals:
+                originals[id(param)] = param, nn.Parameter(param.detach().to("meta"), param.requires_grad)
+            param = originals[id(param)][1]
+        register(self, name, param)
+
+    nn.Module.register_parameter = without_data
+    try:
+        model = build()
+    finally:
+        nn.Module.register_parameter = register
+    zeros: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter.is_meta:
+                setattr(module, name, zeros.setdefault(id(parameter), _zero(parameter)))
+    return model
+
+
+def _zero(like: nn.Parameter) -> nn.Parameter:
+    """Zeros that take memory only where they are written to: numpy asks the system for them, torch would write them."""
+    octets: Any = np.zeros(like.numel() * like.element_size(), np.uint8)
+    data = torch.from_numpy(octets)  # pyright: ignore[reportUnknownMemberType]  (torch's own types have gaps)
+    data = data.view(like.dtype) if like.numel() else data.to(like.dtype)
+    return nn.Parameter(data.view(like.shape), like.requires_grad)
 
 
 def randomize(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -1,0 +1,191 @@
+"""Torch models as columns of an analysis: as they are, with attention spelled out, and with attention fused.
+
+Each form is run once without data. What cannot be made is told with its reason; the others are still worth having.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from torch import fx, nn
+
+from sardonyx.analysis_record import AttentionCost, Missing, NotesEstimate, Source
+from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
+from sardonyx.analyzing.probing import probe_sizes
+from sardonyx.attention.as_in_notes import as_in_notes
+from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.fusing import fuse_attention
+from sardonyx.attention.roles import Decomposition, Role, decomposition_of
+from sardonyx.costs.program import Kind, Program
+from sardonyx.errors import ModelError, SardonyxError
+from sardonyx.inspection import Port
+from sardonyx.ledger import Clock
+from sardonyx.provenance import is_within
+from sardonyx.recording.recorder import record
+from sardonyx.source.inputs.examples import Example
+from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
+from sardonyx.source.models.resolve import Resolved, resolve
+from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.prepare import prepared
+from sardonyx.source.tracing.symbols import Axes
+
+STANDARD, DECOMPOSED, FUSED = "standard", "decomposed", "fused"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for."""
+
+    inputs: Inputs
+    kwargs: Mapping[str, Any] | None
+    task: str | None
+    dynamic: Dims
+    as_in_notes: bool
+    seed: int
+
+
+def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
+    """The forms of one model."""
+    with clock.phase("model"):
+        resolved = Resolved(source, None, None, type(source).__name__) if isinstance(source, nn.Module) else None
+        resolved = resolved or resolve(str(source), task=wish.task, seed=wish.seed, filled=False)
+    with prepared(resolved.module) as module:
+        with clock.phase("inputs"):
+            example = example_for(module, resolved, wish.inputs, wish.kwargs, wish.seed, probe_sizes)
+            call = Call(module, example.args, example.kwargs)
+            dims = open_dims(call, wish.dynamic)
+        forms = _Forms(module, example, dims.axes, clock)
+        subjects, missing = forms.all(with_notes=wish.as_in_notes)
+    with clock.phase("costs"):
+        sizes = {dim: size for each in subjects for dim, size in each.program.symbols.items()}
+        made = [measured(each, each.program.symbols) for each in subjects]
+        turns = overtaking(made, sizes)
+    kind = type(resolved.module)
+    return Found(
+        sources=(Source(resolved.label, "torch", f"{kind.__module__}.{kind.__qualname__}", _ports(call, dims.axes)),),
+        sizes=sizes,
+        forms=tuple(each.form for each in made),
+        missing=tuple(missing),
+        overtaking=turns,
+        notes=tuple(dict.fromkeys((*example.notes, *dims.notes))),
+    )
+
+
+def _ports(call: Call, axes: Axes) -> tuple[Port, ...]:
+    return tuple(
+        Port(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape)),
+        )
+        for name, tensor in zip(call.inputs, call.tensors, strict=True)
+    )
+
+
+class _Forms:
+    """The forms of a module, one after the other."""
+
+    def __init__(self, module: nn.Module, example: Example, axes: Axes, clock: Clock) -> None:
+        self._module, self._example, self._axes, self._clock = module, example, axes, clock
+        self._kinds = {path: type(each).__name__ for path, each in _modules(module)}
+        self._parameters = dict(_own_parameters(module))
+
+    def all(self, *, with_notes: bool) -> tuple[list[Subject], list[Missing]]:
+        """Standard, decomposed and fused, as far as they can be made."""
+        args, kwargs = self._example.args, self._example.kwargs
+        try:
+            with self._clock.phase("decomposing"):
+                spelled = decompose(self._module, args, kwargs=kwargs, dynamic=self._axes or None)
+        except SardonyxError as error:
+            why = f"there is nothing to fuse: {error.message}"
+            return [self._subject(STANDARD, self._module)], [Missing(DECOMPOSED, error.message), Missing(FUSED, why)]
+        taken_apart = decomposition_of(spelled)
+        assert taken_apart is not None, "decompose lets what it makes carry it"
+        subjects = [self._standard(taken_apart, with_notes), self._decomposed(taken_apart, spelled, with_notes)]
+        try:
+            with self._clock.phase("fusing"):
+                fused = fuse_attention(spelled, args, kwargs=kwargs)
+        except SardonyxError as error:
+            return subjects, [Missing(FUSED, error.message)]
+        return [*subjects, self._subject(FUSED, fused, taken_apart, nodes=len(fused.graph.nodes))], []
+
+    def _standard(self, taken_apart: Decomposition, with_notes: bool) -> Subject:
+        graph = _symbolic(self._module) if taken_apart.road == "symbolic-trace" else None
+        nodes = None if graph is None else len(graph.graph.nodes)
+        estimate = self._estimate(graph or self._module) if with_notes else None
+        return self._subject(STANDARD, self._module, taken_apart, nodes=nodes, as_in_notes=estimate)
+
+    def _decomposed(self, taken_apart: Decomposition, spelled: fx.GraphModule, with_notes: bool) -> Subject:
+        estimate = self._estimate(spelled) if with_notes else None
+        subject = self._subject(DECOMPOSED, spelled, taken_apart, nodes=len(spelled.graph.nodes), as_in_notes=estimate)
+        return replace(subject, attentions=tuple(_parts(taken_apart)), notes=tuple(_road(taken_apart)))
+
+    def _subject(self, name: str, module: nn.Module, taken_apart: Decomposition | None = None, **known: Any) -> Subject:
+        with self._clock.phase("recording"):
+            program = record(module, self._example.args, self._example.kwargs, axes=self._axes or None)
+        return Subject(
+            name=name,
+            program=program,
+            attentions=tuple(_kernels(taken_apart, program)) if taken_apart else (),
+            kinds=self._kinds,
+            parameters=self._parameters,
+            is_watched=name == STANDARD,
+            **known,
+        )
+
+    def _estimate(self, module: nn.Module) -> NotesEstimate:
+        """By the notes' definition, which knows arguments by position alone."""
+        if self._example.kwargs:
+            raise ModelError(
+                "the estimate of the notes takes inputs by position alone, and this model is called with names",
+                hint="leave out --as-in-notes",
+            )
+        found = as_in_notes(cast("fx.GraphModule", module), self._example.args)
+        return NotesEstimate(found.peak_bytes, found.never_freed_bytes, found.reduction)
+
+
+def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    yield from cast("Iterator[tuple[str, nn.Module]]", module.named_modules())
+
+
+def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """How many parameters each module has itself, tied ones where they come first."""
+    seen: set[int] = set()
+    for path, owner in _modules(module):
+        own = [each for each in owner.parameters(recurse=False) if id(each) not in seen]
+        seen.update(map(id, own))
+        yield path, sum(each.numel() for each in own)
+
+
+def _symbolic(module: nn.Module) -> fx.GraphModule | None:
+    """The graph that torch itself traces; None where it cannot and ours can."""
+    try:
+        return fx.symbolic_trace(module)
+    except Exception:  # a forward may raise anything when it is traced; then there is no such graph to count
+        return None
+
+
+def _parts(taken_apart: Decomposition) -> Iterator[AttentionCost]:
+    """Each attention with the primitives that do its work."""
+    counts = [Counter[str]() for _ in taken_apart.attentions]
+    for primitive in taken_apart.primitives.values():
+        counts[primitive.attention][primitive.role] += 1
+    for each, roles in zip(taken_apart.attentions, counts, strict=True):
+        yield AttentionCost(each.module, each.written_as, {role: roles[role] for role in Role if roles[role]})
+
+
+def _kernels(taken_apart: Decomposition, program: Program) -> Iterator[AttentionCost]:
+    """Each attention with the kernels that do it whole; none where it is done step by step."""
+    kernels = [each for each in program.operations if each.kind is Kind.ATTENTION]
+    for each in taken_apart.attentions:
+        own = Counter(kernel.operator for kernel in kernels if is_within(kernel.module, each.module))
+        yield AttentionCost(each.module, each.written_as, dict(own))
+
+
+def _road(taken_apart: Decomposition) -> Iterator[str]:
+    yield f"taken apart by {taken_apart.road}" + (f": {taken_apart.why}" if taken_apart.why else "")
+    for function in taken_apart.opaque:
+        yield f"{function} could not be looked into and may hide more"
