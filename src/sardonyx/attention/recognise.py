@@ -110,7 +110,7 @@ def _role(step: Step) -> Role:
 
 
 def _is_read(node: fx.Node, core: Iterable[fx.Node], live: Set[fx.Node]) -> bool:
-    return any(user in live and user not in core and not is_metadata(user) for user in node.users)
+    return any(user in live and user not in core and not is_metadata(user, node) for user in node.users)
 
 
 def _bared(operand: Operand) -> tuple[list[Step], Operand]:

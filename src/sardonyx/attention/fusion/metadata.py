@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from sardonyx.attention.recognition.found import Cast, Recognised
-from sardonyx.attention.recognition.walk import is_metadata
+from sardonyx.attention.recognition.walk import is_check, is_metadata
 from sardonyx.attention.vocabulary import is_torch, read, writes_in_place
 
 _KINDS = (("dtype",), ("device",))  # of attributes that the queries have in common with their scores
@@ -42,9 +42,11 @@ def hand_over(found: Recognised) -> None:
     plain = all(operand.turn is None and not operand.swap for operand in (found.query, found.key))
     cast = any(isinstance(step, Cast) for step in (*found.steps, *found.after))
     for node in found.core[:-1]:
-        for user in [user for user in node.users if is_metadata(user)]:
+        for user in [user for user in node.users if user not in found.core and is_metadata(user, node)]:
             call = read(user)
-            if call is not None and call.does == "size" and plain and call.get("dim") in (-1, -2):
+            if is_check(user):
+                user.graph.erase_node(user)
+            elif call is not None and call.does == "size" and plain and call.get("dim") in (-1, -2):
                 of = found.query.node if call.get("dim") == -2 else found.key.node
                 user.args = (of, -2)
                 user.kwargs = {}

@@ -90,7 +90,7 @@ def _dtypes(found: Recognised) -> str:
         return ""
     last = casts[-1].dtype
     kin = {_dtype_source(operand.node) for operand in (found.query, found.value)}
-    if isinstance(last, fx.Node) and _dtype_source(last) in kin:
+    if isinstance(last, fx.Node) and (last in found.core or _dtype_source(last) in kin):
         early = [step for step in found.steps if isinstance(step, Cast) and step.node is not found.softmax]
         late = [step for step in found.steps if isinstance(step, Bias) and any(cast.node < step.node for cast in early)]
         return f"a mask is added after a cast, and may be wider than the queries: {_EXAMPLES}" if late else ""

@@ -145,7 +145,7 @@ def after(node: fx.Node, live: Set[fx.Node]) -> After | str:
     reason = ""
     for user in node.users:
         call = read(user)
-        if user not in live or call is None or is_metadata(user):
+        if user not in live or call is None or is_metadata(user, node):
             continue
         way = _onward(call, node, live)
         if isinstance(way, After):
@@ -208,11 +208,18 @@ def cast_to(call: Call) -> Any:
     return None
 
 
-def is_metadata(node: fx.Node) -> bool:
-    """Whether the node reads sizes, dtype or device of its argument, and no element."""
+def is_metadata(node: fx.Node, of: fx.Node | None = None) -> bool:
+    """Whether the node reads sizes, dtype or device of its argument (or of this one of them), and no element."""
     call = read(node)
-    plain = node.target is getattr and node.args[1] in ("shape", "dtype", "device")
-    return plain or (call is not None and call.does in _METADATA)
+    if call is None:
+        return (node.target is getattr and node.args[1] in ("shape", "dtype", "device")) or is_check(node)
+    takes_dtype = call.does == "cast" and of is not None and call.get("x") is not of
+    return takes_dtype or call.does in _METADATA
+
+
+def is_check(node: fx.Node) -> bool:
+    """Whether the node only checks that a tensor is of the kind it was when the graph was made."""
+    return node.target is torch.ops.aten._assert_tensor_metadata.default
 
 
 def softmax_axis(call: Call) -> str:
