@@ -161,10 +161,18 @@ class Book:
         told = describe(step.operator, reads, writes, scalars)
         if not told.known:
             unknown[step.operator] = None
+        taken = 0
+        if self.device.type == "cpu":
+            taken = workspace(step.operator, reads, writes, scalars, self._channels_last(step))
         return Operation(
             step.name, step.operator, told.kind, step.module, tuple(dict.fromkeys(step.reads)), step.writes,
-            told.macs, told.other_flops, workspace(step.operator, reads, writes, scalars, self.device.type), step.role,
+            told.macs, told.other_flops, taken, step.role,
         )  # fmt: skip
+
+    def _channels_last(self, step: Step) -> bool:
+        """Whether its first input has pictures with their channels side by side in memory."""
+        first = self.values[step.reads[0]] if step.reads else None
+        return first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1
 
 
 def _address(tensor: torch.Tensor) -> int:
