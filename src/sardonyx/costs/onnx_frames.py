@@ -5,7 +5,7 @@ The main graph is a frame, and so is each call of a function, whose sizes and at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -113,3 +113,12 @@ def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Ex
         if shape is not None:
             shapes.learn(value, (dtype, tuple(dims)))
     return names
+
+
+def names_in(sizes: Iterable[Size]) -> Iterator[str]:
+    """The named dims that sizes are made of."""
+    for size in sizes:
+        if isinstance(size, Expr):
+            for atoms, _ in size.terms:
+                for atom in atoms:
+                    yield from names_in(atom.args) if atom.args else (str(atom),)

@@ -17,7 +17,7 @@ from typing import cast
 import onnx_ir as ir
 
 from sardonyx import provenance
-from sardonyx.costs.onnx_frames import Frame, name_dims
+from sardonyx.costs.onnx_frames import Frame, name_dims, names_in
 from sardonyx.costs.operators.description import Description
 from sardonyx.costs.operators.onnx import SHARING, describe
 from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
@@ -58,6 +58,8 @@ class _Writer:
         self._graph(model.graph, frame)
         outputs = [self._number(value, frame) for value in model.graph.outputs]
         self._note_missing(frame)
+        sizes = {*(dim for value in self.values for dim in value.shape), *(each.macs for each in self.operations)}
+        symbols |= dict.fromkeys(sorted({*names_in(sizes)} - symbols.keys()), 1)  # declared of foreign operators
         operations, values, buffers = tuple(self.operations), tuple(self.values), tuple(self.buffers)
         return Program(operations, values, buffers, tuple(given), tuple(outputs), symbols, tuple(self.notes))
 
@@ -168,8 +170,7 @@ class _Writer:
     def _note_missing(self, frame: Frame) -> None:
         if frame.untold:
             few = ", ".join(list(frame.untold)[:_NAMED]) + (", …" if len(frame.untold) > _NAMED else "")
-            text = f"sizes that do not follow from the file count as 1, in {len(frame.untold)} values: {few}"
-            self.notes[text] = None
+            self.notes[f"sizes that do not follow from the file count as 1 ({len(frame.untold)}): {few}"] = None
         if self.unknown:
             listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))
             self.notes[f"operators whose arithmetic is not known and not counted: {listed}"] = None

@@ -1,0 +1,222 @@
+"""ONNX files as programs: memory, modules, functions, control flow, and the same products as torch counts."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import models
+import sardonyx
+from sardonyx.costs.onnx_program import program_of
+from sardonyx.costs.program import Kind, Program, Store
+from sardonyx.graph.shapes.expr import Expr, total, value_of
+from sardonyx.graph.tagged import tagged
+
+HEAD = '<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1, "local" : 1]>'
+
+
+def read(text: str) -> Program:
+    """The program of a graph in ONNX's text form."""
+    return program_of(tagged(onnx.parser.parse_model(f"{HEAD}\n{text}")).model)
+
+
+def macs(program: Program, **sizes: int) -> int:
+    """All multiply-adds at these sizes."""
+    return value_of(total(each.macs for each in program.operations), {**program.symbols, **sizes})
+
+
+def by_name(program: Program) -> dict[str, Any]:
+    """Values by name."""
+    return {value.name: value for value in program.values}
+
+
+def test_sizes_stay_open():
+    program = read("g (float[batch, 4] x, float[4, 6] w) => (float[batch, 6] y) { y = MatMul(x, w) }")
+    (product,) = program.operations
+    assert (product.operator, product.kind, repr(product.macs)) == ("MatMul", Kind.MATMUL, "24*batch")
+    assert program.symbols == {"batch": 1}
+    assert macs(program, batch=5) == 120
+    assert [program.values[each].name for each in (*program.inputs, *program.outputs)] == ["x", "w", "y"]
+    assert repr(by_name(program)["y"].bytes) == "24*batch"
+    assert program.notes == ()
+
+
+def test_dims_without_a_name_get_one():
+    program = read("g (float[?, 4] x) => (float[?, 4] y) { y = Relu(x) }")
+    assert program.symbols == {"x_0": 1}
+    assert repr(program.operations[0].other_flops) == "4*x_0"
+
+
+def test_reshaped_values_lie_where_they_lay():
+    program = read("""g (float[2, 6] x) => (float[12] e)
+        <int64[1] flat = {12}, int64[1] axis = {0}> {
+            a = Relu(x)
+            b = Reshape(a, flat)
+            c = Unsqueeze(b, axis)
+            d = Squeeze(c, axis)
+            e = Neg(d)
+            t = Transpose(a)
+        }""")
+    values = by_name(program)
+    assert values["a"].buffer == values["b"].buffer == values["c"].buffer == values["d"].buffer
+    assert len({values[name].buffer for name in "xaet"}) == 4
+    kinds = [each.kind for each in program.operations]
+    assert kinds == [Kind.ACTIVATION, Kind.VIEW, Kind.VIEW, Kind.VIEW, Kind.ARITHMETIC, Kind.COPY]
+    assert [program.buffers[values[name].buffer].born for name in "aet"] == [0, 4, 5]
+
+
+def test_weights_are_counted_once_and_constants_are_weights():
+    program = read("""g (float[2, 3] x) => (float[2, 3] y)
+        <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> {
+            k = Constant <value_float = 2.0> ()
+            a = MatMul(x, w)
+            b = MatMul(a, w)
+            y = Mul(b, k)
+        }""")
+    stored = {store: [b.bytes for b in program.buffers if b.store is store] for store in Store}
+    assert stored == {Store.INPUT: [24], Store.WEIGHT: [36, 4], Store.ACTIVATION: [24, 24, 24]}
+    assert [each.operator for each in program.operations] == ["MatMul", "MatMul", "Mul"]
+    assert program.operations[0].reads[1] == program.operations[1].reads[1]
+
+
+def test_a_value_read_twice_is_read_once():
+    program = read("g (float[3, 3] x) => (float[3, 3] y) { y = MatMul(x, x) }")
+    assert (program.operations[0].reads, macs(program)) == ((0,), 27)
+
+
+FUNCTION = """
+<domain: "local", opset_import: ["" : 20]> Twice <approximate> (a, w, left_out) => (b) {
+    c = MatMul(a, w)
+    d = MatMul(c, w)
+    b = Gelu <approximate : string = @approximate> (d)
+}"""
+
+
+def test_functions_are_looked_into_at_every_call():
+    program = read(f"""g (float[n, 3] x, float[5, 3] z) => (float[n, 3] y, float[5, 3] u)
+        <float[3, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+            [one] y = local.Twice <approximate = "tanh"> (x, w)
+            [two] u = local.Twice <approximate = "none"> (z, w)
+        }}
+        {FUNCTION}""")
+    assert [each.operator for each in program.operations] == ["MatMul", "MatMul", "Gelu"] * 2
+    assert [repr(each.macs) for each in program.operations] == ["9*n", "9*n", "0", "45", "45", "0"]
+    assert [repr(each.other_flops) for each in program.operations[2::3]] == ["24*n", "75"]
+    assert len({each.name for each in program.operations}) == 6
+    assert program.operations[0].name.startswith("one/")
+    assert [program.values[each].name for each in program.outputs] == ["one/b", "two/b"]
+    assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 1
+
+
+def test_an_if_costs_its_costlier_branch_and_reads_what_the_branches_read():
+    program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
+        [choice] y = If (c) <
+            then_branch = a () => (float[n, 4] p) { p = Relu(x) },
+            else_branch = b () => (float[n, 4] q) { r = MatMul(x, w)  q = MatMul(r, w) }
+        >
+    }""")
+    (choice,) = program.operations
+    assert repr(choice.macs) == "32*n"
+    assert [program.values[each].name for each in choice.reads] == ["c", "x", "w"]
+    assert program.notes == ("choice: counted as the costlier branch",)
+
+
+def _loop(turns: str) -> Program:
+    return read(f"""g (float[3, 3] x, int64 many) => (float[3, 3] y) <int64 five = {{5}}, bool on = {{1}}> {{
+        [turning] y = Loop ({turns}, on, x) <
+            body = b (int64 i, bool c, float[3, 3] s) => (bool k, float[3, 3] t) {{ k = Identity(c)  t = MatMul(s, s) }}
+        >
+    }}""")
+
+
+def test_a_loop_costs_all_its_turns_where_their_number_is_known():
+    assert (macs(_loop("five")), _loop("five").notes) == (5 * 27, ("turning: counted as 5 turns",))
+    assert macs(_loop("many")) == 27
+    assert _loop("many").notes == ("turning: counted as one turn, since their number is not known",)
+
+
+def test_a_scan_costs_as_many_turns_as_it_goes_through():
+    program = read("""g (float[3, 3] x, float[n, 3] z) => (float[3, 3] y) {
+        [going] y = Scan <num_scan_inputs = 1,
+            body = b (float[3, 3] s, float[3] row) => (float[3, 3] t) { r = MatMul(s, s)  t = Add(r, row) }
+        > (x, z)
+    }""")
+    assert repr(program.operations[0].macs) == "27*n"
+    assert repr(program.operations[0].other_flops) == "9*n"
+
+
+def test_what_is_not_known_is_said():
+    program = read("g (float[3] x) => (float[k] y) { i = NonZero(x)  y = com.microsoft.Mystery(x, i) }")
+    assert by_name(program)["i"].shape == (1, 1)
+    assert program.symbols == {"k": 1}  # declared, and there is nothing else to go by
+    assert program.notes[0] == "sizes that do not follow from the file count as 1 (1): i"
+    assert program.notes[1] == "operators whose arithmetic is not known and not counted: com.microsoft::Mystery (1)"
+
+
+def test_small_numbers_lie_several_to_a_byte():
+    weight = helper.make_tensor("w", TensorProto.INT4, [3, 5], [1] * 15)
+    scale = numpy_helper.from_array(np.array(0.5, np.float32), "s")
+    node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 5])
+    graph = helper.make_graph([node], "g", [], [output], [weight, scale])
+    program = program_of(tagged(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])).model)
+    assert by_name(program)["w"].bytes == 9
+    assert program.operations[0].other_flops == 30
+
+
+def _torch_macs(name: str) -> int:
+    """What torch's counter counts for a small model, whose attention is in plain operators."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, inputs = models.build(name)
+    by_keyword = set(inputs) <= set(inspect.signature(module.forward).parameters)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(**inputs) if by_keyword else module(*inputs.values())
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("name", models.names())
+def test_the_same_products_as_torch_counts(name: str, exporter: str, small_model: Callable[[str, str], Path]):
+    path, expected = small_model(name, exporter), _torch_macs(name)
+    opened = {"batch": 1, "seq": 12}
+    raw = program_of(tagged(path).model)
+    assert macs(raw, **opened) == expected
+    assert raw.notes == ()
+    for target in ("portable", "ort"):
+        program = program_of(tagged(sardonyx.optimize(path, target=target, verify="off").model).model)
+        assert macs(program, **opened) == expected
+        assert program.notes == ()
+        if exporter == "torchscript" and name in ("bert", "gpt2", "llama"):
+            product = total(each.macs for each in program.operations)
+            assert product == total(each.macs for each in raw.operations), "as expressions, for every size"
+            assert isinstance(product, Expr)
+    if name == "bert":  # the last is for the runtime
+        assert sum(each.kind is Kind.ATTENTION for each in program.operations) == 2
+
+
+def test_operations_and_weights_know_their_modules(small_model: Callable[[str, str], Path]):
+    program = program_of(tagged(small_model("bert", "dynamo")).model)
+    owners = {each.module for each in program.operations if each.kind is Kind.MATMUL}
+    assert {"encoder.layer.0.attention.self", "encoder.layer.1.attention.self.query", "pooler.dense"} <= owners
+    holders = {buffer.module for buffer in program.buffers if buffer.store is Store.WEIGHT}
+    assert "encoder.layer.1.attention.self.query" in holders
+
+
+def test_five_thousand_nodes_take_about_a_second():
+    text = "\n".join(f"v{i + 1} = {'MatMul(v%d, w)' if i % 3 else 'Relu(v%d)'}" % i for i in range(5000))
+    source = onnx.parser.parse_model(f"{HEAD} g (float[n, 4] v0, float[4, 4] w) => (float[n, 4] v5000) {{ {text} }}")
+    model = tagged(source).model
+    start = time.process_time()
+    program = program_of(model)
+    assert len(program.operations) == 5000
+    assert time.process_time() - start < 3  # a busy machine is slow
