@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sardonyx import collector
 
 if TYPE_CHECKING:
+    from sardonyx.analyzing import analyze as analyze
+    from sardonyx.attention.decomposing import decompose as decompose
+    from sardonyx.attention.fusing import fuse_attention as fuse_attention
     from sardonyx.exporting import export as export
     from sardonyx.extraction import extract as extract
     from sardonyx.graph.adoption import adopt as adopt
@@ -23,17 +26,33 @@ if TYPE_CHECKING:
 
 _VERBS = {
     "adopt": "sardonyx.graph.adoption",
+    "analyze": "sardonyx.analyzing",
     "compare": "sardonyx.graph.diff",
     "dag": "sardonyx.graph.dag",
+    "decompose": "sardonyx.attention.decomposing",
     "export": "sardonyx.exporting",
     "extract": "sardonyx.extraction",
+    "fuse_attention": "sardonyx.attention.fusing",
     "inspect": "sardonyx.graph.inspector",
     "opportunities": "sardonyx.study.opportunities",
     "optimize": "sardonyx.pipeline",
     "verify": "sardonyx.proof",
 }
 
-__all__ = ["adopt", "compare", "dag", "export", "extract", "inspect", "opportunities", "optimize", "verify"]
+__all__ = [
+    "adopt",
+    "analyze",
+    "compare",
+    "dag",
+    "decompose",
+    "export",
+    "extract",
+    "fuse_attention",
+    "inspect",
+    "opportunities",
+    "optimize",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:
