@@ -8,6 +8,9 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from torch import fx
+from torch.fx.graph_module import (
+    _USER_PRESERVED_ATTRIBUTES_KEY,  # pyright: ignore[reportPrivateUsage]  # what torch's `deepcopy` keeps
+)
 
 Road = Literal["symbolic-trace", "torch-export"]
 _ATTRIBUTE = "sardonyx_decomposition"  # a plain attribute: torch drops `meta` when a graph module is serialised
@@ -59,8 +62,9 @@ class Decomposition:
 
 
 def attach(module: fx.GraphModule, decomposition: Decomposition) -> None:
-    """Let the graph module carry it."""
+    """Let the graph module carry it, also into its copies."""
     setattr(module, _ATTRIBUTE, decomposition)
+    module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[_ATTRIBUTE] = decomposition
 
 
 def decomposition_of(module: Any) -> Decomposition | None:

@@ -8,7 +8,7 @@ hooks keep working; like torch's own tracing, which replaces `nn.Module.__call__
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,6 +31,8 @@ _LOOKED_INTO = (
     nn.Transformer,
 )
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+_LOOKED_THROUGH = ("torch", "_operator", "builtins", "math", "sardonyx")  # where the functions of a trace come from
+_PLAIN = (int, float, bool, str, type(None))
 _DROPOUT = "attention_dropout"  # the name of our dropout beside a multi-head attention's parameters
 
 
@@ -56,15 +58,16 @@ class AttentionTracer(fx.Tracer):
         self._attentions: list[Attention] = []
         self._primitives: dict[str, Primitive] = {}
         self._modules: dict[str, str] = {}
-        self._dropouts: dict[str, nn.Dropout] = {}
+        self._met: dict[str, Any] = {}  # parameters and modules by the names that the graph calls them
         self._chain: tuple[Step, ...] = ()
         self._path = ""
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """As `fx.Tracer.trace`, with the classes' forward passes replaced meanwhile."""
         self._tree = LiveTree(root)
-        self._names = {id(parameter): name for name, parameter in root.named_parameters()}
-        self._halves = any(parameter.dtype in leaves.HALVES for parameter in root.parameters())
+        self._met.update(root.named_parameters())
+        self._names = {id(parameter): name for name, parameter in self._met.items()}
+        self._halves = any(parameter.dtype in leaves.HALVES for parameter in self._met.values())
         with replaced({nn.MultiheadAttention: self._multihead_forward(), **layers.FORWARDS}):
             graph = super().trace(root, concrete_args)
         graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # whoever loads the module traces it plainly
@@ -72,24 +75,17 @@ class AttentionTracer(fx.Tracer):
 
     def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
         """The traced module, which shares parameters, buffers and leaf modules with the model."""
-        held: dict[str, Any] = {
-            str(node.target): self._dropouts.get(str(node.target)) or _attribute(model, str(node.target))
-            for node in graph.nodes
-            if node.op in ("get_attr", "call_module")
-        }
+        targets = [str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")]
+        held = {target: self._met[target] if target in self._met else _attribute(model, target) for target in targets}
         module = fx.GraphModule(held, graph, type(model).__name__)
-        for name, part in cast("Iterable[tuple[str, nn.Module]]", module.named_modules()):
-            if type(part) is nn.Module:
-                part.training = _attribute(model, name).training
         module.training = model.training
         return module
 
     def decomposition(self, graph: fx.Graph) -> Decomposition:
         """What was found."""
-        opaque = {_qualified(node.target): None for node in graph.nodes if _is_opaque(node)}
-        return Decomposition(
-            "symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, tuple(opaque)
-        )
+        called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_function")
+        opaque = tuple(_qualified(target) for target in called if _is_opaque(target))
+        return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, opaque)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Torch's own layers are leaves, except those that hold an attention."""
@@ -102,6 +98,7 @@ class AttentionTracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """As `fx.Tracer.call_module`, knowing where it is."""
         above = self._chain, self._path
+        self._met[self.path_of_module(m)] = m
         self._chain = (*self._chain, Step(m, object()))
         self._path = self._tree.path(self._chain)
         try:
@@ -118,11 +115,39 @@ class AttentionTracer(fx.Tracer):
             parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
         return parameter_proxy_cache[name]
 
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """As `fx.Tracer.create_node`, noting the module."""
-        node = super().create_node(*args, **kwargs)
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> fx.Node:
+        """As `fx.Tracer.create_node` without the options that nobody can set here, noting the module.
+
+        Arguments are given to the node afterwards, which spares a search through each of them for symbolic numbers.
+        """
+        node = self.graph.create_node(kind, target, (), {}, name, type_expr)
+        if args:
+            node.args = args
+        if kwargs:
+            node.kwargs = kwargs
+        self.node_name_to_scope[node.name] = (self.scope.module_path, self.scope.module_type)
+        if self.module_stack:
+            node.meta["nn_module_stack"] = self.module_stack.copy()
         self._modules[node.name] = self._path
         return node
+
+    def create_arg(self, a: Any) -> Any:
+        """As `fx.Tracer.create_arg`, which asks many questions before it comes to the usual answers."""
+        if type(a) is fx.Proxy:
+            return a.node
+        if type(a) in _PLAIN:
+            return a
+        if type(a) is tuple:
+            return tuple(map(self.create_arg, cast("tuple[Any, ...]", a)))
+        return super().create_arg(a)
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
         """As `fx.Tracer.create_proxy`, but an attention becomes its steps."""
@@ -135,7 +160,12 @@ class AttentionTracer(fx.Tracer):
 
     def _spelling(self, written_as: str) -> Spelling:
         self._attentions.append(Attention(self._path, written_as))
-        return Spelling(self.create_node, TORCH, len(self._attentions) - 1, self._primitives, self._path)
+        return Spelling(self._write, TORCH, len(self._attentions) - 1, self._primitives, self._path)
+
+    def _write(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        """One step of an attention; the name that torch would find for it is the word itself."""
+        name = getattr(target, "__name__", target) if kind != "call_module" else None
+        return self.create_node(kind, target, args, kwargs, name)
 
     def _sdpa(self, args: Any, kwargs: Any) -> fx.Proxy:
         spelling = self._spelling("scaled_dot_product_attention")
@@ -169,7 +199,7 @@ class AttentionTracer(fx.Tracer):
                 "is_causal": is_causal,
             }
             if not any(isinstance(argument, fx.Proxy) for argument in given.values()):
-                return original(self, **given)
+                return original(self, **given)  # pyright: ignore[reportArgumentType]  # of mixed types, by name
             return tracer._multihead_module(self, given)
 
         return forward
@@ -192,7 +222,7 @@ class AttentionTracer(fx.Tracer):
         if module.dropout == 0.0:
             return 0.0
         target = f"{self.path_of_module(module)}.{_DROPOUT}".lstrip(".")
-        self._dropouts.setdefault(target, nn.Dropout(module.dropout).train(module.training))
+        self._met.setdefault(target, nn.Dropout(module.dropout).train(module.training))
         return target
 
 
@@ -216,12 +246,10 @@ def _attribute(model: nn.Module, target: str) -> Any:
     return found
 
 
-def _is_opaque(node: fx.Node) -> bool:
+def _is_opaque(target: Any) -> bool:
     """Whether it is a function of the model's own that tracing was told not to look into."""
-    if node.op != "call_function" or isinstance(node.target, type):
-        return False
-    home = getattr(node.target, "__module__", None) or "torch"
-    return home.partition(".")[0] not in ("torch", "_operator", "builtins", "math", "sardonyx")
+    home = getattr(target, "__module__", None) or "torch"
+    return not isinstance(target, type) and home.partition(".")[0] not in _LOOKED_THROUGH
 
 
 def _qualified(function: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +32,7 @@ def left_as_it_was(model: nn.Module) -> Generator[None]:
         yield
     finally:
         for holder, content in zip(held, before, strict=True):
-            if holder.keys() != content.keys() or any(holder[name] is not content[name] for name in content):
+            if len(holder) != len(content) or not all(map(operator.is_, holder.values(), content.values())):
                 holder.clear()
                 holder.update(content)
 
