@@ -21,6 +21,7 @@ SCHEMAS = {
     "opportunities.schema.json": inspection.opportunities_json_schema,
     "adoption.schema.json": inspection.adoption_json_schema,
     "analysis.schema.json": analysis_record.json_schema,
+    "decomposed.schema.json": analysis_record.decomposed_schema,
 }
 PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "schemas"
 

@@ -268,6 +268,34 @@ class Analysis:
         return msgspec.json.decode(data, type=cls)
 
 
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """A model with its attention spelled out: the answer of `sardonyx decompose`."""
+
+    source: str
+    output: str | None  # None: nothing was written
+    nodes_before: int | None  # of the graph that torch traces symbolically; None: it traces none
+    nodes: int
+    attentions: tuple[AttentionCost, ...]
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+    schema_version: int = ANALYSIS_VERSION
+
+    def to_json(self) -> bytes:
+        """The record as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """A record read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
+def decomposed_schema() -> dict[str, Any]:
+    """The published JSON Schema of a Decomposed."""
+    return msgspec.json.schema(Decomposed)
+
+
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of an Analysis."""
     return msgspec.json.schema(Analysis)

@@ -18,6 +18,7 @@ from sardonyx.analyzing.probing import probe_sizes
 from sardonyx.attention.as_in_notes import as_in_notes
 from sardonyx.attention.decomposing import decompose
 from sardonyx.attention.fusing import fuse_attention
+from sardonyx.attention.fusion.record import Fusion, fusion_of
 from sardonyx.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.costs.program import Kind, Program
 from sardonyx.errors import ModelError, SardonyxError
@@ -110,10 +111,11 @@ class _Forms:
                 fused = fuse_attention(spelled, args, kwargs=kwargs)
         except SardonyxError as error:
             return subjects, [Missing(FUSED, error.message)]
-        return [*subjects, self._subject(FUSED, fused, taken_apart, nodes=len(fused.graph.nodes))], []
+        known = {"nodes": len(fused.graph.nodes), "notes": tuple(_left(fusion_of(fused)))}
+        return [*subjects, self._subject(FUSED, fused, taken_apart, **known)], []
 
     def _standard(self, taken_apart: Decomposition, with_notes: bool) -> Subject:
-        graph = _symbolic(self._module) if taken_apart.road == "symbolic-trace" else None
+        graph = symbolic(self._module) if taken_apart.road == "symbolic-trace" else None
         nodes = None if graph is None else len(graph.graph.nodes)
         estimate = self._estimate(graph or self._module) if with_notes else None
         return self._subject(STANDARD, self._module, taken_apart, nodes=nodes, as_in_notes=estimate)
@@ -121,7 +123,7 @@ class _Forms:
     def _decomposed(self, taken_apart: Decomposition, spelled: fx.GraphModule, with_notes: bool) -> Subject:
         estimate = self._estimate(spelled) if with_notes else None
         subject = self._subject(DECOMPOSED, spelled, taken_apart, nodes=len(spelled.graph.nodes), as_in_notes=estimate)
-        return replace(subject, attentions=tuple(_parts(taken_apart)), notes=tuple(_road(taken_apart)))
+        return replace(subject, attentions=tuple(parts(taken_apart)), notes=tuple(road(taken_apart)))
 
     def _subject(self, name: str, module: nn.Module, taken_apart: Decomposition | None = None, **known: Any) -> Subject:
         with self._clock.phase("recording"):
@@ -160,7 +162,7 @@ def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
         yield path, sum(each.numel() for each in own)
 
 
-def _symbolic(module: nn.Module) -> fx.GraphModule | None:
+def symbolic(module: nn.Module) -> fx.GraphModule | None:
     """The graph that torch itself traces; None where it cannot and ours can."""
     try:
         return fx.symbolic_trace(module)
@@ -168,7 +170,7 @@ def _symbolic(module: nn.Module) -> fx.GraphModule | None:
         return None
 
 
-def _parts(taken_apart: Decomposition) -> Iterator[AttentionCost]:
+def parts(taken_apart: Decomposition) -> Iterator[AttentionCost]:
     """Each attention with the primitives that do its work."""
     counts = [Counter[str]() for _ in taken_apart.attentions]
     for primitive in taken_apart.primitives.values():
@@ -185,7 +187,18 @@ def _kernels(taken_apart: Decomposition, program: Program) -> Iterator[Attention
         yield AttentionCost(each.module, each.written_as, dict(own))
 
 
-def _road(taken_apart: Decomposition) -> Iterator[str]:
+def _left(fusion: Fusion | None) -> Iterator[str]:
+    """Why attentions were not fused, and where fusing changes more than the rounding."""
+    if fusion is None:
+        return
+    said = Counter(f"not fused: {each.reason}" for each in fusion.refused)
+    said.update(note for each in fusion.fused for note in each.notes)
+    for text, count in said.items():
+        yield text if count == 1 else f"{text} (×{count})"
+
+
+def road(taken_apart: Decomposition) -> Iterator[str]:
+    """How it was taken apart, and what that could not look into."""
     yield f"taken apart by {taken_apart.road}" + (f": {taken_apart.why}" if taken_apart.why else "")
     for function in taken_apart.opaque:
         yield f"{function} could not be looked into and may hide more"

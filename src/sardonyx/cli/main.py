@@ -46,7 +46,10 @@ def _root(context: typer.Context, version: Version = False) -> None:
         raise UsageError("no command given", hint="`sardonyx --help` lists them")
 
 
-VERBS = ("export", "optimize", "verify", "inspect", "extract", "dag", "adopt", "compare", "passes", "demo")
+VERBS = (
+    "export", "optimize", "verify", "inspect", "extract", "decompose", "analyze", "dag", "adopt", "compare", "passes",
+    "demo",
+)  # fmt: skip
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:

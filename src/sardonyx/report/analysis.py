@@ -95,7 +95,7 @@ def _missing(found: Analysis, view: View) -> list[str]:
 
 
 def _attentions(found: Analysis, view: View) -> list[str]:
-    """One line for each attention; those that are made of the same parts count together."""
+    """Attentions that are made of the same parts count together."""
     lines = [line for form in found.forms for line in _attention_lines(form, alone=len(found.forms) == 1)]
     columns = (text_column("form"), Column("attentions"), text_column("written as"), text_column("made of, each"))
     shown = [view.style.strong("Attention"), *table(columns, lines, view.style)] if lines else []
@@ -103,12 +103,13 @@ def _attentions(found: Analysis, view: View) -> list[str]:
 
 
 def _attention_lines(form: Form, *, alone: bool) -> Iterator[Line]:
-    alike = Counter((each.written_as, _parts(each)) for each in form.attentions)
-    for (written_as, parts), count in alike.items():
-        yield Line(("file" if alone else words.name(form.name), words.count(count), words.name(written_as), parts))
+    alike = Counter((each.written_as, parts(each)) for each in form.attentions)
+    for (written_as, made_of), count in alike.items():
+        yield Line(("file" if alone else words.name(form.name), words.count(count), words.name(written_as), made_of))
 
 
-def _parts(attention: AttentionCost) -> str:
+def parts(attention: AttentionCost) -> str:
+    """What an attention is made of, in the order in which it is done."""
     return ", ".join(role if count == 1 else f"{role} ×{count}" for role, count in attention.roles.items())
 
 

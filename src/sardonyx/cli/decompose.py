@@ -1,0 +1,69 @@
+"""`sardonyx decompose`: a PyTorch model with every attention spelled out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli import files, options
+from sardonyx.cli.console import progress, show
+from sardonyx.cli.export import InputFile, InputSpec, Source
+from sardonyx.cli.options import reject_both
+from sardonyx.report.decomposed import decomposed_sentence, render_decomposed
+from sardonyx.report.view import View
+
+SUMMARY = "Spell every attention of a PyTorch model out."
+HELP = """\b
+Example:
+  sardonyx decompose torchvision:vit_b_16
+  sardonyx decompose hf-config:BertConfig?num_hidden_layers=2 -o bert.pt
+  sardonyx decompose model.py:build --json | jq .attentions
+
+SOURCE is what `export` takes. Shows each attention with its module and the primitives it is made of, by which road the
+model was taken apart and how the graph grew. With -o the graph module is written with torch.save; read it with
+torch.load(FILE, weights_only=False). It computes what the model computes and is called like it.
+
+Exit: 0 done, 1 failed, 2 usage.
+"""
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: nothing is written]")
+]
+
+
+def decompose(
+    source: Source,
+    output: Output = None,
+    force: options.Force = False,
+    task: options.Task = None,
+    input_specs: InputSpec = None,
+    input_file: InputFile = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Take the model apart and show what came of it."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
+    files.check_free(output, force=force)
+
+    from sardonyx.source.inputs.specs import parse_inputs, read_arrays
+
+    inputs = read_arrays(input_file) if input_file is not None else parse_inputs(input_specs or ())
+    with progress(not quiet) as report:
+        if report is not None:
+            report("loading torch and the model", None)
+        from sardonyx.analyzing.taking_apart import take_apart
+
+        found = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
+    show(
+        found.to_json,
+        lambda style: style.strong(decomposed_sentence(found)),
+        lambda style: render_decomposed(found, View(style, verbose)),
+        as_json=as_json,
+        quiet=quiet,
+    )
+    return 0
