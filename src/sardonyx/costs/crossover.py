@@ -15,7 +15,7 @@ from sardonyx.costs.bounds import Box, least
 from sardonyx.costs.liveness import Liveness, chosen_sizes
 from sardonyx.costs.program import Program
 from sardonyx.costs.written import written
-from sardonyx.graph.shapes.expr import Size, subtract, value_of
+from sardonyx.graph.shapes.expr import Size, multiply, subtract, value_of
 
 LIMIT = 1 << 24  # sizes that are looked at: 1 … 16,777,216
 _PIECES = 4_000  # of a dim, before the rest of it is left untold: only rounded sizes can take turns that often
@@ -112,11 +112,16 @@ def peak_function(liveness: Liveness) -> PeakFunction:
 
 
 def compare(
-    one: PeakFunction, other: PeakFunction, dim: str, held: Mapping[str, int] | None = None
+    one: PeakFunction, other: PeakFunction, dim: str, held: Mapping[str, int] | None = None, *, percent: int = 0
 ) -> tuple[Comparison, ...]:
-    """At which sizes of `dim` the first needs less memory than the second, as much, or more."""
+    """At which sizes of `dim` the first needs less memory than the second, as much, or more.
+
+    Args:
+        held: Sizes of the other dims; the example's where none are given.
+        percent: What differs by no more than this counts as equal.
+    """
     box = {**_section(other.program, dim, held), **_section(one.program, dim, held)}
-    ones, others = ([each.bytes for each in function.candidates] or [0] for function in (one, other))
+    ones, others = (_scaled(function, percent) for function in (one, other))
     found = list[Comparison]()
     left = [box[dim]]
     for _ in range(_PIECES):
@@ -133,19 +138,25 @@ def compare(
     return tuple(found)
 
 
-def _order(ones: Sequence[Size], others: Sequence[Size], box: Box) -> Order | None:
+_Scaled = tuple[Sequence[Size], Sequence[Size]]  # a peak's expressions, and the same with the margin added; in percent
+
+
+def _scaled(function: PeakFunction, percent: int) -> _Scaled:
+    sizes = [each.bytes for each in function.candidates] or [0]
+    return [multiply(size, 100) for size in sizes], [multiply(size, 100 + percent) for size in sizes]
+
+
+def _order(ones: _Scaled, others: _Scaled, box: Box) -> Order | None:
     """How the greatest of each compare everywhere in the box, where that can be proven."""
 
     def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
         return any(all(_is_above(top, under, box, by) for under in low) for top in high)
 
-    if is_above(ones, others, 1):
+    if is_above(ones[0], others[1], 1):
         return "more"
-    if is_above(others, ones, 1):
+    if is_above(others[0], ones[1], 1):
         return "less"
-    if is_above(ones, others, 0) and is_above(others, ones, 0):
-        return "equal"
-    return None
+    return "equal" if is_above(ones[1], others[0], 0) and is_above(others[1], ones[0], 0) else None
 
 
 def _section(program: Program, dim: str, held: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
