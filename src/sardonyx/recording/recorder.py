@@ -138,7 +138,7 @@ class _Call:
         if any(isinstance(each, _SHORTCUTS) and not each.training for each in self._module.modules()):
             yield "torch's one-kernel shortcuts for nn.MultiheadAttention and nn.TransformerEncoderLayer are off"
         if any(isinstance(each, nn.RNNBase) for each in self._module.modules()):
-            yield "recurrent layers are recorded step by step; torch may run them as one kernel, which holds more memory"
+            yield "recurrent layers are recorded step by step; torch may run them as one kernel that holds more"
 
 
 class _StandIns:
