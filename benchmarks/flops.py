@@ -1,30 +1,43 @@
 """Whether our multiply-adds are what torch's own counter counts, on every model, as written, decomposed and fused.
 
-    python benchmarks/flops.py [NAME ...]      real widths (see `models`), one row each: ours, torch's, the difference
+    python benchmarks/flops.py [NAME ...] [--out FILE]      all models of memory_models.py, all of architectures.py
 
-Each model runs once under both. torch's counter knows no formula for some kernels (attention on CPU, recurrent layers);
-what we count for those is shown apart and named, and must be what torch counts once the attention is spelled out.
+Ours come from a recording without data, torch's from a run with data, operator by operator. torch's counter has no
+formula for some kernels (attention on CPU, recurrent layers); what we count for those is shown apart, and for attention
+it must be what torch counts once the attention is spelled out.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+import memory_models
 import zoo
+from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.fusing import fuse_attention
 from sardonyx.costs.operators.aten import describe
 from sardonyx.costs.operators.description import Description
-from sardonyx.costs.program import Value
+from sardonyx.costs.program import Program, Value
+from sardonyx.recording.recorder import record
 
-Runs = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+BATCH, TOKENS, SAMPLES, PIXELS = 2, 32, 8000, 224
+TEXTS = (memory_models.text, memory_models.translation, memory_models.speech)
 
 
 @dataclass
@@ -97,14 +110,123 @@ def slowly() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def count(module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Count:
-    """Run a model under both counters, the same way each time."""
+def counted_by_torch(module: Any, args: Args, kwargs: Kwargs) -> Counter[str]:
+    """What torch's counter says of a run, by operator."""
     counter = FlopCounterMode(display=False)
-    watch = Watch()
-    for mode in (watch, counter):
-        inputs = copy.deepcopy((args, dict(kwargs or {})))  # a cache grows where it lies
-        torch.manual_seed(zoo.SEED)
-        with slowly(), mode:
-            module(*inputs[0], **inputs[1])
-    watch.count.total = counter.get_total_flops()
+    inputs = copy.deepcopy((args, dict(kwargs)))  # a cache grows where it lies
+    torch.manual_seed(zoo.SEED)
+    with slowly(), counter:
+        module(*inputs[0], **inputs[1])
+    found: Mapping[Any, int] = counter.get_flop_counts().get("Global", {})
+    return Counter({str(operator): flops for operator, flops in found.items()})
+
+
+def count(module: Any, args: Args = (), kwargs: Kwargs | None = None) -> Count:
+    """Run a model under both counters, the same way each time."""
+    inputs = copy.deepcopy((args, dict(kwargs or {})))
+    torch.manual_seed(zoo.SEED)
+    with slowly(), Watch() as watch:
+        module(*inputs[0], **inputs[1])
+    watch.count.total = sum(counted_by_torch(module, args, kwargs or {}).values())
     return watch.count
+
+
+def by_operator(program: Program) -> Counter[str]:
+    """Our flops of a recorded program's products."""
+    found: Counter[str] = Counter()
+    for operation in program.operations:
+        found[operation.operator] += 2 * operation.macs
+    return +found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one form."""
+
+    model: str
+    form: str  # "standard", "decomposed", "fused"
+    operations: int
+    flops: int  # ours, of all products
+    torchs: int
+    beyond: dict[str, int]  # ours, of operators that torch has no formula for
+    equal: bool  # every operator that torch counts, and no other
+    seconds: float  # of recording
+    notes: tuple[str, ...]
+
+
+def row(model: str, form: str, module: Any, args: Args, kwargs: Kwargs) -> Row:
+    """Record a module and let torch count a run of it."""
+    start = time.perf_counter()
+    program = record(module, args, kwargs)
+    seconds = time.perf_counter() - start
+    ours, theirs = by_operator(program), +counted_by_torch(module, args, kwargs)
+    beyond = {name: flops for name, flops in ours.items() if name not in theirs}
+    known = {str(packet) for packet in flop_registry}
+    equal = all(ours[name] == flops for name, flops in theirs.items()) and not known & beyond.keys()
+    total = sum(ours.values())
+    return Row(model, form, len(program.operations), total, sum(theirs.values()), beyond, equal, seconds, program.notes)
+
+
+def rows(model: str, module: nn.Module, args: Args, kwargs: Kwargs) -> Iterator[Row]:
+    """A model as it is written, decomposed, and fused again."""
+    yield row(model, "standard", module, args, kwargs)
+    decomposed = decompose(module, args, kwargs=kwargs)
+    yield row(model, "decomposed", decomposed, args, kwargs)
+    yield row(model, "fused", fuse_attention(decomposed, args, kwargs=kwargs), args, kwargs)
+
+
+def subject(name: str) -> tuple[nn.Module, Args, Kwargs]:
+    """A model at its real width, or one of the small architectures ("small/bert")."""
+    if name.startswith("small/"):
+        import architectures
+
+        case = architectures.build(name.removeprefix("small/"))
+        return case.module, case.args, case.kwargs
+    chosen = memory_models.SUBJECTS[name]
+    length = TOKENS if chosen.inputs in TEXTS else SAMPLES if chosen.inputs is memory_models.sound else PIXELS
+    torch.manual_seed(zoo.SEED)
+    made = chosen.inputs(BATCH, 8 * length if chosen.inputs is memory_models.speech else length, torch.float32)
+    return zoo.ready(chosen.build()), *memory_models.on("cpu", made)
+
+
+def names() -> list[str]:
+    """All that are counted."""
+    zoo.torchvision()
+    import architectures
+
+    return [*memory_models.SUBJECTS, *(f"small/{name}" for name in architectures.ARCHITECTURES)]
+
+
+def told(found: Row) -> str:
+    """A row of the table."""
+    beyond = ", ".join(f"{name} {flops / 1e9:.4f}" for name, flops in found.beyond.items())
+    verdict = "equal" if found.equal else "DIFFERENT"
+    numbers = f"{found.operations} | {found.flops / 1e9:.4f} | {found.torchs / 1e9:.4f} | {beyond} | {verdict}"
+    return f"| {found.model} | {found.form} | {numbers} | {found.seconds:.2f} |"
+
+
+def main() -> None:
+    """Print a row for each model and form, and say whether all are equal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    print("| model | form | operations | ours, GFLOP | torch's | without a formula in torch | verdict | s |")
+    print("|---|---|---|---|---|---|---|---|")
+    found: list[Row] = []
+    for name in chosen.names or names():
+        try:
+            for each in rows(name, *subject(name)):
+                found.append(each)
+                print(told(each), flush=True)
+        except Exception as error:
+            print(f"| {name} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
+        if chosen.out:
+            chosen.out.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
+    print(f"{sum(each.equal for each in found)} of {len(found)} equal to torch's count")
+    totals = {each.model: {other.flops for other in found if other.model == each.model} for each in found}
+    print(f"{sum(len(flops) == 1 for flops in totals.values())} of {len(totals)} models the same in all forms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""A model costs the same as it is written, decomposed and fused, and each form what torch counts for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import flops
+
+
+@pytest.mark.parametrize("name", ["small/transformer-encoder", "small/t5", "small/cnn-attention", "small/llama"])
+def test_all_forms_are_counted_as_torch_does(name: str):
+    standard, decomposed, fused = flops.rows(name, *flops.subject(name))
+    for row in (standard, decomposed, fused):
+        assert row.equal, row
+    assert standard.flops == decomposed.flops == fused.flops
+    assert decomposed.torchs == decomposed.flops > 0, "spelled out, torch has a formula for everything"
+    assert set(fused.beyond) == {"aten._scaled_dot_product_flash_attention_for_cpu"}
+    assert not any("nothing is known" in note for row in (standard, decomposed, fused) for note in row.notes)
