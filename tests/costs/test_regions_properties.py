@@ -60,11 +60,13 @@ def test_what_fusing_keeps_out_is_what_the_regions_say(program: Program) -> None
     assert at.unfused == sum(one.bytes for one in moved(program)) == sum(one.bytes_unfused for one in found.regions)
     assert at.kept_out == sum(region.internal_bytes + region.reread_bytes for region in found.regions)
     assert all(part >= 0 for one in found.regions for part in (one.internal_bytes, one.reread_bytes, one.bytes_in))
-    assert 0 <= at.reduction < 1 and at.fused_weights <= at.unfused_weights
+    assert 0 <= at.reduction < 1
+    assert at.fused_weights <= at.unfused_weights
     for region in found.regions:
         work = [step for step in region.operations if program.operations[step].kind is not Kind.VIEW]
         if len(work) < 2:
-            assert region.internal_bytes == region.reread_bytes == 0 and not region.escapes
+            assert region.internal_bytes == region.reread_bytes == 0
+            assert not region.escapes
 
 
 def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int]]:

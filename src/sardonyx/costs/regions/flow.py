@@ -6,7 +6,7 @@ is a new piece each time, so that what was read before is not taken for what was
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -57,7 +57,7 @@ class Flow:
         self._chains: dict[int, list[Write]] = {}  # buffer -> the writes that make up what is in it now
         self._seen_by: dict[int, list[int]] = {}  # buffer -> who has read what is in it now
         for step, operation in enumerate(program.operations):
-            if operation.kind is Kind.VIEW and operation.reads:
+            if operation.kind is Kind.VIEW:
                 self._look(step)
             else:
                 self._read(step)
@@ -120,8 +120,12 @@ class Flow:
 
     def _look(self, step: int) -> None:
         """A view: the same memory under another name, or a part of it."""
-        source, *sides = self.program.operations[step].reads
         self.views[step] = set()
+        if not self.program.operations[step].reads:  # of a constant that the program does not name
+            self.view_sources[step] = None
+            self._maker.update(dict.fromkeys(self.program.operations[step].writes, step))
+            return
+        source, *sides = self.program.operations[step].reads
         piece, _ = self._resolve(source)
         self.view_sources[step] = piece.writer
         shape_makers = {writer for side in sides for writer, _ in self._resolve(side)[1]}
@@ -164,15 +168,17 @@ class Flow:
     def _through(self, value: int, step: int) -> None:
         """Tell the views it was read through; what told them their shape must have run too."""
         self.before[step] |= self._needs.get(value, set())
-        while value in self._maker:
-            maker = self._maker[value]
+        shown: Sequence[int] = (value,)
+        while shown and shown[0] in self._maker:
+            maker = self._maker[shown[0]]
             self.views[maker].add(step)
-            value = self.program.operations[maker].reads[0]
+            shown = self.program.operations[maker].reads
 
     def _write(self, step: int) -> None:
         written, fresh = list[int](), set[int]()
         for given in self.program.operations[step].writes:
             value, buffer = given, self._buffer(given)
+            self._through(given, step)
             if buffer not in self._first and self.program.buffers[buffer].store is Store.ACTIVATION:
                 self._first[buffer] = value
                 fresh.add(buffer)

@@ -1,0 +1,183 @@
+"""Each rule takes what it says and stops where it says; what crosses the borders, worked out by hand."""
+
+from __future__ import annotations
+
+from costs.building import Building
+from sardonyx.costs.program import Kind, Program
+from sardonyx.costs.regions import ALONE, Region, partition
+
+B, S, D, H = 2, 5, 8, 4  # batch, length, width, heads
+ROWS = B * S * D * 4  # bytes of an activation
+SQUARE = D * D * 4
+
+
+def _by_rule(program: Program) -> dict[str, list[Region]]:
+    found = dict[str, list[Region]]()
+    for region in partition(program).regions:
+        found.setdefault(region.rule, []).append(region)
+    return found
+
+
+def _kinds(program: Program, region: Region) -> list[Kind]:
+    return [program.operations[step].kind for step in region.operations if program.operations[step].kind != Kind.VIEW]
+
+
+def linear(building: Building, read: int, width: int = D, module: str = "") -> int:
+    """As torch records it: two views around `addmm`, the weight seen transposed."""
+    rows = building.view(read, (B * S, D), module=module)
+    weight, bias = building.weight((width, D)), building.weight((width,))
+    turned = building.view(weight, (D, width), module=module)
+    flat = building.op(Kind.MATMUL, [bias, rows, turned], (B * S, width), module=module, macs=B * S * D * width)
+    return building.view(flat, (B, S, width), module=module)
+
+
+def heads(building: Building, read: int) -> int:
+    return building.view(building.view(read, (B, S, H, D // H)), (B * H, S, D // H))
+
+
+def attention(building: Building, q: int, k: int, v: int, mask: int | None = None) -> int:
+    """softmax(q @ k^T * scale + mask) @ v on heads, then a copy that puts them side by side."""
+    square, row = (B * H, S, S), (B * H, S, D // H)
+    scale = building.weight(())
+    scores = building.op(Kind.MATMUL, [q, building.view(k, (B * H, D // H, S))], square, macs=B * H * S * S * D // H)
+    scores = building.op(Kind.ARITHMETIC, [scores, scale], square)
+    scores = scores if mask is None else building.op(Kind.ARITHMETIC, [scores, mask], square)
+    weights = building.op(Kind.SOFTMAX, [scores], square)
+    mixed = building.op(Kind.MATMUL, [weights, v], row, macs=B * H * S * S * D // H)
+    return building.view(building.op(Kind.COPY, [mixed], row), (B, S, D))
+
+
+def test_a_linear_layer_and_its_activation_by_hand() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    wide = linear(building, x, 4 * D, module="mlp.up")
+    acted = building.op(Kind.ACTIVATION, [wide], (B, S, 4 * D), module="mlp.act")
+    narrow_weight = building.weight((4 * D, D))
+    y = building.op(Kind.MATMUL, [acted, narrow_weight], (B, S, D), module="mlp.down")
+    program = building.program(y)
+    up, down = partition(program).regions
+    assert _kinds(program, up) == [Kind.MATMUL, Kind.ACTIVATION]
+    assert (up.rule, up.module, up.depends_on) == ("linear-activation", "mlp", ())
+    assert (down.rule, down.module, down.depends_on) == (ALONE, "mlp.down", (0,))
+    assert (up.bytes_in, up.weight_bytes, up.bytes_out) == (ROWS, 4 * SQUARE + 4 * D * 4, 4 * ROWS)
+    assert (up.internal_bytes, up.reread_bytes) == (2 * 4 * ROWS, 0)  # what the activation reads back was written once
+    assert (down.bytes_in, down.weight_bytes, down.bytes_out, down.internal_bytes) == (4 * ROWS, 4 * SQUARE, ROWS, 0)
+    assert up.macs == B * S * D * 4 * D
+    assert up.intensity({}) == up.flops / (5 * ROWS + 4 * SQUARE + 16 * D)
+    assert "matmul" in up.ended
+    assert "outlives" in down.ended
+
+
+def test_an_attention_and_its_projections_by_hand() -> None:
+    building = Building()
+    x, mask = building.input((B, S, D)), building.input((S, S))
+    q, k, v = (heads(building, linear(building, x)) for _ in range(3))
+    program = building.program(linear(building, attention(building, q, k, v, mask)))
+    found = _by_rule(program)
+    (projections,), (region,), (out,) = found["parallel-qkv"], found["attention"], found[ALONE]
+    square = B * H * S * S * 4
+    assert _kinds(program, region) == [
+        Kind.MATMUL, Kind.ARITHMETIC, Kind.ARITHMETIC, Kind.SOFTMAX, Kind.MATMUL, Kind.COPY,
+    ]  # fmt: skip
+    assert (region.bytes_in, region.weight_bytes, region.bytes_out) == (3 * ROWS + S * S * 4, 4, ROWS)
+    assert region.internal_bytes == 8 * square + 2 * ROWS  # scores, scaled, masked, weights; the result before the copy
+    assert (projections.bytes_in, projections.bytes_out) == (ROWS, 3 * ROWS)
+    assert projections.weight_bytes == 3 * (SQUARE + 4 * D)
+    assert (projections.internal_bytes, projections.reread_bytes) == (0, 2 * ROWS)
+    assert out.bytes_unfused == out.bytes == 2 * ROWS + SQUARE + 4 * D
+
+
+def test_a_mask_that_two_attentions_share_is_made_outside_both() -> None:
+    building = Building()
+    x, kept = building.input((B, S, D)), building.input((S, S), "bool")
+    mask = building.op(Kind.SELECT, [kept], (S, S))
+    once = attention(building, *(heads(building, linear(building, x)) for _ in range(3)), mask)
+    twice = attention(building, *(heads(building, linear(building, once)) for _ in range(3)), mask)
+    program = building.program(twice)
+    found = _by_rule(program)
+    assert [len(found[rule]) for rule in ("attention", "parallel-qkv", ALONE)] == [2, 2, 1]
+    assert _kinds(program, found[ALONE][0]) == [Kind.SELECT]
+
+
+def test_weights_that_are_asked_for_escape_and_are_written() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    y = attention(building, *(heads(building, linear(building, x)) for _ in range(3)))
+    asked = next(one.writes[0] for one in building.operations if one.kind is Kind.SOFTMAX)
+    (region,) = _by_rule(building.program(y, asked))["attention"]
+    assert region.escapes == (asked,)
+    assert region.bytes_out == ROWS + B * H * S * S * 4
+    assert region.bytes_in == 3 * ROWS
+
+
+def test_a_gated_mlp_is_no_qkv() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    gate, up = linear(building, x, 4 * D), linear(building, x, 4 * D)
+    acted = building.op(Kind.ACTIVATION, [gate], (B, S, 4 * D))
+    program = building.program(linear(building, building.op(Kind.ARITHMETIC, [acted, up], (B, S, 4 * D))))
+    found = _by_rule(program)
+    (region,) = found["parallel-linears"]
+    assert "parallel-qkv" not in found
+    assert _kinds(program, region) == [Kind.MATMUL, Kind.MATMUL, Kind.ACTIVATION, Kind.ARITHMETIC]
+    assert (region.bytes_in, region.bytes_out, region.reread_bytes) == (ROWS, 4 * ROWS, ROWS)
+    assert region.internal_bytes == 6 * 4 * ROWS
+
+
+def test_keys_and_values_of_one_tensor_and_queries_of_another() -> None:
+    building = Building()
+    x, memory = building.input((B, S, D)), building.input((B, S, D))
+    q, k, v = (heads(building, linear(building, read)) for read in (x, memory, memory))
+    gate = linear(building, memory)  # reads the same, and goes elsewhere
+    mixed = attention(building, q, k, v)
+    program = building.program(building.op(Kind.ARITHMETIC, [mixed, gate], (B, S, D)))
+    (pair,) = _by_rule(program)["parallel-qkv"]
+    assert _kinds(program, pair) == [Kind.MATMUL, Kind.MATMUL]
+    assert pair.bytes_in == ROWS
+
+
+def test_an_activation_that_is_written_out_is_taken_whole() -> None:
+    building = Building()
+    y = linear(building, building.input((B, S, D)))
+    half, one = building.weight(()), building.weight(())
+    cubed = building.op(Kind.ARITHMETIC, [y], (B, S, D))
+    inner = building.op(Kind.ACTIVATION, [building.op(Kind.ARITHMETIC, [y, cubed], (B, S, D))], (B, S, D))
+    outer = building.op(Kind.ARITHMETIC, [building.op(Kind.ARITHMETIC, [inner, one], (B, S, D)), y, half], (B, S, D))
+    (region,) = partition(building.program(outer)).regions
+    assert (region.rule, region.escapes, region.bytes_out) == ("linear-activation", (), ROWS)
+    asked = partition(building.program(outer, inner)).regions  # for what is in the midst: each part ends there
+    assert [region.rule for region in asked] == [ALONE, "elementwise", "elementwise"]
+    assert all(not region.escapes for region in asked)
+
+
+def test_a_residual_goes_with_the_norm_after_it_and_escapes_where_it_goes_on() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    summed = building.op(Kind.ARITHMETIC, [x, linear(building, x)], (B, S, D))
+    normed = building.op(Kind.NORM, [summed, building.weight((D,)), building.weight((D,))], (B, S, D))
+    wide = linear(building, normed)
+    program = building.program(building.op(Kind.ARITHMETIC, [summed, wide], (B, S, D)))
+    (region,) = _by_rule(program)["norm-residual"]
+    assert _kinds(program, region) == [Kind.ARITHMETIC, Kind.NORM]
+    assert region.escapes == (summed,)
+    assert (region.bytes_in, region.bytes_out, region.internal_bytes) == (2 * ROWS, 2 * ROWS, ROWS)
+
+
+def test_a_norm_that_is_written_out() -> None:
+    building = Building()
+    x, eps, gamma = building.input((B, S, D)), building.weight(()), building.weight((D,))
+    mean = building.op(Kind.REDUCTION, [building.op(Kind.ARITHMETIC, [x], (B, S, D))], (B, S, 1))
+    scale = building.op(Kind.ARITHMETIC, [building.op(Kind.ARITHMETIC, [mean, eps], (B, S, 1))], (B, S, 1))
+    scaled = building.op(Kind.ARITHMETIC, [x, scale], (B, S, D))
+    program = building.program(building.op(Kind.ARITHMETIC, [gamma, scaled], (B, S, D)))
+    (region,) = partition(program).regions
+    assert (region.rule, region.bytes_in, region.bytes_out) == ("norm-residual", ROWS, ROWS)
+    assert (region.reread_bytes, region.internal_bytes) == (ROWS, 4 * ROWS + 3 * 2 * B * S * 4)
+
+
+def test_a_reduction_that_does_not_come_back_is_no_norm() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    pooled = building.op(Kind.REDUCTION, [building.op(Kind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
+    program = building.program(building.op(Kind.ACTIVATION, [pooled], (B, 1, D)))
+    assert [region.rule for region in partition(program).regions] == [ALONE] * 3

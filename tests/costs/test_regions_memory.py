@@ -1,0 +1,145 @@
+"""Regions go by memory: what is written in place, seen through views, cut out of a whole or needed in the midst."""
+
+from __future__ import annotations
+
+from costs.building import Building
+from sardonyx.costs.program import Kind
+from sardonyx.costs.regions import ALONE, partition
+
+IMAGE = (1, 4, 6, 6)
+BYTES = 4 * 6 * 6 * 4
+FILTERS = 4 * 4 * 3 * 3 * 4
+
+
+def _convolution(building: Building, read: int, *, in_place: bool) -> int:
+    made = building.op(Kind.CONVOLUTION, [read, building.weight((4, 4, 3, 3))], IMAGE)
+    statistics = [building.weight((4,)) for _ in range(4)]
+    if in_place:
+        return building.into(made, Kind.BATCH_NORM, statistics)
+    return building.op(Kind.BATCH_NORM, [made, *statistics], IMAGE)
+
+
+def _block(in_place: bool, same_value: bool) -> Building:
+    """relu(bn(conv(x)) + x), all in the memory of the convolution's result or each in its own."""
+    building = Building()
+    x = building.input(IMAGE)
+    normed = _convolution(building, x, in_place=in_place)
+    if in_place:
+        summed = building.into(normed, Kind.ARITHMETIC, [x], same_value=same_value)
+        building.into(summed, Kind.ACTIVATION, same_value=same_value)
+    else:
+        summed = building.op(Kind.ARITHMETIC, [normed, x], IMAGE)
+        building.op(Kind.ACTIVATION, [summed], IMAGE)
+    return building
+
+
+def test_convolution_norm_residual_and_activation_are_one_in_place_or_not() -> None:
+    for in_place, same_value in ((False, False), (True, False), (True, True)):
+        building = _block(in_place, same_value)
+        (region,) = partition(building.program(building.operations[-1].writes[0])).regions
+        assert region.rule == "conv-bn-activation"
+        assert (region.bytes_in, region.weight_bytes, region.bytes_out) == (BYTES, FILTERS + 4 * 4 * 4, BYTES)
+        assert (region.internal_bytes, region.reread_bytes, region.escapes) == (6 * BYTES, BYTES, ())
+
+
+def test_a_convolution_whose_result_decides_what_it_is_multiplied_with_ends_there() -> None:
+    building = Building()
+    normed = _convolution(building, building.input(IMAGE), in_place=False)
+    pooled = building.op(Kind.REDUCTION, [normed], (1, 4, 1, 1))
+    gate = building.op(Kind.ACTIVATION, [building.op(Kind.CONVOLUTION, [pooled], (1, 4, 1, 1))], (1, 4, 1, 1))
+    program = building.program(building.op(Kind.ARITHMETIC, [normed, gate], IMAGE))
+    regions = partition(program).regions
+    assert [region.rule for region in regions] == ["conv-bn-activation", ALONE, "conv-bn-activation", ALONE]
+    assert [region.depends_on for region in regions] == [(), (0,), (1,), (0, 2)]
+    assert regions[0].ended.endswith("and 1 more")
+
+
+def test_what_reads_the_old_contents_runs_before_what_writes_over_them() -> None:
+    building = Building()
+    x = building.input((2, 3))
+    old = building.op(Kind.OTHER, [x], (2, 3))
+    reader = building.op(Kind.OTHER, [building.view(old, (3, 2))], (3, 2))
+    building.into(old, Kind.OTHER)
+    late = building.op(Kind.OTHER, [old], (2, 3))  # the name is old, the contents are new
+    regions = partition(building.program(reader, late)).regions
+    assert [region.depends_on for region in regions] == [(), (0,), (0, 1), (2,)]
+
+
+def test_what_is_written_into_an_input_outlives_the_run() -> None:
+    building = Building()
+    cache, x = building.input((4, 6)), building.input((1, 6))
+    row = building.view(cache, (1, 6))
+    building.into(row, Kind.COPY, [x])
+    read = building.op(Kind.ACTIVATION, [cache], (4, 6))
+    copied, acted = partition(building.program(read)).regions
+    assert (copied.bytes_out, acted.depends_on) == (24, (0,))
+    assert acted.bytes_in == 96
+    assert "outlives" in copied.ended
+
+
+def test_a_value_of_which_a_region_wrote_only_a_part_comes_in_from_outside() -> None:
+    building = Building()
+    whole = building.op(Kind.OTHER, [building.input((4, 6))], (4, 6))
+    part = building.view(whole, (1, 6))
+    building.into(part, Kind.ACTIVATION)
+    program = building.program(building.op(Kind.ACTIVATION, [whole], (4, 6)))
+    regions = partition(program).regions
+    assert [(region.bytes_in, region.bytes_out) for region in regions] == [(96, 96), (24, 24), (96, 96)]
+    assert [region.depends_on for region in regions] == [(), (0,), (0, 1)]
+
+
+def test_slices_are_read_for_what_they_are_and_wholes_once() -> None:
+    building = Building()
+    packed = building.input((3, 10))
+    parts = [building.view(packed, (1, 10)) for _ in range(3)]
+    summed = building.op(Kind.ARITHMETIC, parts[:2], (1, 10))
+    thrice = building.op(Kind.ARITHMETIC, [summed, parts[2]], (1, 10))
+    (region,) = partition(building.program(thrice)).regions
+    assert (region.bytes_in, region.reread_bytes) == (120, 0)
+
+    building = Building()
+    packed = building.input((3, 10))
+    turned, first = building.view(packed, (10, 3)), building.view(packed, (1, 10))
+    (region,) = partition(building.program(building.op(Kind.OTHER, [packed, turned, first], (1,)))).regions
+    assert region.bytes == 120 + 4
+
+
+def test_a_broadcast_view_is_read_for_the_memory_there_is() -> None:
+    building = Building()
+    small = building.input((1, 8))
+    wide = building.op(Kind.COPY, [building.view(small, (100, 8))], (100, 8))
+    (region,) = partition(building.program(wide)).regions
+    assert (region.bytes_in, region.bytes_out) == (32, 3200)
+
+
+def test_what_tells_a_view_its_shape_must_have_run() -> None:
+    building = Building()
+    x, ids = building.input((2, 6)), building.input((2,), "int64")
+    acted = building.op(Kind.ACTIVATION, [x], (2, 6))
+    shape = building.op(Kind.OTHER, [ids], (2,), dtype="int64")
+    turned = building.view(building.view(acted, (6, 2), also=[shape]), (12,))
+    used = building.op(Kind.ACTIVATION, [turned], (12,))
+    regions = partition(building.program(used)).regions
+    assert [region.rule for region in regions] == [ALONE, "elementwise"]
+    assert regions[1].depends_on == (0,)
+    assert regions[1].bytes_in == 48
+
+
+def test_no_region_is_made_where_another_would_have_to_run_in_its_midst() -> None:
+    building = Building()
+    x = building.input((2, 3))
+    summed = building.op(Kind.ARITHMETIC, [x], (2, 3))
+    normed = building.op(Kind.NORM, [summed], (2, 3))
+    other = building.op(Kind.OTHER, [summed], (2, 3))
+    joined = building.op(Kind.ARITHMETIC, [normed, other], (2, 3))  # the norm could take it, but for `other`
+    program = building.program(joined)
+    regions = partition(program).regions
+    assert [region.operations for region in regions] == [(0, 1), (2,), (3,)]
+    assert regions[0].escapes == (summed,)
+
+
+def test_a_view_of_an_input_that_is_the_answer_is_by_itself() -> None:
+    building = Building()
+    x = building.input((2, 3))
+    (region,) = partition(building.program(building.view(x, (6,)))).regions
+    assert (region.rule, region.operations, region.bytes) == (ALONE, (0,), 0)
