@@ -13,7 +13,7 @@ from sardonyx.graph.shapes.expr import Size, add, multiply, symbol, value_of
 D = 8
 
 
-def _mlp(batch: Size, **symbols: int) -> Program:
+def _mlp(batch: Size, /, **symbols: int) -> Program:
     """gelu(x @ W1 + b1) @ W2, then a residual and a norm."""
     building = Building()
     x = building.input((batch, D))
