@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Generator
 
-_TALKATIVE = ("torch.onnx", "transformers", "huggingface_hub", "timm")
+_TALKATIVE = ("torch", "transformers", "huggingface_hub", "timm")
 
 
 @contextlib.contextmanager
