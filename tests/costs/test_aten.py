@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 import architectures
 import flops
+from sardonyx.costs.operators import aten as aten_operators
 from sardonyx.costs.operators.aten import describe
 from sardonyx.costs.operators.description import Description
 from sardonyx.costs.program import Kind, Value
@@ -219,6 +220,30 @@ def test_the_native_attention_costs_what_its_parts_do():
         layer.self_attn(x, x, x)
     assert "aten._native_multi_head_attention" in watch.count.ours
     assert sum(watch.count.ours.values()) == sum(flops.count(layer.self_attn, (x, x, x)).ours.values())
+
+
+BACKWARD = "backward"
+UNCOUNTED = {"_fft_c2r", "_fft_r2c", "_pdist_forward"}  # of torch's core operators; no model of ours runs them
+
+
+def _torchs_names() -> tuple[set[str], set[str]]:
+    """All of torch's operators, and the core of them that computes forward."""
+    every = {name[6:].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
+    core = set[str]()
+    for name in every:
+        packet = getattr(aten, name, None)
+        overloads = [getattr(packet, each) for each in packet.overloads()] if packet is not None else []
+        if any(torch.Tag.core in each.tags for each in overloads) and BACKWARD not in name:
+            core.add(name)
+    return every, {name for name in core if not name.startswith("sym_")}
+
+
+def test_every_core_operator_of_torch_is_known_or_listed():
+    every, core = _torchs_names()
+    ours = {*aten_operators.KNOWN}
+    assert {name for name in core if aten_operators.plain_name(f"aten.{name}") not in ours} == UNCOUNTED
+    in_onnx_alone = {"gelu_tanh", "quick_gelu", "softsign"}
+    assert {name for name in ours if name not in every and f"{name}_" not in every} == in_onnx_alone
 
 
 DISTINCT = [  # between them every operator that the architectures run; benchmarks/flops.py goes over all of them

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from sardonyx.costs.operators import table
+from sardonyx.costs.operators.aten_plain import PLAIN
 from sardonyx.costs.operators.description import (
     UNKNOWN,
     Description,
@@ -35,8 +36,8 @@ def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> De
     rule = _RULES.get(name)
     if rule is not None:
         return rule(reads, writes, scalars)
-    if name in _PLAIN:
-        return Description(_PLAIN[name])
+    if name in PLAIN:
+        return Description(PLAIN[name])
     if name in table.REDUCTIONS and (len(reads) == 1 or name not in table.ELEMENTWISE):  # max(a) is one, max(a, b) not
         return Description(Kind.REDUCTION, 0, floating(reads[0], table.REDUCTIONS[name]))
     if name in table.ELEMENTWISE:
@@ -53,7 +54,11 @@ def plain_name(operator: str) -> str:
     return name.removesuffix("_")
 
 
-_OPERATOR_SIGNS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift"}
+_OPERATOR_SIGNS = {
+    **{sign: f"bitwise_{sign}" for sign in ("and", "or", "xor")},
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
 
 
 def _product_of(first: int, bias: int | None = None) -> Rule:
@@ -183,6 +188,17 @@ def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(Kind.LOOKUP, 0, floating(reads[-1], 1))
 
 
+def _summed_rows(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """Rows of a table, added up by the bag."""
+    table_, rows = reads[:2]
+    return Description(Kind.LOOKUP, 0, multiply(rows.elements, table_.shape[-1]))
+
+
+def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """Between all pairs of rows: a difference, its power, a sum."""
+    return Description(Kind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
+
+
 def _weight_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(Kind.OTHER, 0, floating(writes[0], 3))
 
@@ -214,63 +230,23 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
     **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
-    **{f"{under}adaptive_avg_pool{axes}d": _pooled_whole for under in ("", "_") for axes in (1, 2, 3)},
+    **{f"adaptive_avg_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{axes}d": _pooled_whole for axes in (2, 3)},
     **{f"adaptive_max_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
     **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
     **dict.fromkeys(("reshape", "contiguous", "flatten", "unflatten", "expand_as", "reshape_as"), _view_or_copy),
     **dict.fromkeys(("movedim", "swapaxes", "narrow", "squeeze_copy", "_reshape_copy"), _view_or_copy),
     **{
-        f"{under}upsample_{kind}": _interpolated(table.INTERPOLATION[kind.rstrip("123d")])
-        for under in ("", "_")
+        f"upsample_{kind}": _interpolated(table.INTERPOLATION[kind.rstrip("123d")])
         for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
     },
     **{f"_upsample_nearest_exact{axes}d": _interpolated(0) for axes in (1, 2, 3)},
     **{f"_upsample_{kind}2d_aa": _interpolated(table.INTERPOLATION[kind]) for kind in ("bilinear", "bicubic")},
     "grid_sampler_2d": _interpolated(table.INTERPOLATION["bilinear"]),
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _accumulated),
+    "_embedding_bag": _summed_rows,
+    "_cdist_forward": _distances,
     "_weight_norm_interface": _weight_norm,
 }
 
-_VIEWS = (
-    *("view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "select", "slice", "squeeze"),
-    *("unsqueeze", "split", "split_with_sizes", "chunk", "unbind", "alias", "detach", "as_strided", "diagonal"),
-    *("unfold", "lift_fresh", "lift", "view_as", "view_as_real", "view_as_complex", "real", "imag", "numpy_T", "mT"),
-    *("resize", "set", "_conj", "tensor_split", "positive", "adjoint"),
-)
-_COPIES = (
-    *("clone", "copy", "cat", "stack", "constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "repeat"),
-    *("replication_pad1d", "replication_pad2d", "replication_pad3d", "roll", "flip", "pixel_shuffle", "tile"),
-    *(
-        "pixel_unshuffle",
-        "im2col",
-        "col2im",
-        "channel_shuffle",
-        "split_with_sizes_copy",
-        "slice_scatter",
-        "resolve_conj",
-    ),
-    *("select_scatter", "view_copy", "transpose_copy", "permute_copy", "unbind_copy", "repeat_interleave", "rot90"),
-)
-_LOOKUPS = (
-    *("embedding", "gather", "index", "index_select", "take", "_unsafe_index", "index_put", "_index_put_impl"),
-    *("scatter", "masked_select", "masked_scatter", "index_copy", "index_fill", "_unsafe_index_put", "take_along_dim"),
-)
-_CREATED = (
-    *("arange", "full", "zeros", "ones", "empty", "empty_strided", "eye", "linspace", "scalar_tensor", "new_full"),
-    *("new_zeros", "new_ones", "new_empty", "new_empty_strided", "full_like", "zeros_like", "ones_like", "empty_like"),
-    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "zero"),
-    *("fill", "tril_indices", "triu_indices", "_efficientzerotensor", "lift_fresh_copy", "exponential", "random"),
-)
-_UNCOUNTED = (  # known to do no arithmetic worth the name, and nothing else that we have a word for
-    *("_local_scalar_dense", "item", "nonzero", "sort", "topk", "argsort", "unique_consecutive", "_unique2"),
-    *("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "searchsorted", "bucketize", "is_same_size"),
-    *("one_hot", "multinomial", "equal"),
-)
-_PLAIN: Mapping[str, Kind] = {
-    **dict.fromkeys(_VIEWS, Kind.VIEW),
-    **dict.fromkeys(_COPIES, Kind.COPY),
-    **dict.fromkeys(_LOOKUPS, Kind.LOOKUP),
-    **dict.fromkeys(_CREATED, Kind.CREATE),
-    "bernoulli": Kind.DROPOUT,
-    **dict.fromkeys(_UNCOUNTED, Kind.OTHER),
-}
+KNOWN = frozenset({*_RULES, *PLAIN, *table.REDUCTIONS, *table.ELEMENTWISE})  # operators by their plain names

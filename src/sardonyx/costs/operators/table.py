@@ -42,8 +42,9 @@ _ARITHMETIC = {
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), 1),
     **dict.fromkeys(("atan2", "erf", "erfc", "erfinv", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn"), 1),
     **dict.fromkeys(("remainder", "fmod", "floor_divide", "fmax", "fmin", "clamp_min", "clamp_max", "max", "min"), 1),
-    **dict.fromkeys(("rsqrt", "clamp", "addcmul", "addcdiv", "xlogy", "logaddexp"), 2),
-    **dict.fromkeys(("lerp", "hypot", "logit", "polar"), 3),
+    **dict.fromkeys(("float_power", "ldexp", "angle", "deg2rad", "rad2deg"), 1),
+    **dict.fromkeys(("rsqrt", "clamp", "clip", "addcmul", "addcdiv", "xlogy"), 2),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "lerp", "hypot", "logit", "polar"), 3),
 }
 _ACTIVATIONS = {
     **dict.fromkeys(("relu", "tanh", "threshold"), 1),
@@ -58,6 +59,7 @@ _SELECTING = (
     *("where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin"),
     *("logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
     *("bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "nan_to_num", "tril", "triu"),
+    *("isposinf", "isneginf", "signbit", "copysign", "heaviside"),
 )
 
 # name -> what it is, flops per element of the result
@@ -71,7 +73,7 @@ ELEMENTWISE: Mapping[str, tuple[Kind, int]] = {
 REDUCTIONS: Mapping[str, int] = {
     **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"), 1),
     **dict.fromkeys(("all", "any", "cumsum", "cumprod", "nansum", "count_nonzero"), 1),
-    **dict.fromkeys(("linalg_vector_norm", "norm", "sum_square"), 2),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), 2),
     **dict.fromkeys(("var", "var_mean", "std", "std_mean", "logsumexp", "mse_loss"), 3),
 }
 
