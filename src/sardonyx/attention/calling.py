@@ -98,14 +98,17 @@ class Flattened(nn.Module):
         return tuple(tensors_in(result, answer, "result"))
 
 
+def fixed_size(size: Any) -> int | None:
+    """A size that the graph settled on; None for one that is open. Some are still written as symbols."""
+    return size if isinstance(size, int) else size.node.maybe_as_int()
+
+
 def with_own_signature(module: fx.GraphModule, arguments: Arguments, guards: Sequence[str], *, training: bool) -> None:
     """Let a flat graph take the model's arguments, check them, and return what the model returns."""
     graph = module.graph
     flat = graph.find_nodes(op="placeholder")
     leaves = [
-        TensorLeaf(
-            name, tensor.dtype, tuple(size if isinstance(size, int) else None for size in node.meta["val"].shape)
-        )
+        TensorLeaf(name, tensor.dtype, tuple(fixed_size(size) for size in node.meta["val"].shape))
         for name, tensor, node in zip(arguments.names, arguments.tensors, flat, strict=True)
     ]
     shapes = {argument.name: argument.shape for argument in arguments.listed}

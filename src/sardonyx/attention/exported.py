@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import fx, nn
 
-from sardonyx.attention.calling import Arguments, Flattened, with_own_signature
+from sardonyx.attention.calling import Arguments, Flattened, fixed_size, with_own_signature
 from sardonyx.attention.frozen import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
 from sardonyx.attention.recognise import recognise
 from sardonyx.attention.roles import Attention, Decomposition, Primitive, Role, attach
@@ -113,8 +113,8 @@ def _where(error: BaseException, model: nn.Module) -> str:
 def _refuse_fixed(graph: fx.Graph, arguments: Arguments, axes: Axes) -> None:
     for name, node in zip(arguments.names, graph.find_nodes(op="placeholder"), strict=True):
         for axis, dim in axes.get(name, {}).items():
-            size = node.meta["val"].shape[axis]
-            if isinstance(size, int):
+            size = fixed_size(node.meta["val"].shape[axis])
+            if size is not None:
                 raise ModelError(
                     f"the dim {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
                     hint="leave it out of dynamic=" + (", or give an example of size 2 or more" if size < 2 else ""),

@@ -1,0 +1,195 @@
+"""Which road is taken and why, with which inputs, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx, nn
+
+from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.roles import Decomposition, decomposition_of
+from sardonyx.errors import ModelError, UsageError
+
+WIDTH = 8
+
+
+def found(module: fx.GraphModule) -> Decomposition:
+    decomposition = decomposition_of(module)
+    assert decomposition is not None
+    return decomposition
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+class Layer(nn.Module):
+    """A layer with an optional mask that it only passes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.attend(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
+class Choosing(Layer):
+    """Its code looks at what it was given."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, twice: bool = False) -> torch.Tensor:
+        x = x * 3 if mask is None else x
+        return super().forward(x * 2 if twice else x, mask)
+
+
+class Deciding(Layer):
+    """Its code looks at the values of a tensor."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x if x.sum() > 0 else -x, mask)
+
+
+class Holding(nn.Module):
+    """Something that symbolic tracing cannot follow, around a layer."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.inner(hidden_states) if hidden_states.shape[0] else hidden_states
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(3, 5, WIDTH)
+
+
+@pytest.fixture
+def mask() -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(5, 5)
+
+
+def test_traces_symbolically_where_it_can_without_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
+    layer = Layer().eval()
+    result = decompose(layer)
+    assert (found(result).road, found(result).why) == ("symbolic-trace", "")
+    close(result(x), layer(x))
+    close(result(x, mask=mask), layer(x, mask))  # the mask is only passed on, so it is left open
+    other = torch.randn(2, 9, WIDTH)
+    close(result(other), layer(other))
+
+
+def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(x: torch.Tensor, mask: torch.Tensor) -> None:
+    """Symbolic tracing alone would take the branch for a mask and answer a call without one wrongly."""
+    layer = Choosing().eval()
+    result = decompose(layer)
+    assert found(result).road == "symbolic-trace"
+    close(result(x), layer(x))
+    with pytest.raises(AssertionError, match="mask has been specialized to have value None"):
+        result(x, mask=mask)
+
+
+def test_an_example_says_which_arguments_are_given(x: torch.Tensor, mask: torch.Tensor) -> None:
+    layer = Choosing().eval()
+    result = decompose(layer, (x, mask), kwargs={"twice": True})
+    assert found(result).road == "symbolic-trace"
+    close(result(x, mask, twice=True), layer(x, mask, twice=True))
+    with pytest.raises(AssertionError, match="twice has been specialized"):
+        result(x, mask)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_exports_where_tracing_stops(by_name: bool, x: torch.Tensor) -> None:
+    model = Holding(Layer()).eval()
+    result = decompose(model, {"hidden_states": x} if by_name else x)
+    assert found(result).road == "torch-export"
+    assert "symbolic tracing stopped" in found(result).why
+    assert [(each.module, each.written_as) for each in found(result).attentions] == [
+        ("inner.attend", "nn.MultiheadAttention")
+    ]
+    close(result(x), model(x))
+
+
+def test_the_fast_path_is_off_only_while_exporting(x: torch.Tensor) -> None:
+    layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True), 2).eval()
+    with torch.no_grad():
+        result = decompose(Holding(layers).eval(), x)
+        assert len(found(result).attentions) == 2
+        close(result(x), layers(x))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_exports_where_tracing_may_not_look_into_a_function(x: torch.Tensor) -> None:
+    model = Wrapping().eval()
+    result = decompose(model, x)
+    assert found(result).road == "torch-export"
+    assert found(result).why.startswith("symbolic tracing may not look into ")
+    assert "hidden_attention" in found(result).why
+    assert [each.written_as for each in found(result).attentions] == ["by hand"]
+    close(result(x), model(x))
+
+
+def test_without_inputs_to_be_had_the_trace_says_what_it_could_not_look_into() -> None:
+    result = decompose(Wrapping().eval())
+    assert found(result).road == "symbolic-trace"
+    assert len(found(result).opaque) == 1
+
+
+@fx.wrap
+def hidden_attention(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ x.transpose(-2, -1) * 0.3, -1) @ x
+
+
+class Wrapping(nn.Module):
+    def forward(self, thing: torch.Tensor) -> torch.Tensor:
+        return hidden_attention(thing)
+
+
+def test_inputs_are_derived_where_they_are_needed() -> None:
+    class Text(Holding):
+        def __init__(self) -> None:
+            super().__init__(Layer())
+            self.table = nn.Embedding(30, WIDTH)
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.table(input_ids))
+
+    model = Text().eval()
+    result = decompose(model, dynamic="auto")
+    assert len(found(result).attentions) == 1
+    ids = torch.randint(0, 30, (4, 9))
+    close(result(ids), model(ids))
+
+
+def test_says_that_inputs_are_needed_where_none_can_be_derived() -> None:
+    class Strange(Holding):
+        def forward(self, hidden_states: torch.Tensor, how: str) -> torch.Tensor:
+            return super().forward(hidden_states) if how == "plain" and hidden_states.shape[0] else hidden_states
+
+    with pytest.raises(ModelError, match=r"symbolic tracing stopped: .*torch.export needs example inputs") as caught:
+        decompose(Strange(Layer()))
+    assert caught.value.hint == "pass example_inputs"
+
+
+def test_code_that_decides_on_values_is_refused_with_its_module(x: torch.Tensor) -> None:
+    with pytest.raises(ModelError, match=r"torch.export cannot follow module 'inner': GuardOnDataDependent") as caught:
+        decompose(Holding(Deciding()), x)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+
+
+def test_refuses_what_it_cannot_read() -> None:
+    with pytest.raises(ModelError, match="a scripted model has no Python code"):
+        decompose(torch.jit.script(nn.Linear(2, 2)))
+    with pytest.raises(UsageError, match="the model has no input 'y'"):
+        decompose(Holding(Layer()), torch.randn(2, 3, WIDTH), dynamic={"y": {0: "batch"}})
+
+
+def test_a_compiled_model_is_taken_for_what_it_wraps(x: torch.Tensor) -> None:
+    layer = Layer().eval()
+    result = decompose(torch.compile(layer, backend="eager"))
+    assert [id(each) for each in result.parameters()] == [id(each) for each in layer.parameters()]
+    close(result(x), layer(x))
