@@ -17,6 +17,7 @@ import models
 import sardonyx
 from sardonyx.costs.onnx_program import program_of
 from sardonyx.costs.program import Kind, Program, Store
+from sardonyx.errors import ModelError
 from sardonyx.graph.shapes.expr import Expr, total, value_of
 from sardonyx.graph.tagged import tagged
 
@@ -151,6 +152,15 @@ def test_a_scan_costs_as_many_turns_as_it_goes_through():
     }""")
     assert repr(program.operations[0].macs) == "27*n"
     assert repr(program.operations[0].other_flops) == "9*n"
+
+
+def test_a_value_that_nothing_makes_is_refused():
+    model = tagged(
+        onnx.parser.parse_model(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Neg(x)  y = Relu(a) }}")
+    ).model
+    model.graph.remove(model.graph.node(0))
+    with pytest.raises(ModelError, match="a is read before anything makes it"):
+        program_of(model)
 
 
 def test_what_is_not_known_is_said():

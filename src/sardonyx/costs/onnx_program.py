@@ -21,6 +21,7 @@ from sardonyx.costs.onnx_frames import Frame, name_dims, names_in
 from sardonyx.costs.operators.description import Description
 from sardonyx.costs.operators.onnx import SHARING, describe
 from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.errors import ModelError
 from sardonyx.graph import origins
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.scopes import bodies, is_constant, label
@@ -81,6 +82,11 @@ class _Writer:
         if value in frame.numbers:
             return frame.numbers[value]
         if value not in self.weights:
+            maker = value.producer()
+            if not value.is_initializer() and (maker is None or not is_constant(maker)):
+                raise ModelError(
+                    f"{frame.place}{value.name} is read before anything makes it", hint="check the file: onnx.checker"
+                )
             users = provenance.merge([origins.origins(value), *(origins.origins(each) for each in value.consumers())])
             self.weights[value] = self._new(value, frame, Store.WEIGHT, provenance.owner_of(users), None)
         return self.weights[value]
@@ -207,17 +213,13 @@ def _told(size: Size | None) -> Size | None:
 
 def _read_by(node: ir.Node, frame: Frame) -> Iterator[ir.Value]:
     """What a node reads, with what its bodies take from outside; an input that a caller left out is not there."""
-    own: set[ir.Value] = set()
-    for value in node.inputs:
-        if value is not None and not _is_left_out(value, frame):
-            yield value
-    for _, body in bodies(node):
-        yield from _taken(body, own)
+    taken = [value for _, body in bodies(node) for value in _taken(body, set())]
+    yield from (value for value in (*node.inputs, *taken) if value is not None and not _is_left_out(value, frame))
 
 
 def _is_left_out(value: ir.Value, frame: Frame) -> bool:
     """Whether it is an input of the function that this call does not give."""
-    return value not in frame.numbers and value.producer() is None and not value.is_initializer()
+    return value not in frame.numbers and value.is_graph_input() and not value.is_initializer()
 
 
 def _taken(body: ir.Graph, own: set[ir.Value]) -> Iterator[ir.Value]:
