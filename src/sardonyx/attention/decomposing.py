@@ -101,19 +101,25 @@ def _like(model: nn.Module, given: Example) -> fx.GraphModule | Exception:
 
 
 def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exception:
-    """A trace with some arguments fixed, which keep their names; or what stopped it."""
+    """A trace with some arguments fixed; or what stopped it."""
     try:
         traced = tracer.trace(model, dict(fixed) or None)
     except SardonyxError:
         raise
     except Exception as error:  # a forward is the user's code, and on symbolic values it may fail in any way
         return error
+    if fixed:
+        _rename(traced, fixed)
+    return traced
+
+
+def _rename(traced: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
+    """Give arguments that were fixed their names back, which torch numbers: `mask_1`."""
     for node in traced.graph.find_nodes(op="placeholder"):
         name = str(node.target).rpartition("_")[0]
         if node.target not in fixed and name in fixed:
             node.target = name
     traced.recompile()
-    return traced
 
 
 def _defaults(model: nn.Module, besides: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -1,0 +1,165 @@
+"""An exported graph takes and gives what the model does, however it is nested."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import architectures
+import attention
+from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.exported import decompose_exported
+from sardonyx.attention.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
+from sardonyx.attention.roles import decomposition_of
+from sardonyx.errors import ModelError, UsageError
+from sardonyx.source.tracing.structure import Flat
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Answer:
+    mixed: Any
+    more: Any = None
+
+
+_LEAVES = st.integers(0, 9).map(lambda number: torch.full((2,), float(number))) | st.none() | st.integers() | st.text()
+_VALUES = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from("abc"), inner),
+        st.dictionaries(st.sampled_from("abc"), inner).map(OrderedDict),
+        st.tuples(inner, inner).map(lambda both: Pair(*both)),
+        st.tuples(inner, inner).map(lambda both: Answer(*both)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(_VALUES)
+def test_a_value_is_put_together_again_with_other_tensors(value: Any) -> None:
+    shape = pickle.loads(pickle.dumps(shape_of(value)))
+    tensors = tensors_in(shape, value, "x")
+    assert [leaf.tensor for leaf in Flat(value, "x").leaves] == tensors
+    assert len(list(names_in(shape, "x"))) == len(tensors)
+    again = rebuilt(shape, iter([tensor + 1 for tensor in tensors]))
+    assert type(again) is type(value)
+    assert shape_of(again) == shape
+    assert all(torch.equal(one, other + 1) for one, other in zip(tensors_in(shape, again, "x"), tensors, strict=True))
+
+
+@given(_VALUES, _VALUES)
+def test_a_value_of_another_shape_is_refused(one: Any, other: Any) -> None:
+    if shape_of(one) == shape_of(other):
+        tensors_in(shape_of(one), other, "x")
+    else:
+        with pytest.raises(UsageError):
+            tensors_in(shape_of(one), other, "x")
+
+
+def test_objects_that_may_hold_tensors_are_told() -> None:
+    assert unknown_in(shape_of({"a": [object()]})) is object
+    assert unknown_in(shape_of((1, None, "x", torch.ones(1)))) is None
+    assert shape_of(object) == Fixed(object)
+
+
+class Nested(nn.Module):
+    """Takes and gives tensors in containers; the shape of one of them decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, both: Pair, *rest: torch.Tensor, options: Mapping[str, Any], **named: torch.Tensor) -> Any:
+        x = both.left + sum(rest) if both.right.shape[1] > 2 else both.left
+        mixed, weights = self.attend(x, both.right, both.right, attn_mask=named["bias"] * options["scale"])
+        return Answer(mixed, {"weights": (weights, options["name"]), "none": None})
+
+
+def test_containers_and_variable_arguments() -> None:
+    torch.manual_seed(0)
+    model = Nested().eval()
+    both = Pair(torch.randn(2, 3, 8), torch.randn(2, 5, 8))
+    rest = (torch.randn(2, 3, 8), torch.randn(8))
+    named = {"options": {"scale": torch.tensor(0.5), "name": "half"}, "bias": torch.randn(3, 5)}
+    result = decompose(model, (both, *rest), kwargs=named)
+    for module in (result, copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+        got, wanted = module(both, *rest, **named), model(both, *rest, **named)
+        assert type(got) is Answer
+        torch.testing.assert_close(got.mixed, wanted.mixed, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.more["weights"][0], wanted.more["weights"][0], rtol=1e-5, atol=1e-6)
+        assert (got.more["weights"][1], got.more["none"]) == ("half", None)
+    found = decomposition_of(result)
+    assert found is not None
+    assert [each.written_as for each in found.attentions] == ["nn.MultiheadAttention"]
+    with pytest.raises(UsageError, match=r"options\.name is fixed at 'half'"):
+        result(both, *rest, **{**named, "options": {**named["options"], "name": "whole"}})
+    with pytest.raises(UsageError, match="both must be a Pair, not tuple"):
+        result(tuple(both), *rest, **named)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_caches_come_back_as_the_model_s_own_kind(name: str) -> None:
+    """Language models return their cache unless told not to."""
+    case = architectures.build(name)
+    subject = attention.Subject(case.module, (), {**case.kwargs, "use_cache": True})
+    result = decompose(case.module, dict(subject.kwargs))
+    got, wanted = result(**copy.deepcopy(subject.kwargs)), case.module(**copy.deepcopy(subject.kwargs))
+    assert type(got) is type(wanted)
+    assert type(got.past_key_values) is type(wanted.past_key_values)
+    assert got.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length() > 0
+    assert attention.worst(attention.outputs(result, subject), attention.outputs(case.module, subject)) <= 1e-5
+
+
+def test_a_result_that_a_graph_cannot_give_back_is_refused() -> None:
+    class Strange(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x, Odd(x * 2)
+
+    class Odd:
+        def __init__(self, held: torch.Tensor) -> None:
+            self.held = held
+
+    with pytest.raises(ModelError, match="the model returns a Odd, which a graph cannot give back"):
+        decompose_exported(Strange(), (torch.ones(2),), {}, {}, "")
+
+
+class Partly(nn.Module):
+    """Some of it is not to be trained through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.free = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            fixed = self.frozen(x).sin()
+        return self.free(x) * fixed
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_part_without_gradients_stays_so_and_nothing_else(enabled: bool) -> None:
+    model, x = Partly(), torch.randn(3, 4)
+    result = decompose_exported(model, (x,), {}, {}, "")
+    with torch.set_grad_enabled(enabled):
+        assert torch.equal(result(x), model(x))
+        assert torch.is_grad_enabled() is enabled
+        assert result(x).requires_grad is enabled
+    result(x).sum().backward()
+    assert model.frozen.weight.grad is None
+    assert model.free.weight.grad is not None
