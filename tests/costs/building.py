@@ -112,3 +112,19 @@ def programs(draw: st.DrawFn, steps: int = 14, ways: Sequence[str] = WAYS) -> Pr
             known.append(building.into(reads[0], kind, reads[1:], same_value=draw(st.booleans()), module=module))
     outputs = draw(st.lists(st.sampled_from(known[4:]), max_size=3, unique=True))
     return building.program(*outputs)
+
+
+def run_in(program: Program, order: Sequence[int]) -> tuple[dict[int, int], list[int]]:
+    """What every operation computes, and the answers, if they run in this order on memory that is really written."""
+    memory = dict.fromkeys(range(len(program.buffers)), 0)
+    results = dict[int, int]()
+    for step in order:
+        operation = program.operations[step]
+        if operation.kind is Kind.VIEW:
+            continue
+        read = tuple(memory[program.values[value].buffer] for value in operation.reads)
+        held = tuple(memory[program.values[value].buffer] for value in operation.writes)
+        results[step] = hash((step, read, held))
+        for number, value in enumerate(operation.writes):
+            memory[program.values[value].buffer] = hash((results[step], number))
+    return results, [memory[program.values[value].buffer] for value in program.outputs]

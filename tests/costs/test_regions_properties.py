@@ -7,27 +7,11 @@ from graphlib import CycleError, TopologicalSorter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costs.building import programs
+from costs.building import programs, run_in
 from sardonyx.costs.program import Kind, Program, Store
 from sardonyx.costs.regions import partition
 from sardonyx.costs.regions.quotient import Quotient
 from sardonyx.costs.traffic import moved, traffic
-
-
-def _run(program: Program, order: list[int]) -> tuple[dict[int, int], list[int]]:
-    """What every operation computes, and the answers, if they run in this order on memory that is really written."""
-    memory = dict.fromkeys(range(len(program.buffers)), 0)
-    results = dict[int, int]()
-    for step in order:
-        operation = program.operations[step]
-        if operation.kind is Kind.VIEW:
-            continue
-        read = tuple(memory[program.values[value].buffer] for value in operation.reads)
-        held = tuple(memory[program.values[value].buffer] for value in operation.writes)
-        results[step] = hash((step, read, held))
-        for number, value in enumerate(operation.writes):
-            memory[program.values[value].buffer] = hash((results[step], number))
-    return results, [memory[program.values[value].buffer] for value in program.outputs]
 
 
 @given(programs())
@@ -49,7 +33,7 @@ def test_regions_in_any_order_they_allow_compute_the_same(program: Program, rand
         waiting.remove(index)
         done.add(index)
         order += regions[index].operations
-    assert _run(program, order) == _run(program, list(range(len(program.operations))))
+    assert run_in(program, order) == run_in(program, list(range(len(program.operations))))
 
 
 @given(programs())
@@ -105,7 +89,7 @@ def test_merging_is_refused_exactly_where_it_closes_a_circle(count: int, data: s
         steps = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=3, unique=True))
         united = set[int]().union(*(group[step] for step in steps))
         tried = {**group, **dict.fromkeys(united, united)}
-        is_fine = _can_run(tried, before)
+        is_fine = _canrun_in(tried, before)
         assert quotient.merge(steps) == is_fine
         group = tried if is_fine else group
         done = set[int]()
@@ -115,7 +99,7 @@ def test_merging_is_refused_exactly_where_it_closes_a_circle(count: int, data: s
             done |= set(one)
 
 
-def _can_run(group: dict[int, set[int]], before: list[set[int]]) -> bool:
+def _canrun_in(group: dict[int, set[int]], before: list[set[int]]) -> bool:
     name = {step: min(members) for step, members in group.items()}
     graph = {one: set[int]() for one in name.values()}
     for step, earlier in enumerate(before):

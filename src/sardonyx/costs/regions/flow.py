@@ -56,6 +56,7 @@ class Flow:
         self._first: dict[int, int] = {}  # buffer -> the value that is all of it
         self._chains: dict[int, list[Write]] = {}  # buffer -> the writes that make up what is in it now
         self._seen_by: dict[int, list[int]] = {}  # buffer -> who has read what is in it now
+        self._turned = set[int]()  # steps that cast a weight or put it into another order
         for step, operation in enumerate(program.operations):
             if operation.kind is Kind.VIEW:
                 self._look(step)
@@ -77,9 +78,14 @@ class Flow:
         """Whether it was there before any input came."""
         return self._store(piece.value) is Store.WEIGHT
 
+    def is_parameter(self, piece: Piece) -> bool:
+        """Whether it is a weight, or one that was only cast or put into another order."""
+        return self.is_weight(piece) or piece.writer in self._turned
+
     def activations(self, step: int) -> list[Piece]:
-        """What it reads beside weights and single numbers."""
-        return [piece for piece in self.reads[step] if not self.is_weight(piece) and self._elements[piece.value] != 1]
+        """What it reads beside parameters and single numbers."""
+        return [piece for piece in self.reads[step]
+                if not self.is_parameter(piece) and self._elements[piece.value] != 1]  # fmt: skip
 
     def read_bytes(self, step: int, piece: Piece) -> Size:
         """What it moves to read it; of a table, no more than the rows it takes out."""
@@ -164,6 +170,8 @@ class Flow:
                     readers.append(step)
             self._through(value, step)
         self.reads[step] = tuple(self.distinct(pieces))
+        if pieces and self.kind(step) in (Kind.COPY, Kind.SELECT) and all(map(self.is_parameter, pieces)):
+            self._turned.add(step)
 
     def _through(self, value: int, step: int) -> None:
         """Tell the views it was read through; what told them their shape must have run too."""

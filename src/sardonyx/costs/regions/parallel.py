@@ -58,8 +58,8 @@ def _siblings(board: Board) -> list[list[int]]:
     by_input = defaultdict[Piece, dict[frozenset[Piece], int]](dict)
     for step in flow.steps:
         if step in board.free and is_linear(flow, step) and len(flow.writes[step]) == 1:
-            (read,) = (piece for piece in flow.reads[step] if not flow.is_weight(piece))
-            weights = frozenset(piece for piece in flow.reads[step] if flow.is_weight(piece))
+            (read,) = (piece for piece in flow.reads[step] if not flow.is_parameter(piece))
+            weights = frozenset(piece for piece in flow.reads[step] if flow.is_parameter(piece))
             by_input[read].setdefault(weights, step)
     return [list(linears.values()) for linears in by_input.values() if len(linears) > 1]
 

@@ -85,8 +85,8 @@ def is_layout_copy(flow: Flow, step: int) -> bool:
 def is_linear(flow: Flow, step: int) -> bool:
     """Whether it is a product of one activation with weights."""
     reads = flow.reads[step]
-    is_product = flow.kind(step) is Kind.MATMUL and any(flow.is_weight(piece) for piece in reads)
-    return is_product and sum(not flow.is_weight(piece) for piece in reads) == 1
+    is_product = flow.kind(step) is Kind.MATMUL and any(flow.is_parameter(piece) for piece in reads)
+    return is_product and sum(not flow.is_parameter(piece) for piece in reads) == 1
 
 
 def same_elements(flow: Flow, step: int, like: int) -> bool:

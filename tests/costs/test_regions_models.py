@@ -1,0 +1,136 @@
+"""Regions of real architectures, watched while they run: every attention is one, every convolution with its norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+import architectures
+import zoo
+from costs.building import run_in
+from sardonyx.attention.decomposing import decompose
+from sardonyx.costs.onnx_program import program_of
+from sardonyx.costs.program import Kind, Program
+from sardonyx.costs.regions import Partition, partition
+from sardonyx.costs.traffic import traffic
+from sardonyx.graph.tagged import tagged
+from sardonyx.recording.recorder import record
+
+# how it is written: attentions, those whose projections read one tensor, pairs of linear layers that gate each other
+COUNTS = {
+    ("bert", "sdpa"): (2, 2, 0),
+    ("gpt2", "eager"): (2, 0, 0),  # one packed projection
+    ("gpt2-past", "sdpa"): (2, 0, 0),
+    ("qwen3", "eager"): (2, 2, 2),
+    ("llama-past", "sdpa"): (2, 2, 2),
+    ("t5", "eager"): (
+        6,
+        6,
+        0,
+    ),  # 2 encoder layers, 2 decoder layers with two each, whose keys and values read the encoder
+    ("whisper", "eager"): (6, 6, 0),
+    ("bart", "sdpa"): (6, 6, 0),
+    ("clip", "eager"): (4, 4, 0),
+}
+
+
+def _case(name: str, written: str | None = None) -> architectures.Case:
+    """As it is built, which is enough where only shapes matter."""
+    case = architectures.ARCHITECTURES[name]()
+    if written:
+        case.module.set_attn_implementation(written)  # type: ignore[operator]
+    return architectures.Case(case.module.eval(), case.args, case.kwargs)
+
+
+def _checked(program: Program) -> Partition:
+    """The regions, after what must hold for all: each operation once, and the same results in their order."""
+    found = partition(program)
+    order = [step for region in found.regions for step in region.operations]
+    assert sorted(order) == list(range(len(program.operations)))
+    assert run_in(program, order) == run_in(program, range(len(program.operations)))
+    whole = traffic(program, found).at()
+    assert 0 < whole.fused < whole.unfused
+    return found
+
+
+def _counts(found: Partition) -> tuple[int, ...]:
+    return tuple(found.by_rule.get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
+
+
+@pytest.mark.parametrize(("name", "written"), COUNTS)
+def test_every_attention_is_one_region(name: str, written: str) -> None:
+    case = _case(name, written)
+    assert _counts(_checked(record(case.module, case.args, case.kwargs))) == COUNTS[name, written]
+
+
+def test_every_attention_that_was_spelled_out_is_one_region() -> None:
+    case = _case("bert", "sdpa")
+    spelled_out = decompose(case.module, case.args, kwargs=case.kwargs)
+    assert _counts(_checked(record(spelled_out, case.args, case.kwargs))) == (2, 2, 0)
+
+
+def test_vit_b_16_without_and_with_its_attention_spelled_out() -> None:
+    with torch.device("meta"):
+        model, image = zoo.torchvision().models.vit_b_16().eval(), torch.empty(1, 3, 224, 224)
+    program = record(model, (image,))
+    found = _checked(program)
+    assert found.by_rule == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
+    sums = [region for region in found.regions if region.escapes]
+    assert len(sums) == 24  # each sum but the last goes on to the next one
+    assert all(region.bytes_out > 2 * 197 * 768 * 4 for region in sums)
+    spelled_out = _checked(record(decompose(model, (image,)), (image,)))
+    assert spelled_out.by_rule["attention"] == 12
+    inner = [region.internal_bytes for region in spelled_out.regions if region.rule == "attention"]
+    assert all(size >= 6 * 12 * 197 * 197 * 4 for size in inner)  # scores, scaled, weights: each written and read
+
+
+@pytest.mark.parametrize(("name", "convolutions"), [("resnet-50", 53), ("mobilenet-v3", 52)])
+def test_every_convolution_is_one_region_with_its_norm(name: str, convolutions: int) -> None:
+    case = _case(name)
+    program = record(case.module, case.args)
+    regions = [[program.operations[step].kind for step in region.operations] for region in _checked(program).regions]
+    with_convolution = [kinds for kinds in regions if Kind.CONVOLUTION in kinds]
+    assert [kinds.count(Kind.CONVOLUTION) for kinds in with_convolution] == [1] * convolutions
+    assert not any(Kind.BATCH_NORM in kinds for kinds in regions if Kind.CONVOLUTION not in kinds)
+    activations = [kinds for kinds in regions if Kind.ACTIVATION in kinds]
+    assert all(Kind.CONVOLUTION in kinds or Kind.MATMUL in kinds for kinds in activations)
+
+
+def test_windows_that_are_shifted_and_masked() -> None:
+    case = _case("swin")
+    program = record(case.module, case.args, case.kwargs)
+    softmaxes = sum(operation.kind in (Kind.SOFTMAX, Kind.ATTENTION) for operation in program.operations)
+    assert _checked(program).by_rule["attention"] == softmaxes > 1
+
+
+def test_open_dims_change_no_region() -> None:
+    case = _case("bert", "eager")
+    axes = {"input_ids": {0: "batch", 1: "seq"}, "attention_mask": {0: "batch", 1: "seq"},
+            "token_type_ids": {0: "batch", 1: "seq"}}  # fmt: skip
+    open_, closed = (record(case.module, case.args, case.kwargs, axes=one) for one in (axes, None))
+    found, expected = partition(open_), _checked(closed)
+    assert set(open_.symbols) == {"batch", "seq"}
+    assert _work(open_, found) == _work(closed, expected)
+    assert traffic(open_, found).at() == traffic(closed, expected).at()
+    square = "batch*seq*seq"  # the scores: gone but for what the mask has
+    assert f"270*{square}" in repr(traffic(open_, found).unfused)
+    assert f"12*{square}" in repr(traffic(open_, found).fused)
+
+
+def _work(program: Program, found: Partition) -> list[tuple[str, list[str]]]:
+    """Rules and operators, without views, of which open dims make more."""
+    return [(region.rule, [operation.operator for operation in map(program.operations.__getitem__, region.operations)
+                           if operation.kind is not Kind.VIEW]) for region in found.regions]  # fmt: skip
+
+
+def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> None:
+    program = program_of(tagged(onnx.load(small_model("bert", "torchscript"))).model)
+    found = _checked(program)
+    assert _counts(found) == (2, 2, 0)
+    with_linear = [region for region in found.regions if region.rule == "linear-activation"]
+    assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # gelu, written out
+    assert found.by_rule["norm-residual"] == 5
