@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Batched, Causal, MaskedFill, Modules, Projected, SharedHeads, built
 from torch import fx, nn
 from torch.nn import functional as F
 
 from sardonyx.attention.fusing import fuse_attention
 from sardonyx.attention.fusion.record import fusion_of
+from sardonyx.errors import UsageError
+from tests.attention.by_hand import WAYS, WIDTH, Batched, Causal, Modules, Projected, SharedHeads, built
 
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _NEED_FACTS = {"Batched", "AddedInProduct", "Windowed"}  # regrouped scores: only sizes tell that rows stay rows
@@ -79,3 +80,111 @@ def test_without_example_inputs(way: str) -> None:
     assert len(calls(fused)) == (way not in _NEED_FACTS)
     assert all("example inputs would tell" in each.reason for each in fusion.refused)
     same(module, fused, x)
+
+
+def test_projections_of_one_input_become_one_where_asked() -> None:
+    module, x = built(Projected)
+    traced = fx.symbolic_trace(module)
+    fused, packed = fuse_attention(traced, x), fuse_attention(traced, x, pack_projections=True)
+    assert [node.target for node in fused.graph.nodes if node.op == "call_module"] == ["query", "key", "value", "out"]
+    assert [node.target for node in packed.graph.nodes if node.op == "call_module"] == ["out"]
+    fusion = fusion_of(packed)
+    assert fusion is not None
+    assert fusion.packed == (("query", "key", "value"),)
+    assert packed.query.weight is module.query.weight
+    same(module, packed, x)
+
+
+def test_projections_that_a_view_reads_stay_apart_where_sizes_are_not_known() -> None:
+    module, x = built(Projected)
+    packed = fuse_attention(fx.symbolic_trace(module), pack_projections=True)
+    fusion = fusion_of(packed)
+    assert fusion is not None
+    assert fusion.packed == ()
+    same(module, packed, x)
+
+
+def test_dropout_follows_the_mode() -> None:
+    module, x = built(Modules)
+    fused = fuse_attention(fx.symbolic_trace(module))
+    (call,) = calls(fused)
+    rate = call.kwargs["dropout_p"]
+    assert isinstance(rate, fx.Node)
+    assert fused.get_submodule(str(rate.target))() == 0.0
+    same(module, fused, x)
+    fused.train()
+    assert fused.get_submodule(str(rate.target))() == 0.25
+    torch.manual_seed(0)
+    assert not torch.equal(fused(x), fused(x))
+    assert "dropout" not in dict(fused.named_modules())
+    fused.eval()
+    same(module, fused, x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_written_as_a_function_keeps_its_flag(training: bool) -> None:
+    module, x = built(Batched)
+    fused = fuse_attention(fx.symbolic_trace(module.train(training)), x)
+    (call,) = calls(fused)
+    assert call.kwargs.get("dropout_p", 0.0) == (0.3 if training else 0.0)
+
+
+def test_heads_are_shared_by_the_call() -> None:
+    module, x = built(SharedHeads)
+    (call,) = calls(fuse_attention(fx.symbolic_trace(module), x))
+    assert call.kwargs["enable_gqa"] is True
+    (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
+    assert "enable_gqa" not in call.kwargs
+
+
+def test_a_mask_made_above_the_diagonal_is_causal() -> None:
+    module, _ = built(Causal)
+    (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
+    assert call.kwargs["is_causal"] is True
+    assert "attn_mask" not in call.kwargs
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), "torch.save"])
+def test_it_survives(copied: Any) -> None:
+    module, x = built(Modules)
+    fused = fuse_attention(fx.symbolic_trace(module))
+    if copied == "torch.save":
+        stream = io.BytesIO()
+        torch.save(fused, stream)
+        stream.seek(0)
+        other = torch.load(stream, weights_only=False)
+    else:
+        other = copied(fused)
+    assert fusion_of(other) == fusion_of(fused)
+    assert torch.equal(other(x), fused(x))
+    other.train()
+    assert not torch.equal(other(x), other(x))
+
+
+def test_the_given_module_is_untouched() -> None:
+    module, x = built(Modules)
+    traced = fx.symbolic_trace(module)
+    state, code, names = copy.deepcopy(traced.state_dict()), traced.code, [name for name, _ in traced.named_modules()]
+    fused = fuse_attention(traced, x)
+    assert traced.code == code
+    assert [name for name, _ in traced.named_modules()] == names
+    assert all(torch.equal(state[name], tensor) for name, tensor in traced.state_dict().items())
+    assert {id(parameter) for parameter in fused.parameters()} == {id(parameter) for parameter in traced.parameters()}
+    assert not any("sardonyx_example" in node.meta for node in (*fused.graph.nodes, *traced.graph.nodes))
+
+
+def test_wrong_example_inputs_are_refused() -> None:
+    module, _ = built(Projected)
+    with pytest.raises(UsageError, match="does not run on the example inputs"):
+        fuse_attention(fx.symbolic_trace(module), torch.randn(1, 3, WIDTH))
+
+
+def test_compiled_and_half() -> None:
+    module, x = built(WAYS["AddedInProduct"])
+    fused = fuse_attention(fx.symbolic_trace(module), x)
+    compiled: Any = torch.compile(fused, backend="aot_eager")
+    assert torch.allclose(compiled(x), module(x), atol=1e-6)
+    half = module.to(torch.bfloat16)
+    fused = fuse_attention(fx.symbolic_trace(half), x.bfloat16())
+    assert len(calls(fused)) == 1
+    assert (fused(x.bfloat16()) - half(x.bfloat16())).abs().max() < 0.02

@@ -10,31 +10,43 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import fx, nn
 
+from sardonyx.attention import roles
 from sardonyx.attention.frozen import FrozenModule
 from sardonyx.attention.fusion.examples import forget_examples, note_examples
 from sardonyx.attention.fusion.metadata import erase_unread, hand_over, prune
 from sardonyx.attention.fusion.plan import Plan, plan
+from sardonyx.attention.fusion.projections import pack, parallel
 from sardonyx.attention.fusion.rate import DropoutRate
 from sardonyx.attention.fusion.record import Fused, Fusion, Unfused, attach
 from sardonyx.attention.fusion.writing import write_call
 from sardonyx.attention.recognise import survey
 from sardonyx.attention.recognition.found import Recognised, Refused
+from sardonyx.attention.roles import decomposition_of
 
 
 def fuse_attention(
-    graph_module: fx.GraphModule, example_inputs: Any = None, *, kwargs: Mapping[str, Any] | None = None
+    graph_module: fx.GraphModule,
+    example_inputs: Any = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    pack_projections: bool = False,
 ) -> fx.GraphModule:
     """A module with the same weights in which every attention is one `scaled_dot_product_attention`.
+
+    Projections of the same input whose weights are slices of one parameter become one.
 
     Args:
         graph_module: From `decompose`, `torch.fx.symbolic_trace` or `torch.export`; it is not changed.
         example_inputs: A tensor or a tuple of what the module takes. Only needed where the graph itself does not say
             enough of shapes and dtypes to prove that the call is the same; they are not computed with.
         kwargs: More of them, by name.
+        pack_projections: Also make one of projections with weights of their own, which are put together at every call:
+            faster only where an input has some thousand rows.
 
     Returns:
         A new graph module; `fusion_of` tells what was fused in it and what was not, and why.
@@ -46,19 +58,40 @@ def fuse_attention(
     prune(made.graph)
     if example_inputs is not None or kwargs:
         note_examples(made, _arguments(example_inputs), kwargs or {})
-    fused: list[Fused] = []
-    refused: list[Unfused] = []
-    for found in survey(made.graph):
-        decided = found.reason if isinstance(found, Refused) else plan(found)
-        if isinstance(found, Refused) or isinstance(decided, str):
-            refused.append(Unfused(found.softmax.name, str(decided)))
-        else:
-            fused.append(_fuse(made, found, decided))
+    surveyed = survey(made.graph)
+    outcomes = [_outcome(made, found) for found in surveyed]
+    packed = _packed(made.graph, surveyed, separate=pack_projections)
     forget_examples(made.graph)
     made.graph.lint()
     made.recompile()
-    attach(made, Fusion(tuple(fused), tuple(refused)))
+    fused = tuple(each for each in outcomes if isinstance(each, Fused))
+    attach(made, Fusion(fused, tuple(each for each in outcomes if isinstance(each, Unfused)), packed))
+    _keep_decomposition(graph_module, made, fused)
     return made
+
+
+def _outcome(module: fx.GraphModule, found: Recognised | Refused) -> Fused | Unfused:
+    decided = found.reason if isinstance(found, Refused) else plan(found)
+    if isinstance(found, Refused) or isinstance(decided, str):
+        return Unfused(found.softmax.name, str(decided))
+    return _fuse(module, found, decided)
+
+
+def _packed(graph: fx.Graph, surveyed: list[Recognised | Refused], *, separate: bool) -> tuple[tuple[str, ...], ...]:
+    groups = [group for found in surveyed if isinstance(found, Recognised) for group in parallel(found)]
+    return tuple(tuple(node.name for node in group) for group in groups if pack(graph, group, separate=separate))
+
+
+def _keep_decomposition(given: fx.GraphModule, made: fx.GraphModule, fused: tuple[Fused, ...]) -> None:
+    """What `decompose` said holds for the nodes that are left; a new one belongs where the softmax was."""
+    told = decomposition_of(given)
+    if told is None:
+        return
+    left = {node.name for node in made.graph.nodes}
+    modules = {name: path for name, path in told.modules.items() if name in left}
+    modules |= {each.node: told.modules[each.softmax] for each in fused if each.softmax in told.modules}
+    primitives = {name: primitive for name, primitive in told.primitives.items() if name in left}
+    roles.attach(made, replace(told, modules=modules, primitives=primitives))
 
 
 def _arguments(example_inputs: Any) -> tuple[Any, ...]:
@@ -71,7 +104,9 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
     """A module with a graph of its own and the very same parameters, buffers and submodules."""
     graph = copy.deepcopy(module.graph)
     if isinstance(module, FrozenModule):
-        return module.like(graph)
+        made = module.like(graph)
+        made.meta = _own_meta(module)
+        return made
     names = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
     names |= {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     held = {name: _attribute(module, name) for name in sorted(names, key=lambda name: name.count("."))}
@@ -80,7 +115,13 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
         if type(part) is nn.Module:
             part.training = module.get_submodule(name).training
     made.training = module.training
+    made.meta = _own_meta(module)
     return made
+
+
+def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
+    """What the module carries, in tables of its own."""
+    return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
 
 
 def _attribute(module: nn.Module, path: str) -> Any:
@@ -101,4 +142,6 @@ def _fuse(module: fx.GraphModule, found: Recognised, decided: Plan) -> Fused:
     hand_over(found)
     found.mix.replace_all_uses_with(result)
     erase_unread(graph, found.mix)
+    if decided.dropout_module is not None and not graph.find_nodes(op="call_module", target=decided.dropout_module):
+        module.delete_submodule(decided.dropout_module)
     return Fused(call.name, found.softmax.name, tuple(decided.notes))

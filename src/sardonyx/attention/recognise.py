@@ -62,7 +62,7 @@ def _recognised(call: Call, way_back: Before, way_on: After, live: Set[fx.Node])
     softened = (Cast(call.node, dtype),) if dtype is not None else ()
     steps = (*on_query, *on_key, *way_back.steps, *softened)
     core = sorted({*way_back.nodes, call.node, *way_on.nodes})
-    roles = roles_around(query.node, key.node, value.node, way_on.mix)
+    roles = roles_around(query.node, key.node, value.node, way_on.mix, core)
     roles |= dict.fromkeys(_turning(way_back.product, key.node), Role.SCORES)
     roles |= dict.fromkeys(way_back.nodes, Role.SCORES) | dict.fromkeys(way_on.nodes, Role.MIX)
     roles |= {step.node: _role(step) for step in steps if step.node is not way_back.product}
@@ -131,11 +131,13 @@ def _bared(operand: Operand) -> tuple[list[Step], Operand]:
 def _scaling(call: Call) -> tuple[Step, fx.Node] | None:
     """The call as a scale by a number or as a cast to a wider dtype, and what it is applied to."""
     left, right = call.get("x"), call.get("y")
-    if writes_in_place(call.node) or not isinstance(left, fx.Node):
+    if writes_in_place(call.node):
+        return None
+    if call.does == "mul" and is_number(left) and isinstance(right, fx.Node):
+        return Scale(call.node, left), right
+    if not isinstance(left, fx.Node):
         return None
     if call.does in ("mul", "div") and is_number(right) and not is_number(left) and "rounding_mode" not in call.given:
         return Scale(call.node, right, divides=call.does == "div"), left
-    if call.does == "mul" and is_number(left) and isinstance(right, fx.Node):
-        return Scale(call.node, left), right
     dtype = cast_to(call) if call.does == "cast" else None
     return (Cast(call.node, dtype), left) if dtype in (torch.float32, torch.float64) else None

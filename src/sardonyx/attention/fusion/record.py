@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
+from torch.fx.graph_module import (
+    _USER_PRESERVED_ATTRIBUTES_KEY,  # pyright: ignore[reportPrivateUsage]  # what torch's `deepcopy` keeps
+)
 
 _ATTRIBUTE = "sardonyx_fusion"  # a plain attribute: torch drops `meta` when a graph module is serialised
 
@@ -37,8 +40,9 @@ class Fusion:
 
 
 def attach(module: fx.GraphModule, fusion: Fusion) -> None:
-    """Let the graph module carry it."""
+    """Let the graph module carry it, also into its copies."""
     setattr(module, _ATTRIBUTE, fusion)
+    module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[_ATTRIBUTE] = fusion
 
 
 def fusion_of(module: Any) -> Fusion | None:

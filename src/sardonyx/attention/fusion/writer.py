@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from sardonyx.attention.recognition.facts import EXAMPLE, rank_of, shape_of
 from sardonyx.attention.vocabulary import vocabulary_of
@@ -65,7 +66,7 @@ class Writer:
             if not all(key in each.meta for each in node.all_input_nodes):
                 continue
             values: Any = fx.map_arg((node.args, node.kwargs), lambda each, key=key: each.meta[key])
-            modes = [each.meta[key].fake_mode for each in node.all_input_nodes if hasattr(each.meta[key], "fake_mode")]
+            modes = [leaf.fake_mode for leaf in tree_leaves(values) if hasattr(leaf, "fake_mode")]
             if modes:
                 target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
                 with modes[0]:

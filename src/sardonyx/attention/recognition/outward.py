@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from torch import fx
 
@@ -15,15 +15,17 @@ _TURNING = frozenset({"same", "transpose", "swap_last", "turn_matrix", "permute"
 _ARRANGING = _TURNING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts", "repeat"}
 
 
-def roles_around(query: fx.Node, key: fx.Node, value: fx.Node, result: fx.Node) -> dict[fx.Node, Role]:
+def roles_around(
+    query: fx.Node, key: fx.Node, value: fx.Node, result: fx.Node, core: Iterable[fx.Node] = ()
+) -> dict[fx.Node, Role]:
     """Roles of the nodes that lead to the three operands of an attention, and of those that take its result.
 
     A projection counts where all that it gives goes into this attention. One that gives all three operands at once
-    is named after the first of them.
+    is named after the first of them. What leaves the core, as weights that are returned, is not followed.
     """
     roles: dict[fx.Node, Role] = {}
     for operand, role in ((query, Role.PROJECT_Q), (key, Role.PROJECT_K), (value, Role.PROJECT_V)):
-        _inward(operand, role, result, roles)
+        _inward(operand, role, {*core, result}, roles)
     _outward(result, roles)
     return roles
 
@@ -44,7 +46,7 @@ def _is_weight(node: object) -> bool:
     return isinstance(node, fx.Node) and node.op == "get_attr"
 
 
-def _inward(operand: fx.Node, role: Role, result: fx.Node, roles: dict[fx.Node, Role]) -> None:
+def _inward(operand: fx.Node, role: Role, core: Set[fx.Node], roles: dict[fx.Node, Role]) -> None:
     """Follow an operand back to the projection that it comes from."""
     visited: dict[fx.Node, None] = {}
     projections: list[fx.Node] = []
@@ -58,7 +60,7 @@ def _inward(operand: fx.Node, role: Role, result: fx.Node, roles: dict[fx.Node, 
             projections.append(node)
         else:
             waiting.extend(node.all_input_nodes)
-    if len(projections) != 1 or not _ends_in(projections[0], result):
+    if len(projections) != 1 or not _ends_in(projections[0], core):
         projections = []
     for node in _arranged_back(operand) if not projections else visited:
         call = read(node)
@@ -75,15 +77,15 @@ def _arranged_back(operand: fx.Node) -> Iterable[fx.Node]:
         call = read(call.get("x"))
 
 
-def _ends_in(projection: fx.Node, result: fx.Node) -> bool:
-    """Whether all that the projection gives ends in the result, but for sizes and what the model returns (caches)."""
-    inside, waiting = set[fx.Node](), [result]
+def _ends_in(projection: fx.Node, core: Set[fx.Node]) -> bool:
+    """Whether all that the projection gives ends in the core, but for sizes and what the model returns (caches)."""
+    inside, waiting = set[fx.Node](), [*core]
     while waiting:
         node = waiting.pop()
         if node not in inside and not node < projection:
             inside.add(node)
             waiting.extend(node.all_input_nodes)
-    waiting, seen = [projection], {result}
+    waiting, seen = [projection], {*core}
     while waiting:
         node = waiting.pop()
         if node in seen or node.op == "output" or is_metadata(node):

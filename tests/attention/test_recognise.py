@@ -1,0 +1,137 @@
+"""What is attention is found with its roles, and what only looks like it is told apart, with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from sardonyx.attention.recognise import recognise, survey
+from sardonyx.attention.recognition.found import Recognised, Refused
+from sardonyx.attention.roles import Role
+from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built
+
+
+def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> Recognised | Refused:
+    """What is said of the one softmax in an attention written like this."""
+
+    class Written(Projected):
+        def attend(self, q: Any, k: Any, v: Any) -> Any:
+            return attend(q, k, v)
+
+    module, x = built(Written)
+    graph = (
+        torch.export.export(module, (x,), strict=False).module().graph if example else fx.symbolic_trace(module).graph
+    )
+    (found,) = survey(graph)
+    return found
+
+
+def refusal(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> str:
+    found = found_in(attend, example=example)
+    assert isinstance(found, Refused)
+    return found.reason
+
+
+def test_every_step_has_its_role() -> None:
+    module, _ = built(WAYS["MaskedFill"])
+    (found,) = recognise(fx.symbolic_trace(module).graph)
+    counted = Counter(found.roles.values())
+    once = set(Role) - {Role.SPLIT_HEADS, Role.MERGE_HEADS, Role.SCORES}
+    assert {role: counted[role] for role in once} == dict.fromkeys(once, 1)
+    assert counted[Role.SCORES] == 2  # the keys are turned for the product
+    assert counted[Role.SPLIT_HEADS] == 6
+    assert counted[Role.MERGE_HEADS] == 2
+    assert [str(found.roles[node]) for node in found.core] == ["scores", "scale", "mask", "softmax", "dropout", "mix"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_exported_ways_have_the_same_steps(way: str) -> None:
+    module, x = built(WAYS[way])
+    traced = fx.symbolic_trace(module)
+    exported: Any = torch.export.export(module, (x,), strict=False).module()
+    (found,) = recognise(exported.graph)
+    assert found.read_elsewhere == ()
+    assert {found.roles[node] for node in found.core} >= {Role.SCORES, Role.SOFTMAX, Role.MIX}
+    counted = Counter(found.roles.values())
+    assert [counted[role] for role in (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V, Role.PROJECT_OUT)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    for other in recognise(traced.graph):
+        assert [type(step) for step in other.steps] == [type(step) for step in found.steps]
+
+
+def test_a_residual_stream_is_no_projection() -> None:
+    class Unprojected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.before(x)
+            return x + torch.softmax(x @ x.transpose(-2, -1), -1) @ x
+
+    (found,) = recognise(fx.symbolic_trace(Unprojected()).graph)
+    assert set(found.roles.values()) == {Role.SCORES, Role.SOFTMAX, Role.MIX}
+
+
+def test_returned_weights_are_noted() -> None:
+    class Returning(Projected):
+        def attend(self, q: Any, k: Any, v: Any) -> Any:
+            self.weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+            return self.weights @ v
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x), self.weights
+
+    (found,) = recognise(fx.symbolic_trace(built(Returning)[0]).graph)
+    assert found.read_elsewhere == (found.softmax,)
+    assert Role.PROJECT_Q in found.roles.values()
+
+
+def test_a_gate_is_no_attention() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim=-1))
+    (found,) = survey(fx.symbolic_trace(module).graph)
+    assert isinstance(found, Refused)
+    assert "`0`, not from a product" in found.reason
+
+
+def _turned(q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax(k @ q.transpose(-2, -1), -1).transpose(-2, -1) @ v
+
+
+def _rows_merged(q: Any, k: Any, v: Any) -> Any:
+    scores = (q @ k.transpose(-2, -1)).reshape(BATCH, HEADS, LENGTH * LENGTH, 1).reshape(BATCH, HEADS, LENGTH, LENGTH)
+    return torch.softmax(scores, -1) @ v
+
+
+def _filled_with_data(q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.transpose(-2, -1)
+    return torch.softmax(torch.where(scores > 0, scores, scores * 2), -1) @ v
+
+
+def _weights_only(q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax(q @ k.transpose(-2, -1), -1).sum(-1, keepdim=True) * v
+
+
+def test_near_misses() -> None:
+    assert "over axis 2, not over the keys" in refusal(lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1), 2) @ v)
+    assert "the weights go through `transpose`" in refusal(_turned)
+    assert "right side" in refusal(lambda q, k, v: v.transpose(-2, -1) @ torch.softmax(q @ k.transpose(-2, -1), -1))
+    assert "regroups rows or columns" in refusal(_rows_merged, example=True)
+    assert "example inputs would tell" in refusal(_rows_merged)
+    assert "filled with a value that is no constant" in refusal(_filled_with_data)
+    assert "not multiplied with values" in refusal(_weights_only)
+    assert "the weights go through `mul`" in refusal(lambda q, k, v: (torch.softmax(q @ k.mT, -1) * 2) @ v)
+    assert "come from `relu`" in refusal(lambda q, k, v: torch.softmax(F.relu(q @ k.mT), -1) @ v)
+    assert "does not mix values" in refusal(
+        lambda q, k, v: torch.einsum("bhij,bhid->bhjd", torch.softmax(q @ k.mT, -1), v)
+    )
