@@ -36,8 +36,13 @@ from sardonyx.recording.recorder import record
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
-BATCH, TOKENS, SAMPLES, PIXELS = 2, 32, 8000, 224
-TEXTS = (memory_models.text, memory_models.translation, memory_models.speech)
+PIXELS = 224
+SIZES = {  # two texts, one of them padded; small, since the count holds at any size
+    memory_models.text: (2, 32),
+    memory_models.translation: (2, 32),
+    memory_models.speech: (1, 128),
+    memory_models.sound: (1, 8000),
+}
 
 
 @dataclass
@@ -183,10 +188,9 @@ def subject(name: str) -> tuple[nn.Module, Args, Kwargs]:
         case = architectures.build(name.removeprefix("small/"))
         return case.module, case.args, case.kwargs
     chosen = memory_models.SUBJECTS[name]
-    length = TOKENS if chosen.inputs in TEXTS else SAMPLES if chosen.inputs is memory_models.sound else PIXELS
     torch.manual_seed(zoo.SEED)
-    made = chosen.inputs(BATCH, 8 * length if chosen.inputs is memory_models.speech else length, torch.float32)
-    return zoo.ready(chosen.build()), *memory_models.on("cpu", made)
+    made = chosen.inputs(*SIZES.get(chosen.inputs, (1, PIXELS)), torch.float32)
+    return chosen.build().eval(), *memory_models.on("cpu", made)
 
 
 def names() -> list[str]:

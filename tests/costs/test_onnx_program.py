@@ -95,7 +95,9 @@ def test_a_value_read_twice_is_read_once():
 
 FUNCTION = """
 <domain: "local", opset_import: ["" : 20]> Twice <approximate> (a, w, left_out) => (b) {
-    c = MatMul(a, w)
+    half = Constant <value_float = 0.5> ()
+    h = Mul(a, half)
+    c = MatMul(h, w)
     d = MatMul(c, w)
     b = Gelu <approximate : string = @approximate> (d)
 }"""
@@ -108,19 +110,19 @@ def test_functions_are_looked_into_at_every_call():
             [two] u = local.Twice <approximate = "none"> (z, w)
         }}
         {FUNCTION}""")
-    assert [each.operator for each in program.operations] == ["MatMul", "MatMul", "Gelu"] * 2
-    assert [repr(each.macs) for each in program.operations] == ["9*n", "9*n", "0", "45", "45", "0"]
-    assert [repr(each.other_flops) for each in program.operations[2::3]] == ["24*n", "75"]
-    assert len({each.name for each in program.operations}) == 6
+    assert [each.operator for each in program.operations] == ["Mul", "MatMul", "MatMul", "Gelu"] * 2
+    assert [repr(each.macs) for each in program.operations] == ["0", "9*n", "9*n", "0", "0", "45", "45", "0"]
+    assert [repr(each.other_flops) for each in program.operations[3::4]] == ["24*n", "75"]
+    assert len({each.name for each in program.operations}) == 8
     assert program.operations[0].name.startswith("one/")
     assert [program.values[each].name for each in program.outputs] == ["one/b", "two/b"]
-    assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 1
+    assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 2
 
 
 def test_an_if_costs_its_costlier_branch_and_reads_what_the_branches_read():
     program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
         [choice] y = If (c) <
-            then_branch = a () => (float[n, 4] p) { p = Relu(x) },
+            then_branch = a () => (float[n, 4] p) { s = Relu(x)  p = MatMul(s, w) },
             else_branch = b () => (float[n, 4] q) { r = MatMul(x, w)  q = MatMul(r, w) }
         >
     }""")
