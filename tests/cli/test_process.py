@@ -41,7 +41,9 @@ def _staged(*arguments: str) -> list[str]:
     return [sys.executable, "-c", STAGED, *arguments]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["optimize", "--help"], ["verify", "-h"], ["inspect", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["optimize", "--help"], ["verify", "-h"], ["inspect", "--help"], ["analyze", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from sardonyx.cli.main import run; code = run(sys.argv[1:]); "

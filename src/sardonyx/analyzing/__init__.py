@@ -53,12 +53,21 @@ def analyze(
     """
     clock = ledger.Clock(progress)
     if onnx_files.is_one(source):
-        given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dynamic": dynamic, "as_in_notes": as_in_notes}
-        _refuse(given, "for torch models, and this is an ONNX file")
+        _refuse_for_onnx(
+            {
+                "inputs": inputs is not None or bool(kwargs),
+                "task": task is not None,
+                "dynamic dims to open": dynamic is not None,
+                "estimate as in the notes": as_in_notes,
+            }
+        )
         with collector.paused():
             found = onnx_files.analyzed([cast("OnnxSource", source), *beside], sizes or {}, clock)
     else:
-        _refuse({"beside": beside, "sizes": sizes}, "for ONNX files, and this is a torch model")
+        if beside:
+            raise UsageError("only ONNX files stand side by side", hint="analyze a torch model alone")
+        if sizes:
+            raise UsageError("sizes are for ONNX files", hint="give a torch model inputs of those sizes")
         with clock.phase("loading torch"):
             from sardonyx.analyzing import torch_models
         wish = torch_models.Wish(inputs, kwargs, task, dynamic, as_in_notes, seed)
@@ -76,7 +85,7 @@ def analyze(
     )
 
 
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    wrong = [name for name, value in given.items() if value is not None and value is not False and value != ()]
-    if wrong:
-        raise UsageError(f"{' and '.join(wrong)}: {why}", hint="leave it out")
+def _refuse_for_onnx(given: Mapping[str, bool]) -> None:
+    wrong = next((what for what, is_given in given.items() if is_given), None)
+    if wrong is not None:
+        raise UsageError(f"an ONNX file takes no {wrong}", hint="leave it out, or analyze the torch model")

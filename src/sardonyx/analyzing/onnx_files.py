@@ -28,7 +28,9 @@ def is_one(source: object) -> bool:
     """Whether this is an ONNX model: one in memory, or a path that is a file or is named like one."""
     if isinstance(source, (onnx.ModelProto, ir.Model, os.PathLike)):
         return True
-    return isinstance(source, str) and (source.endswith(".onnx") or Path(source).is_file())
+    if not isinstance(source, str):
+        return False
+    return source.endswith(".onnx") or (Path(source).is_file() and not source.endswith(".py"))
 
 
 def analyzed(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clock) -> Found:

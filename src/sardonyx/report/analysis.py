@@ -110,7 +110,8 @@ def _attention_lines(form: Form, *, alone: bool) -> Iterator[Line]:
 
 def parts(attention: AttentionCost) -> str:
     """What an attention is made of, in the order in which it is done."""
-    return ", ".join(role if count == 1 else f"{role} ×{count}" for role, count in attention.roles.items())
+    made_of = (role if count == 1 else f"{role} ×{count}" for role, count in attention.roles.items())
+    return ", ".join(map(words.name, made_of)) or "no kernel of its own"
 
 
 def _each_attention(found: Analysis, view: View) -> Iterator[str]:

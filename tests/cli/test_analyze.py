@@ -1,0 +1,209 @@
+"""`sardonyx analyze` and `sardonyx decompose` from the command line: what they print, write, refuse and exit with."""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+import pytest
+
+import sardonyx
+from cli.conftest import Result
+from report.sample_analysis import sample_analysis
+from sardonyx.analysis_record import Analysis
+
+Command = Callable[..., Result]
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch,seq,8] x) => (float[batch,seq,4] y) { a = Relu (x) y = MatMul (a, w) }
+"""
+SMALLER = MODEL.replace("a = Relu (x) y = MatMul (a, w)", "y = MatMul (x, w)")
+FACTORY = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attn(x, x, x, need_weights=False)[0]
+
+def build():
+    torch.manual_seed(0)
+    return Net().eval(), torch.randn(2, 5, 16)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name, text in (("m.onnx", MODEL), ("smaller.onnx", SMALLER)):
+        proto = onnx.parser.parse_model(text)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 4), np.float32), "w"))
+        onnx.save(proto, tmp_path / name)
+    return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(FACTORY, encoding="utf-8")
+    return f"{tmp_path / 'net.py'}:build"
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], dict[str, object]]]:
+    """The verb's stand-in, and what it was asked."""
+    asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def answer(*args: object, **kwargs: object) -> Analysis:
+        asked.append((args, kwargs))
+        return sample_analysis()
+
+    monkeypatch.setattr(sardonyx, "analyze", answer, raising=False)
+    return asked
+
+
+def test_a_file_is_shown_with_what_is_assumed(command: Command, model: Path) -> None:
+    shown = command("analyze", model)
+    assert (shown.code, shown.err) == (0, "")
+    assert "assumed sizes of open dims: batch=1, seq=128" in shown.out
+    assert shown.out.splitlines()[-1].startswith("2 operations, 9.2 k flops, ")
+    assert "macs = 32·batch·seq" in shown.out
+
+
+def test_sizes_are_heeded(command: Command, model: Path) -> None:
+    found = json.loads(command("analyze", model, "--size", "batch=3", "--size", "seq=10", "--json").out)
+    assert found["sizes"] == {"batch": 3, "seq": 10}
+    assert found["forms"][0]["work"]["macs"] == 3 * 10 * 8 * 4
+
+
+def test_two_files_stand_side_by_side(command: Command, model: Path) -> None:
+    shown = command("analyze", model, model.with_name("smaller.onnx"), "--format", "csv")
+    whole = [line for line in csv.DictReader(io.StringIO(shown.out)) if line["scope"] == "model"]
+    assert [(line["form"], line["operations"], line["macs"]) for line in whole] == [
+        ("m.onnx", "2", "4096"),
+        ("smaller.onnx", "1", "4096"),
+    ]
+
+
+def test_json_keeps_to_the_published_schema(command: Command, model: Path) -> None:
+    shown = command("analyze", model, "--json")
+    schema = importlib.resources.files("sardonyx") / "schemas" / "analysis.schema.json"
+    jsonschema.validate(json.loads(shown.out), json.loads(schema.read_text(encoding="utf-8")))
+    assert Analysis.from_json(shown.out).forms[0].name == "m.onnx"
+
+
+def test_a_gate_that_is_true_exits_4_after_showing(command: Command, model: Path) -> None:
+    passed = command("analyze", model, "-q", "--fail-if", "peak_mb>1", "--fail-if", "operations>2")
+    assert passed.code == 0
+    failed = command("analyze", model, "-q", "--fail-if", "peak_bytes>100", "--fail-if", "operations>2")
+    assert failed.code == 4
+    assert failed.out == passed.out
+    assert "peak_bytes>100" in failed.err
+    assert "operations>2" not in failed.err
+
+
+def test_drawing_and_record_are_written_whole(command: Command, model: Path) -> None:
+    svg, record = model.with_name("memory.svg"), model.with_name("record.json")
+    assert command("analyze", model, "-q", "--svg", svg, "--record", record).code == 0
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    assert Analysis.from_json(record.read_bytes()).sources[0].label == str(model)
+    again = command("analyze", model, "-q", "--svg", svg)
+    assert (again.code, again.out) == (1, "")
+    assert command("analyze", model, "-q", "--svg", svg, "--force").code == 0
+
+
+def test_every_wish_reaches_the_verb(
+    command: Command, staged: list[tuple[tuple[object, ...], dict[str, object]]]
+) -> None:
+    options = ["--task", "T", "--input", "x=float32[2,3]", "--dynamic", "auto", "--seed", "7", "--as-in-notes"]
+    assert command("analyze", "hf-config:X", *options).code == 0
+    ((args, kwargs),) = staged
+    assert args == ("hf-config:X",)
+    assert (kwargs["task"], kwargs["seed"], kwargs["as_in_notes"], kwargs["sizes"]) == ("T", 7, True, None)
+    assert str(kwargs["inputs"]["x"]) == "x=float32[2,3]"  # type: ignore[index]
+    assert kwargs["dynamic"].auto  # type: ignore[attr-defined]
+
+
+def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> None:
+    shallow = command("analyze", "hf-config:X", "--depth", "0").out
+    assert "layer.0…2" not in shallow
+    assert "layer.0…2 ×3" in command("analyze", "hf-config:X", "--depth", "1").out
+    assert command("analyze", "hf-config:X", "--format", "markdown").out.startswith("# file.py:build\n")
+    assert command("analyze", "hf-config:X", "-q").out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nonsense"], 2, "not a model source"),
+        (["missing.onnx"], 1, "missing.onnx"),
+        (["m.onnx", "--fail-if", "speed>3"], 2, "speed"),
+        (["m.onnx", "--fail-if", "peak_mb"], 2, "peak_mb"),
+        (["m.onnx", "--size", "seq"], 2, "DIM=N"),
+        (["m.onnx", "--size", "length=3"], 2, "open dims: batch, seq"),
+        (["m.onnx", "--input", "x=float32[2]"], 2, "ONNX file takes no inputs"),
+        (["m.onnx", "--json", "--format", "csv"], 2, "--format"),
+        (["m.onnx", "--svg", "nowhere/x.svg"], 1, "no folder"),
+        (["m.onnx", "--svg", "x", "--record", "x"], 2, "same file"),
+        (["broken.onnx"], 1, "broken.onnx"),
+        (["outside.onnx"], 1, "gone.bin"),
+        (["net.py:build", "m.onnx"], 2, "side by side"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    command: Command, model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, said: str
+) -> None:
+    monkeypatch.chdir(model.parent)
+    Path("broken.onnx").write_bytes(b"not a model")
+    _without_its_data(model, Path("outside.onnx"))
+    before = sorted(Path().iterdir())
+    refused = command("analyze", *arguments)
+    assert (refused.code, refused.out) == (code, "")
+    assert refused.err.startswith("error: ")
+    assert said in refused.err
+    assert refused.err.count("\n") <= 2
+    assert sorted(Path().iterdir()) == before
+
+
+def _without_its_data(model: Path, path: Path) -> None:
+    onnx.save(
+        onnx.load(model),
+        path,
+        save_as_external_data=True,
+        location="gone.bin",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    path.with_name("gone.bin").unlink()
+
+
+def test_a_torch_model_is_decomposed_into_a_file(command: Command, source: str, tmp_path: Path) -> None:
+    import torch
+
+    output = tmp_path / "net.pt"
+    shown = command("decompose", source, "-o", output)
+    assert (shown.code, shown.err) == (0, "")
+    assert "1 attention spelled out" in shown.out.splitlines()[-1]
+    namespace: dict[str, object] = {}
+    exec(FACTORY, namespace)
+    model, x = namespace["build"]()  # type: ignore[operator]
+    torch.testing.assert_close(torch.load(output, weights_only=False)(x), model(x))
+    refused = command("decompose", source, "-o", output)
+    assert (refused.code, refused.out) == (1, "")
+    found = json.loads(command("decompose", source, "--json").out)
+    schema = importlib.resources.files("sardonyx") / "schemas" / "decomposed.schema.json"
+    jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
+    assert found["attentions"][0]["roles"]["softmax"] == 1
+    assert found["nodes"] > found["nodes_before"]
