@@ -169,6 +169,8 @@ def _other_flops(function: Any, x: torch.Tensor) -> int:
         ("aten._softmax", Kind.SOFTMAX),
         ("aten.native_layer_norm", Kind.NORM),
         ("aten._native_batch_norm_legit_no_training", Kind.BATCH_NORM),
+        ("aten._batch_norm_with_update", Kind.BATCH_NORM),
+        ("aten._thnn_fused_gru_cell", Kind.RECURRENT),
     ],
 )
 def test_operators_are_what_they_are(operator: str, kind: Kind):

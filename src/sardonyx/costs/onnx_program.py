@@ -1,7 +1,7 @@
-"""An ONNX file as a Program: what ONNX Runtime would carry out, in the order of the file.
+"""An ONNX file as a Program: what it says is to be carried out, in its order, without a runtime's own optimizations.
 
 Initializers and constants are weights, each once however many use it. Reshape, Squeeze, Unsqueeze, Flatten and Identity
-hand on the memory they read, as the runtime does; everything else writes memory of its own. Functions are looked into:
+hand on the memory they read, as ONNX Runtime does; everything else writes memory of its own. Functions are looked into:
 each call is its operations. Control flow is one operation, which costs what its body does: the costlier branch of an
 If, every turn of a Loop or Scan where their number is known and one turn where it is not. What had to be assumed is in
 the notes. Open dims stay open (`Program.symbols`, with 1 for an example, since a file has none).

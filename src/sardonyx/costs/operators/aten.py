@@ -148,6 +148,19 @@ def _batch_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(Kind.BATCH_NORM, 0, floating(reads[0], flops))
 
 
+def _batch_norm_in_training(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.BATCH_NORM, 0, floating(reads[0], table.BATCH_NORM_IN_TRAINING))
+
+
+def _cell_of(cell: str) -> Rule:
+    """One step of a recurrent layer after its products, which come before it."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return recurrent(0, (), writes[0].elements, cell)
+
+    return rule
+
+
 def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     runs = scalars.get("train", scalars.get("training", True)) is not False
     return Description(Kind.DROPOUT, 0, floating(writes[0], 2) if runs and writes else 0)
@@ -227,6 +240,8 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm_of(table.RMS_NORM)),
     **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), _batch_norm),
     **dict.fromkeys(("_native_batch_norm_legit_no_training", "_batch_norm_no_update"), _batch_norm),
+    "_batch_norm_with_update": _batch_norm_in_training,
+    **{f"_thnn_fused_{cell}_cell": _cell_of(cell) for cell in ("lstm", "gru")},
     **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
     **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
