@@ -3,10 +3,12 @@
     PYTHONPATH=src:benchmarks python benchmarks/memory.py --device cuda --out rows.json [--only NAME …]
     PYTHONPATH=src:benchmarks python benchmarks/memory.py --table rows.json > benchmarks/memory-gpu.md
 
-`eager` is the model as it is, predicted as Python was seen to hold its values; `graph` is the decomposed model, whose
-values go after their last use. Peaks are what a run allocates above the weights and inputs that were there before it:
-`activations`. `total` has those too. A first run is not measured: it makes cuBLAS set its workspace aside, once for the
-process (the table says how much), and is not the model's. With `--device cpu` the same is done with torch's profiler.
+`eager` is the model as it is, `graph` the decomposed one, both predicted as Python was seen to hold their values;
+`operators` is the decomposed one as a graph of single operators, predicted from last uses alone. Peaks are what a run
+allocates above the weights and inputs that were there before it: `activations`. `total` has those too. A first run is
+not measured: it makes cuBLAS set its workspace aside, once for the process (the table says how much), which is not the
+model's. `asked` is what was asked of the allocator, which hands out larger blocks where it has them. With
+`--device cpu` the same is done with torch's profiler.
 """
 
 from __future__ import annotations
@@ -16,84 +18,118 @@ import gc
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import memory_models
 import memory_table
-from allocations import on_cpu, on_cuda
+from allocations import Allocations, on_cpu, on_cuda
 from memory_models import SUBJECTS, Subject
+from sardonyx.attention.decomposing import decompose
 from sardonyx.costs.liveness import Peak, liveness
+from sardonyx.costs.program import Program
 from sardonyx.recording.recorder import record
+from sardonyx.source.tracing.structure import Flat
 
 BLOCK = 512  # the CUDA allocator gives out multiples of this
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SHOWN = 24  # blocks at the peak
 
 
-def predicted(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: str, block: int) -> Peak:
+def predicted(program: Program, form: str, block: int) -> Peak:
     """The peak of a recorded run."""
-    return liveness(record(model, args, kwargs), as_run=form == "eager", granularity=block).at()
+    return liveness(program, as_run=form != "operators", granularity=block).at()
 
 
-def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: str) -> tuple[int, list[int]]:
-    """The peak of a real run, and the blocks that were held then."""
+def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: str) -> tuple[int, Allocations]:
+    """The peak of a real run, and how it came about."""
     with torch.no_grad():
         model(*args, **kwargs)
     if device == "cpu":
         taken = on_cpu(lambda: model(*args, **kwargs))
-        return taken.peak, taken.at_peak
-    peak, taken = on_cuda(lambda: model(*args, **kwargs))
-    return peak, taken.at_peak
+        return taken.peak, taken
+    return on_cuda(lambda: model(*args, **kwargs))
 
 
 def row(model: nn.Module, made: dict[str, Any], form: str, device: str) -> dict[str, Any]:
     """One comparison."""
     block = BLOCK if device == "cuda" else 1
     args, kwargs = memory_models.on(device, made)
-    peak, blocks = measured(model, args, kwargs, device)
-    told = predicted(model, args, kwargs, form, block)
+    peak, taken = measured(model, args, kwargs, device)
+    program = record(model, args, kwargs)
+    told, plain = predicted(program, form, block), predicted(program, form, 1)
     found = {
         "measured": peak,
+        "asked": taken.peak,
         "predicted": told.bytes,
         "weights": told.weights,
         "inputs": told.inputs,
         "error": told.bytes / peak - 1,
-        "error_total": (told.total - (peak + told.weights + told.inputs)) / (peak + told.weights + told.inputs),
+        "error_asked": plain.bytes / taken.peak - 1,
+        "error_total": (told.bytes - peak) / (peak + told.weights + told.inputs),
         "operation": told.operation.operator if told.operation else "",
         "module": told.operation.module if told.operation else "",
         "workspace": told.workspace,
-        "blocks": blocks[:SHOWN],
+        "blocks": taken.at_peak[:SHOWN],
         "alive": [each.bytes for each in told.alive][:SHOWN],
     }
-    if device != "cpu" and next(model.parameters()).dtype is torch.float32:
+    if device != "cpu" and form == "eager" and next(model.parameters()).dtype is torch.float32:
         here = predicted_here(model, made, form, block)
         found |= {"predicted_without_device": here, "error_without_device": here / peak - 1}
     return found
 
 
 def predicted_here(model: nn.Module, made: dict[str, Any], form: str, block: int) -> int:
-    """The same prediction from a model that is nowhere, as one would get it without the device."""
+    """The same prediction as one would get it without the device, and without what the CPU's own kernels hold."""
     where = next(model.parameters()).device
     args, kwargs = memory_models.on("cpu", made)
     model.to("cpu")
     try:
-        return predicted(model, args, kwargs, form, block).bytes
+        program = record(model, args, kwargs)
     finally:
         model.to(where)
+    bare = [replace(each, workspace=0) for each in program.operations]
+    return predicted(replace(program, operations=tuple(bare)), form, block).bytes
 
 
 def forms(model: nn.Module, made: dict[str, Any], device: str, place: int) -> Iterator[tuple[str, nn.Module]]:
-    """The model as it is; at one size also decomposed."""
+    """The model as it is; at one size also decomposed, and as a graph of operators."""
     yield "eager", model
     if place == 1:
-        from sardonyx.attention.decomposing import decompose  # here: a failure of it is a row, not the end
-
         args, kwargs = memory_models.on(device, made)
-        yield "graph", decompose(model, args, kwargs=kwargs)
+        graph = decompose(model, args, kwargs=kwargs)
+        yield "graph", graph
+        yield "operators", operators(graph, args, kwargs)
+
+
+def operators(graph: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    """Every operator that a call carries out as a node of its own."""
+    names, given = list(kwargs), [*args, *kwargs.values()]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        by_name = dict(zip(names, tensors[len(args) :], strict=True))
+        return [leaf.tensor for leaf in Flat(graph(*tensors[: len(args)], **by_name)).leaves]
+
+    with torch.no_grad():
+        traced = make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+    return Positional(traced, names)
+
+
+class Positional(nn.Module):
+    """A graph of operators, called as the model is."""
+
+    def __init__(self, graph: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.graph, self.names = graph, names
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """Run it."""
+        return self.graph(*args, *(kwargs[name] for name in self.names))
 
 
 def rows_of(name: str, subject: Subject, dtype: str, device: str) -> Iterator[dict[str, Any]]:
@@ -109,13 +145,12 @@ def rows_of(name: str, subject: Subject, dtype: str, device: str) -> Iterator[di
     for place, (batch, length) in enumerate(subject.sizes):
         made = subject.inputs(batch, length, DTYPES[dtype])
         head = {"model": name, "dtype": dtype, "batch": batch, "length": length}
-        form = "eager"
+        form = "?"
         try:
             for form, shown in forms(model, made, device, place):
                 began = time.perf_counter()
                 yield {**head, "form": form, **row(shown, made, form, device), "seconds": time.perf_counter() - began}
                 del shown
-                form = "graph"
         except Exception as error:  # whatever a model or a device answers with is the result of its row
             yield {**head, "form": form, "failed": f"{type(error).__name__}: {error}".partition("\n")[0][:300]}
         gc.collect()
@@ -125,13 +160,13 @@ def rows_of(name: str, subject: Subject, dtype: str, device: str) -> Iterator[di
 
 def told(found: dict[str, Any]) -> str:
     """A line of progress."""
-    start = "{model:12s}{dtype:9s}{batch:>4}×{length:<6}{form:6s}".format(**found)
+    start = "{model:12s}{dtype:9s}{batch:>4}×{length:<6}{form:10s}".format(**found)
     if "failed" in found:
         return f"{start} failed: {found['failed']}"
     alone = f" ({found['error_without_device']:+.2%} without device)" if "error_without_device" in found else ""
     return (
-        f"{start} {found['measured'] / 1e6:10.2f} MB {found['error']:+8.2%} activations {found['error_total']:+8.2%} "
-        f"total{alone} {found['seconds']:.1f} s"
+        f"{start} {found['measured'] / 1e6:10.2f} MB {found['error']:+8.2%} of activations "
+        f"{found['error_asked']:+8.2%} asked {found['error_total']:+8.2%} total{alone} {found['seconds']:.1f} s"
     )
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sardonyx.costs.operators.aten import describe
-from sardonyx.costs.program import Buffer, Operation, Program, Store, Value
-from sardonyx.graph.shapes.expr import Size
-from sardonyx.recording.workspaces import workspace
+from sardonyx.costs.program import Store
 
 
 @dataclass(slots=True)
@@ -140,49 +137,6 @@ class Book:
         """Stop noting: what goes from now on outlived the run."""
         self._watches.clear()
 
-    def program(self, sized: Callable[[Any], Size], symbols: dict[str, int], notes: Sequence[str]) -> Program:
-        """The books as a program; `sized` makes torch's sizes ours."""
-        buffers = [Buffer(sized(b.bytes), b.store, b.module, b.born, b.died) for b in self.buffers]
-        values = [Value(v.name, tuple(map(sized, v.shape)), v.dtype, v.buffer) for v in self.values]
-        unknown = dict[str, None]()  # operators of which nothing is known, in the order they were met
-        operations = [self._operation(step, values, sized, unknown) for step in self.steps]
-        if unknown:
-            notes = [*notes, f"taken to cost nothing, since nothing is known of them: {', '.join(unknown)}"]
-        return Program(
-            tuple(operations), tuple(values), tuple(buffers), tuple(self.inputs), tuple(self.outputs), symbols,
-            tuple(notes),
-        )  # fmt: skip
-
-    def _operation(
-        self, step: Step, values: Sequence[Value], sized: Callable[[Any], Size], unknown: dict[str, None]
-    ) -> Operation:
-        reads, writes = [values[i] for i in step.reads], [values[i] for i in step.writes]
-        scalars = {name: _plain(value, sized) for name, value in step.scalars.items()}
-        told = describe(step.operator, reads, writes, scalars)
-        if not told.known:
-            unknown[step.operator] = None
-        taken = 0
-        if self.device.type == "cpu":
-            taken = workspace(step.operator, reads, writes, scalars, self._channels_last(step))
-        return Operation(
-            step.name, step.operator, told.kind, step.module, tuple(dict.fromkeys(step.reads)), step.writes,
-            told.macs, told.other_flops, taken, step.role,
-        )  # fmt: skip
-
-    def _channels_last(self, step: Step) -> bool:
-        """Whether its first input has pictures with their channels side by side in memory."""
-        first = self.values[step.reads[0]] if step.reads else None
-        return first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1
-
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] the only identity that views share
-
-
-def _plain(value: Any, sized: Callable[[Any], Size]) -> object:
-    """An argument that is no tensor, its sizes as ours."""
-    if isinstance(value, torch.SymInt):
-        return sized(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, sized) for item in cast("Iterable[Any]", value)]
-    return value

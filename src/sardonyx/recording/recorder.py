@@ -29,6 +29,7 @@ from sardonyx.errors import ModelError
 from sardonyx.recording.book import Book
 from sardonyx.recording.running import Running, left_as_it_was
 from sardonyx.recording.symbols import Axes, OpenDims
+from sardonyx.recording.telling import program
 from sardonyx.recording.watcher import Watcher
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.structure import Flat, named_arguments
@@ -89,11 +90,11 @@ class _Call:
         ]
         book = self._run(tensors, stand_ins, mode)
         if opened is None:
-            return book.program(int, {}, list(self._notes()))
+            return program(book, int, {}, self._notes())
         symbols, notes = opened.settled()
-        program = book.program(opened.sized, symbols, [*notes, *self._notes()])
+        told = program(book, opened.sized, symbols, [*notes, *self._notes()])
         if not opened.is_vague:
-            return program
+            return told
         concrete = self.without_data(None)
         why = "recorded at these sizes alone: some size follows no formula of the open dims"
         return replace(concrete, notes=(why, *concrete.notes))
@@ -105,7 +106,7 @@ class _Call:
                 hint="give a model with weights",
             )
         book = self._run([leaf.tensor for leaf in self._flat.leaves], lambda tensor: tensor, contextlib.nullcontext())
-        return book.program(int, {}, [*notes, *self._notes()])
+        return program(book, int, {}, [*notes, *self._notes()])
 
     def _run(
         self,

@@ -1,19 +1,21 @@
 """Memory that a kernel takes only while it runs; what is not listed here was measured to take none worth counting.
 
-Found by watching torch's allocator around single operators on the CPU (`benchmarks/allocations.py`):
+Found by watching torch's allocators around single operators (`benchmarks/allocations.py`):
 
-- Attention in one kernel keeps, for each thread, a tile of scores, two numbers a row and a tile of the result.
-- A convolution on plain layouts (oneDNN) works on copies of its input and weight in blocks of channels, as wide as
-  the machine's vectors, and answers in such blocks, of which the plain answer is copied at the end. An input of few
+- A softmax that gives zeros for rows that are masked whole looks which numbers and which rows are masked.
+- Attention in one kernel on the CPU keeps, for each thread, a tile of scores, two numbers a row, a tile of the result.
+- A convolution on the CPU (oneDNN) works on copies of its input and weight in blocks of channels, as wide as the
+  machine's vectors, and answers in such blocks, of which the plain answer is copied at the end. An input of few
   channels is read as it is, and so is everything where the padding is wide. With channels last only weights are copied.
-- A convolution of one small picture unrolls its windows instead, and a pointwise one needs nothing.
-
-A GPU's libraries choose by trying; what they take is measured in `benchmarks/memory-gpu.md` and not foretold.
+  One of a single small picture unrolls its windows instead, and a pointwise one of such needs nothing.
+- A convolution on CUDA (cuDNN) copies input and weight into channels-last order, channels filled up to 16 bytes, and
+  copies the answer back. What it takes for one in groups follows no rule that we know, and is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import cast
 
@@ -23,31 +25,63 @@ from sardonyx.costs.program import ITEM_BYTES, Value
 from sardonyx.graph.shapes.expr import Size, add, floor_quotient, larger, multiply, product, smaller, subtract, total
 
 _KEY_TILE = 512
+_ALIGNED = 16  # bytes
 _WIDEST_PADDING = 8  # measured: wider ones are not computed in blocks
 _SMALL_PICTURE = 20480  # numbers
 _LARGE_WINDOW = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a kernel's needs depend on beside its shapes."""
+
+    device: str  # "cpu", "cuda"
+    threads: int
+    block: int  # channels to a block of oneDNN
+
+    @classmethod
+    def here(cls, device: str) -> Machine:
+        """The one we are on."""
+        wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        return cls(device, torch.get_num_threads(), 16 if wide else 8)
+
+
 def workspace(
-    operator: str, reads: Sequence[Value], writes: Sequence[Value], scalars: Mapping[str, object], last: bool
+    operator: str,
+    reads: Sequence[Value],
+    writes: Sequence[Value],
+    scalars: Mapping[str, object],
+    last: bool,
+    on: Machine,
 ) -> Size:
-    """Bytes beside its inputs and outputs that an operation holds on the CPU while it runs.
+    """Bytes beside its inputs and outputs that an operation holds while it runs.
 
     Args:
         last: Its first input lies in memory with the channels last.
     """
+    if operator == "aten._safe_softmax":
+        return _masked(reads[0], cast(int, scalars["dim"]))
     if operator == "aten._scaled_dot_product_flash_attention_for_cpu":
-        return _attention(reads[0], reads[1], reads[2])
-    if operator == "aten.convolution" and not scalars.get("transposed"):
-        return _convolution(reads[0], reads[1], writes[0], scalars, last)
-    return 0
+        return multiply(on.threads, _tiles(reads[0], reads[1], reads[2]))
+    if operator != "aten.convolution" or scalars.get("transposed"):
+        return 0
+    if on.device == "cpu":
+        return _convolution(reads[0], reads[1], writes[0], scalars, last, on.block)
+    return _copies(reads[0], reads[1], writes[0], cast(int, scalars["groups"]), last) if on.device == "cuda" else 0
 
 
-def _attention(query: Value, key: Value, value: Value) -> Size:
+def _masked(scores: Value, axis: int) -> Size:
+    """Which numbers and which rows are masked, a byte each."""
+    rows = list(scores.shape)
+    rows[axis] = 1
+    return add(scores.elements, product(rows))
+
+
+def _tiles(query: Value, key: Value, value: Value) -> Size:
     rows = smaller(_query_tile(query.shape[-2]), query.shape[-2])
     columns = smaller(_KEY_TILE, key.shape[-2])
     numbers = total((multiply(rows, columns), multiply(2, rows), multiply(rows, value.shape[-1])))
-    return product((torch.get_num_threads(), ITEM_BYTES["float32"], numbers))
+    return multiply(ITEM_BYTES["float32"], numbers)
 
 
 def _query_tile(length: Size) -> Size:
@@ -56,7 +90,16 @@ def _query_tile(length: Size) -> Size:
     return total((32, multiply(32, long), multiply(192, longer)))
 
 
-def _convolution(source: Value, weight: Value, result: Value, scalars: Mapping[str, object], last: bool) -> Size:
+def _copies(source: Value, weight: Value, result: Value, groups: int, last: bool) -> Size:
+    if groups > 1 or last:
+        return 0
+    block = _ALIGNED // ITEM_BYTES[source.dtype]
+    return total(_blocked(value, (1,), block) for value in (source, weight, result))
+
+
+def _convolution(
+    source: Value, weight: Value, result: Value, scalars: Mapping[str, object], last: bool, lanes: int
+) -> Size:
     window, groups = cast("tuple[int, ...]", weight.shape[2:]), cast(int, scalars["groups"])
     pointwise = prod(window) == 1
     if not _in_blocks(source, window, groups):
@@ -67,8 +110,8 @@ def _convolution(source: Value, weight: Value, result: Value, scalars: Mapping[s
         return weight.bytes if depthwise or pointwise else multiply(2, weight.bytes)
     if max(cast("Sequence[int]", scalars["padding"])) > _WIDEST_PADDING:
         return result.bytes
-    block = _block() if groups == 1 or depthwise else 1
-    few = groups == 1 and not pointwise and isinstance(source.shape[1], int) and source.shape[1] < _block()
+    block = lanes if groups == 1 or depthwise else 1
+    few = groups == 1 and not pointwise and isinstance(source.shape[1], int) and source.shape[1] < lanes
     answer = _blocked(result, (1,), block)
     copies = _blocked(weight, (0,), block) if few or depthwise else _blocked(weight, (0, 1), block)
     copies = copies if few else add(copies, _blocked(source, (1,), block))
@@ -81,10 +124,6 @@ def _in_blocks(source: Value, window: Sequence[int], groups: int) -> bool:
         return True
     several = source.shape[0] != 1
     return several or not isinstance(source.elements, int) or source.elements > _SMALL_PICTURE
-
-
-def _block() -> int:
-    return 16 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 8
 
 
 def _blocked(value: Value, axes: Sequence[int], block: int) -> Size:
