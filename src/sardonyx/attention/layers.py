@@ -2,9 +2,9 @@
 
 Torch's own look at shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow. These
 take the plain road through the same submodules and the same overridable blocks. One thing is left out on purpose: torch
-compares an encoder's mask with a causal one to find out whether it may skip reading it, which changes no result.
-In evaluation torch may also leave padded positions out altogether and fill them with zeros; here, as in training, they
-are computed like all others.
+compares a mask with a causal one to find out whether it may skip reading it, which changes no result (only the gradient
+of such a mask). In evaluation its fast path may also leave padded positions out altogether and fill them with zeros;
+here, as in training, they are computed like all others.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ def merged_mask(
     attn_mask: torch.Tensor | None,
     key_padding_mask: torch.Tensor | None,
     appended: int,
+    hint: bool,
     wide: bool,
 ) -> Any:
     """What to add to the scores for the two masks of a multi-head attention, in which `True` takes a score away.
@@ -74,12 +75,16 @@ def merged_mask(
         attn_mask: (length, keys), or (batch * heads, length, keys).
         key_padding_mask: (batch, keys), or without the batch.
         appended: How many of the keys were put at the end by the attention itself; no mask speaks of these.
+        hint: Whether attn_mask is said to be causal: torch then does not read it where it is the only mask.
         wide: Whether the scores were widened.
     """
     tensors = (query, key, attn_mask, key_padding_mask)
     if has_torch_function(tensors):
-        return handle_torch_function(merged_mask, tensors, *tensors, appended, wide)
+        return handle_torch_function(merged_mask, tensors, *tensors, appended, hint, wide)
     dtype, keys = _dtype_of_scores(query, wide), key.shape[-2] - appended
+    if hint and key_padding_mask is None:
+        later = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).triu(1)
+        return _added(later, dtype)
     parts: list[torch.Tensor] = []
     if attn_mask is not None:
         parts.append(_added(_per_head(attn_mask, query, keys), dtype))

@@ -138,10 +138,11 @@ def _masked(
     As in torch, the hint `is_causal` replaces the mask only where there is no other and no weights are asked for.
     """
     attn_mask, padding = options.attn_mask, options.key_padding_mask
-    if options.is_causal and padding is None and not options.need_weights:
+    hint = options.is_causal and not options.need_weights
+    if hint and padding is None:
         return sdpa.causal(spelling, scores, q, k), False
     if attn_mask is None and padding is None:
         return scores, False
     appended = (weights.appended_key is not None) + options.append_zero
-    mask = spelling.write(Role.MASK, leaves.merged_mask, q, k, attn_mask, padding, appended, wide)
+    mask = spelling.write(Role.MASK, leaves.merged_mask, q, k, attn_mask, padding, appended, hint, wide)
     return spelling.write(Role.MASK, torch.add, scores, mask), True

@@ -8,7 +8,7 @@ hooks keep working; like torch's own tracing, which replaces `nn.Module.__call__
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -42,8 +42,10 @@ def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.G
     Raises what symbolic tracing raises where it cannot go on, and ModelError for an attention that cannot be written.
     """
     tracer = AttentionTracer()
+    flags = _flags(model)
     with left_as_it_was(model):
-        graph = tracer.trace(model, {**_flags(model), **(concrete_args or {})} or None)
+        graph = tracer.trace(model, {**flags, **(concrete_args or {})} or None)
+        tracer.name_as_before(flags)
         module = tracer.graph_module(model, graph)
     attach(module, tracer.decomposition(graph))
     return module
@@ -72,6 +74,16 @@ class AttentionTracer(fx.Tracer):
             graph = super().trace(root, concrete_args)
         graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # whoever loads the module traces it plainly
         return graph
+
+    def name_as_before(self, arguments: Iterable[str]) -> None:
+        """Call arguments that were given a value by their own names: torch adds a number to them."""
+        numbered = {f"{name}_1": name for name in arguments}
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node.target in numbered:
+                path = self._modules.pop(node.name)
+                node.target = numbered[node.target]
+                node._rename(node.target)  # pyright: ignore[reportPrivateUsage]  # there is no other way
+                self._modules[node.name] = path
 
     def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
         """The traced module, which shares parameters, buffers and leaf modules with the model."""
@@ -127,8 +139,10 @@ class AttentionTracer(fx.Tracer):
         """As `fx.Tracer.create_node` without the options that nobody can set here, noting the module.
 
         Arguments are given to the node afterwards, which spares a search through each of them for symbolic numbers.
+        Annotations that are only text, as `from __future__ import annotations` makes them, are left out: the traced
+        module could not be loaded from a file with them.
         """
-        node = self.graph.create_node(kind, target, (), {}, name, type_expr)
+        node = self.graph.create_node(kind, target, (), {}, name, None if isinstance(type_expr, str) else type_expr)
         if args:
             node.args = args
         if kwargs:

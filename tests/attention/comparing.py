@@ -1,0 +1,79 @@
+"""How far a model and what was made of it are apart: results, gradients, and where they are not numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+LIMITS = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def run(model: Callable[..., Any], inputs: Mapping[str, Any], *, grad: bool, seed: int = 5) -> list[torch.Tensor]:
+    """Results, and with `grad` the gradients of all inputs and parameters, under the same dropout."""
+    torch.default_generator.manual_seed(seed)
+    if not grad:
+        with torch.no_grad():
+            return _tensors(model(**inputs))
+    given = {name: _leaf(value) for name, value in inputs.items()}
+    named = sorted(model.named_parameters()) if isinstance(model, nn.Module) else []
+    parameters = [parameter for _, parameter in named if parameter.requires_grad]
+    results = _tensors(model(**given))
+    generator = torch.Generator().manual_seed(seed)
+    weighted = [(r * torch.randn(r.shape, generator=generator).to(r.dtype)).sum() for r in results]
+    wanted = [v for v in given.values() if isinstance(v, torch.Tensor) and v.requires_grad] + parameters
+    gradients = torch.autograd.grad(sum(weighted), wanted, allow_unused=True, materialize_grads=True)
+    return [*(r.detach() for r in results), *gradients]
+
+
+def agree(found: list[torch.Tensor], expected: list[torch.Tensor], truth: list[torch.Tensor] | None = None) -> None:
+    """Fail unless they are the same to the accuracy of their dtype.
+
+    bfloat16 rounds at every step, so there both are held against the `truth` in float64: what was found may be no more
+    than twice as far from it as what torch itself finds, and the roundings of the eight steps there and back.
+    """
+    assert len(found) == len(expected)
+    for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert torch.equal(ours.isnan(), theirs.isnan()), index
+        if truth is None:
+            off, allowed = distance(ours, theirs), LIMITS[theirs.dtype]
+        else:
+            off = distance(ours, truth[index])
+            allowed = 2 * distance(theirs, truth[index]) + 8 * torch.finfo(torch.bfloat16).eps
+        assert off <= allowed, (index, off, allowed)
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The greatest difference, relative to the greatest number.
+
+    Where all numbers are small they are what is left of a sum in which numbers of about 1 cancel, and are as exact as
+    these.
+    """
+    a, b = found.double().nan_to_num(), expected.double().nan_to_num()
+    if not a.numel():
+        return 0.0
+    size = b.abs().max().item()
+    return (a - b).abs().max().item() / max(size, 0.1)
+
+
+def doubled(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same numbers in float64."""
+    return {
+        name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().clone().requires_grad_()
+    return value
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    items = result if isinstance(result, tuple) else (result,)
+    return [item for item in items if item is not None]

@@ -1,0 +1,127 @@
+"""`nn.Transformer` and its parts: looked into, spelled out, and the same as torch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sardonyx.attention.roles import decomposition_of
+from sardonyx.attention.tracer import trace
+from tests.attention import comparing
+
+
+def _ready(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return model
+
+
+def _tensor(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _count(traced: nn.Module) -> int:
+    told = decomposition_of(traced)
+    assert told is not None
+    return len(told.attentions)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_whole_transformer(training: bool, batch_first: bool, norm_first: bool, grad: bool) -> None:
+    dropout = 0.0 if batch_first else 0.2  # draws follow the memory, and torch's attention leaves a batch turned in it
+    model = nn.Transformer(
+        8, 2, 2, 2, 16, dropout=dropout, activation=F.gelu, batch_first=batch_first, norm_first=norm_first
+    )
+    model = _ready(model).train(training)
+    traced = trace(model)
+    assert _count(traced) == 2 + 2 * 2
+    batch, source, target = 3, 5, 4
+    lengths = ((batch, source), (batch, target)) if batch_first else ((source, batch), (target, batch))
+    padding = torch.zeros(batch, source, dtype=torch.bool)
+    padding[0, 3:] = True
+    inputs = {
+        "src": _tensor(*lengths[0], 8),
+        "tgt": _tensor(*lengths[1], 8, seed=2),
+        "tgt_mask": torch.ones(target, target, dtype=torch.bool).triu(1),
+        "src_key_padding_mask": padding,
+        "memory_key_padding_mask": padding,
+    }
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        expected = comparing.run(model, inputs, grad=grad)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+    comparing.agree(comparing.run(traced, inputs, grad=grad), expected)
+
+
+class Encoder(nn.Module):
+    """An encoder inside a model, called with what the model is given."""
+
+    def __init__(self, nested: bool = False) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8), enable_nested_tensor=nested)
+
+    def forward(self, x: Any, mask: Any = None, padding: Any = None) -> Any:
+        return self.encoder(x, mask=mask, src_key_padding_mask=padding)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("mask", [None, torch.ones(5, 5, dtype=torch.bool).triu(1)])
+def test_an_encoder_with_torchs_fast_path(mask: torch.Tensor | None, nested: bool) -> None:
+    """Where torch leaves padded positions out it writes zeros there, so these are not compared.
+
+    Nor are float masks, which the fast path of torch's encoder layer takes for boolean ones.
+    """
+    model = _ready(Encoder(nested)).eval()
+    traced = trace(model)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    for given in (None, padding):
+        inputs = {"x": _tensor(2, 5, 8), "mask": mask, "padding": given}
+        with torch.no_grad():
+            expected, found = model(**inputs), traced(**inputs)
+        kept = torch.ones(2, 5, dtype=torch.bool) if given is None else ~given
+        comparing.agree([found[kept]], [expected[kept]])
+
+
+def test_a_layer_of_ones_own_is_traced_as_it_is() -> None:
+    class Reversed(nn.TransformerEncoderLayer):
+        """The feed-forward block first."""
+
+        def forward(self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = False):
+            src = self.norm2(src + self._ff_block(src))
+            return self.norm1(src + self._sa_block(src, src_mask, src_key_padding_mask))
+
+    class Doubled(nn.TransformerEncoderLayer):
+        """Torch's forward pass, with a block replaced and something after it."""
+
+        def _ff_block(self, x: Any) -> Any:
+            return super()._ff_block(x) * 2
+
+        def forward(self, src: Any, **named: Any) -> Any:
+            return super().forward(src, **named) + 1
+
+    for kind in (Reversed, Doubled):
+        model = _ready(nn.TransformerEncoder(kind(8, 2, 16), 2, enable_nested_tensor=False)).eval()
+        traced = trace(model)
+        assert _count(traced) == 2
+        inputs = {"src": _tensor(5, 3, 8)}
+        comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
+
+
+def test_a_layer_alone_keeps_its_signature_and_refuses_another_option() -> None:
+    model = _ready(nn.TransformerEncoderLayer(8, 2, 16)).eval()
+    traced = trace(model)
+    inputs = {"src": _tensor(5, 3, 8), "src_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
+    comparing.agree(comparing.run(traced, inputs, grad=False), comparing.run(model, inputs, grad=False))
+    with pytest.raises(AssertionError, match="is_causal"):
+        traced(**inputs, is_causal=True)

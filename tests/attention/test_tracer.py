@@ -1,0 +1,241 @@
+"""The symbolic road as a whole: torch's own tracing but for attention, a model left alone, a result that travels."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.proxy import TraceError
+from torch.nn import functional as F
+
+from sardonyx.attention.roles import Role, decomposition_of
+from sardonyx.attention.tracer import trace
+from sardonyx.errors import ModelError
+from tests.attention import comparing
+
+
+class Block(nn.Module):
+    """Attention twice through the same weights, and things around it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=dropout, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.dense = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.register_buffer("table", torch.randn(5, 8))
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        y = self.norm(x) + self.table
+        y = x + self.attention(y, y, y, attn_mask=mask, need_weights=False)[0]
+        again, weights = self.attention(y, x, x)
+        return self.dense(again) * torch.tensor([2.0]), weights.sum()
+
+
+def _ready(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return model
+
+
+def _x() -> torch.Tensor:
+    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_everything_but_attention_is_as_symbolic_trace_has_it() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.dense = nn.LayerNorm(4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+            self.scale = nn.Parameter(torch.ones(4))
+            self.register_buffer("table", torch.ones(4))
+
+        def forward(self, x, *, factor=2.0):  # annotations are another test's
+            a, b = self.norm(x).chunk(2, dim=-1)
+            return {"y": self.dense(torch.cat((a, b), -1)) * self.scale + self.table, "x": [x.sum(-1) * factor, None]}
+
+    model = Plain()
+    ours, theirs = trace(model), fx.symbolic_trace(model)
+    assert ours.code == theirs.code
+    assert str(ours.graph) == str(theirs.graph)
+    assert [node.meta.keys() for node in ours.graph.nodes] == [node.meta.keys() for node in theirs.graph.nodes]
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def test_nodes_know_their_module_and_role() -> None:
+    traced = trace(_ready(Block(dropout=0.1)))
+    told = decomposition_of(traced)
+    assert told is not None
+    assert (told.road, told.why, told.opaque) == ("symbolic-trace", "", ())
+    assert [a.module for a in told.attentions] == ["attention", "attention@1"]
+    names = {node.name for node in traced.graph.nodes}
+    assert set(told.modules) == names
+    assert set(told.primitives) <= names
+    first = {p.role for p in told.primitives.values() if p.attention == 0}
+    assert first == set(Role)
+    second = {p.role for p in told.primitives.values() if p.attention == 1}
+    assert second == set(Role) - {Role.MASK}
+    assert told.modules["norm"] == "norm"
+    for name, primitive in told.primitives.items():
+        assert told.modules[name] == told.attentions[primitive.attention].module
+    scaled = [n for n in traced.graph.nodes if n.name in told.primitives and n.target is torch.mul]
+    assert len(scaled) == 2
+    assert all(n.args[0].target is torch.matmul and n.args[1] == pytest.approx(0.5) for n in scaled)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    class Careless(Block):
+        def forward(self, x: Any, mask: Any = None) -> Any:
+            self.seen = x
+            self.attention.remembered = x
+            return super().forward(x, mask)
+
+    model = _ready(Careless(dropout=0.3))
+    model.dense[2].weight = nn.Parameter(model.dense[0].weight.detach().t().contiguous())
+    model.dense[1].register_forward_hook(lambda module, args, result: result * 2)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    identity = {name: id(value) for name, value in model.named_parameters()}
+    held = {name: (dict(vars(m)), dict(m._parameters), dict(m._buffers)) for name, m in model.named_modules()}
+    forwards = [cls.forward for cls in (nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer)]
+    traced = trace(model)
+    assert identity == {name: id(value) for name, value in model.named_parameters()}
+    assert identity == {name: id(value) for name, value in traced.named_parameters()}
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    for name, module in model.named_modules():
+        for now, before in zip((vars(module), module._parameters, module._buffers), held[name], strict=True):
+            assert {k: id(v) for k, v in now.items()} == {k: id(v) for k, v in before.items()}
+    assert forwards == [cls.forward for cls in (nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer)]
+    model.eval(), traced.eval()
+    comparing.agree(comparing.run(traced, {"x": _x()}, grad=True), comparing.run(model, {"x": _x()}, grad=True))
+
+
+def test_classes_are_restored_after_a_failure() -> None:
+    class Stuck(Block):
+        def forward(self, x: Any, mask: Any = None) -> Any:
+            result = super().forward(x, mask)
+            return result if x.sum() > 0 else x
+
+    before = nn.MultiheadAttention.forward
+    model = Stuck()
+    held = dict(vars(model))
+    with pytest.raises(TraceError):
+        trace(model)
+    assert nn.MultiheadAttention.forward is before
+    assert vars(model).keys() == held.keys()
+
+
+def test_tied_weights_stay_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 4)
+            self.two.in_proj_weight = self.one.in_proj_weight
+
+        def forward(self, x: Any) -> Any:
+            return self.two(self.one(x, x, x)[0], x, x)[0]
+
+    model = _ready(Tied())
+    traced = trace(model)
+    assert {id(p) for p in traced.parameters()} == {id(p) for p in model.parameters()}
+    comparing.agree(comparing.run(traced, {"x": _x()}, grad=True), comparing.run(model, {"x": _x()}, grad=True))
+
+
+def _saved(module: fx.GraphModule) -> fx.GraphModule:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def _pickled(module: fx.GraphModule) -> fx.GraphModule:
+    return pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("way", [_saved, _pickled, copy.deepcopy])
+def test_the_result_travels_with_what_is_known_of_it(way: Callable[[fx.GraphModule], fx.GraphModule]) -> None:
+    traced = trace(_ready(Block(dropout=0.1)).eval())
+    there = way(traced)
+    assert [n.name for n in there.graph.nodes] == [n.name for n in traced.graph.nodes]
+    assert decomposition_of(there) == decomposition_of(traced)
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    inputs = {"x": _x(), "mask": mask}
+    comparing.agree(comparing.run(there, inputs, grad=True), comparing.run(traced, inputs, grad=True))
+
+
+def test_it_follows_training_and_evaluation() -> None:
+    model = _ready(Block(dropout=0.5)).eval()
+    traced = trace(model)
+    quiet = comparing.run(traced, {"x": _x()}, grad=False)
+    comparing.agree(quiet, comparing.run(model, {"x": _x()}, grad=False))
+    model.train(), traced.train()
+    loud = comparing.run(traced, {"x": _x()}, grad=True)
+    comparing.agree(loud, comparing.run(model, {"x": _x()}, grad=True))
+    assert not torch.allclose(loud[0], quiet[0])
+
+
+def test_it_changes_dtype() -> None:
+    model = _ready(Block()).eval()
+    traced = trace(model).to(torch.float64)
+    inputs = {"x": _x().double()}
+    comparing.agree(comparing.run(traced, inputs, grad=False), comparing.run(model.double(), inputs, grad=False))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_torch_compile_takes_it_whole(backend: str) -> None:
+    model = _ready(Block()).eval()
+    compiled = torch.compile(trace(model), backend=backend, fullgraph=True)
+    inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
+    comparing.agree(comparing.run(compiled, inputs, grad=False), comparing.run(model, inputs, grad=False))
+
+
+def test_annotations_that_are_only_text_do_not_keep_it_from_a_file() -> None:
+    """As they are wherever annotations are postponed; torch writes them into its code, which cannot import them."""
+
+    class Annotated(nn.Module):
+        def forward(self, x: NotThere) -> NotThere:  # noqa: F821
+            return x + 1
+
+    assert _pickled(trace(Annotated()))(torch.ones(1)) == 2
+
+
+def test_hooks_run_where_tracing_can_see_them() -> None:
+    model = _ready(Block()).eval()
+    model.attention.register_forward_hook(lambda module, args, result: (result[0] * 3, result[1]))
+    comparing.agree(comparing.run(trace(model), {"x": _x()}, grad=False), comparing.run(model, {"x": _x()}, grad=False))
+
+
+def test_a_function_that_was_wrapped_is_named() -> None:
+    class Wrapping(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return hidden(x)
+
+    told = decomposition_of(trace(Wrapping()))
+    assert told is not None
+    assert [name.rpartition(".")[2] for name in told.opaque] == ["hidden"]
+
+
+@fx.wrap
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    """What a model's author did not want traced."""
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_what_only_the_run_decides_stops_the_trace() -> None:
+    class Asks(nn.Module):
+        def forward(self, x: Any, causal: Any) -> Any:
+            return F.scaled_dot_product_attention(x, x, x, is_causal=causal)
+
+    with pytest.raises(TraceError, match="is_causal is computed"):
+        trace(Asks())
+
+
+def test_a_quantizable_attention_is_refused_by_name() -> None:
+    holder = nn.Sequential(torch.ao.nn.quantizable.MultiheadAttention(8, 2))
+    with pytest.raises(ModelError, match="0: MultiheadAttention"):
+        trace(holder)
