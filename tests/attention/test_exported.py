@@ -156,10 +156,10 @@ def test_training_mode_keeps_dropout_and_the_other_mode_is_refused(x: torch.Tens
     assert found is not None
     assert [each.role for each in found.primitives.values()].count(Role.DROPOUT) == 2
     torch.manual_seed(3)
-    wanted = result(x)
+    wanted = model(x)
     torch.manual_seed(3)
-    assert torch.equal(result.train()(x), wanted)
-    assert not torch.equal(result(x), wanted)
+    close(result.train()(x), wanted)  # the same numbers are dropped
+    assert not torch.allclose(result(x), wanted)
     with pytest.raises(UsageError, match=r"made by torch.export in training mode") as caught:
         nn.Sequential(result).eval()
     assert "eval mode" in str(caught.value.hint)

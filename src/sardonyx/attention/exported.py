@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import fx, nn
 
+from sardonyx import collector
 from sardonyx.attention.calling import Arguments, Flattened, fixed_size, with_own_signature
 from sardonyx.attention.frozen import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
 from sardonyx.attention.recognise import recognise
@@ -77,7 +78,7 @@ def _captured(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with quietly():
+        with collector.paused(), quietly():
             return torch.export.export(flattened, tensors, dynamic_shapes=(open_dims,), strict=False)
     except ModelError:
         raise

@@ -66,13 +66,12 @@ class FrozenModule(fx.GraphModule):
                 hint="convert the model and decompose it again",
             )
         super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-        for graph in graphs:
-            _replace_constants(graph, {old: new for old, new in moved.items() if old != new}, fn)
-            if graph.owning_module is not None:
-                graph.owning_module.recompile()
-        interface = self._modules.get(INTERFACE)
-        if isinstance(interface, Interface):
-            interface.cast(cast_to)
+        if any(old != new for old, new in (*moved.items(), *cast_to.items())):
+            for graph in graphs:
+                _follow(graph, moved, fn)
+            interface = self._modules.get(INTERFACE)
+            if isinstance(interface, Interface):
+                interface.cast(cast_to)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,16 +222,17 @@ def _nodes(graphs: list[fx.Graph]) -> Iterator[fx.Node]:
     return (node for graph in graphs for node in graph.nodes)
 
 
-def _replace_constants(graph: fx.Graph, better: dict[Any, Any], fn: Callable[..., Any]) -> None:
-    """Put other constants into nodes, and let what is known of their values follow."""
+def _follow(graph: fx.Graph, moved: dict[torch.device, torch.device], fn: Callable[..., Any]) -> None:
+    """Make tensors where the weights are now, and let what is known of values follow."""
 
     def replaced(value: Any) -> Any:
-        return better.get(value, value) if isinstance(value, torch.device) else value
+        return moved.get(value, value) if isinstance(value, torch.device) else value
 
     for node in graph.nodes:
-        if better:
-            node.args = map_aggregate(node.args, replaced)
-            node.kwargs = map_aggregate(node.kwargs, replaced)
+        node.args = map_aggregate(node.args, replaced)
+        node.kwargs = map_aggregate(node.kwargs, replaced)
         known = node.meta.get("val")
         if isinstance(known, torch.Tensor):
             node.meta["val"] = fn(known)
+    if graph.owning_module is not None:
+        graph.owning_module.recompile()
