@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -211,6 +212,13 @@ WAYS: dict[str, Callable[[], Projected]] = {
         *(Windowed, SharedHeads, SpreadHeads, Spread, ScaledAfterMask, Causal),
     )
 }
+
+
+@functools.cache
+def exported(way: str) -> tuple[nn.Module, torch.Tensor, Any]:
+    """The module, its input, and its graph module from torch.export, which takes a while."""
+    module, x = built(WAYS[way])
+    return module, x, torch.export.export(module, (x,), strict=False).module()
 
 
 def built(kind: Callable[[], nn.Module]) -> tuple[nn.Module, torch.Tensor]:

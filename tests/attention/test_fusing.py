@@ -16,7 +16,19 @@ from torch.nn import functional as F
 from sardonyx.attention.fusing import fuse_attention
 from sardonyx.attention.fusion.record import fusion_of
 from sardonyx.errors import UsageError
-from tests.attention.by_hand import WAYS, WIDTH, Batched, Causal, Modules, Projected, SharedHeads, built
+from tests.attention.by_hand import (
+    BATCH,
+    LENGTH,
+    WAYS,
+    WIDTH,
+    Batched,
+    Causal,
+    Modules,
+    Projected,
+    SharedHeads,
+    built,
+    exported,
+)
 
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _NEED_FACTS = {"Batched", "AddedInProduct", "Windowed"}  # regrouped scores: only sizes tell that rows stay rows
@@ -63,9 +75,8 @@ def test_symbolic(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_exported(way: str) -> None:
-    module, x = built(WAYS[way])
-    exported: Any = torch.export.export(module, (x,), strict=False).module()
-    fused = fuse_attention(exported)
+    module, x, graph_module = exported(way)
+    fused = fuse_attention(graph_module)
     assert (len(calls(fused)), softmaxes(fused)) == (1, 0), fusion_of(fused)
     assert torch.allclose(fused(x), module(x), atol=1e-6, rtol=1e-5)
     assert all("val" in node.meta for node in calls(fused))
@@ -142,6 +153,76 @@ def test_a_mask_made_above_the_diagonal_is_causal() -> None:
     (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
     assert call.kwargs["is_causal"] is True
     assert "attn_mask" not in call.kwargs
+
+
+def test_rows_of_which_nothing_is_left() -> None:
+    """With -inf they were NaN and are 0, which is said; with a finite value they stay the mean of the values."""
+
+    class Emptied(Projected):
+        filling = -torch.inf
+
+        def attend(self, q: Any, k: Any, v: Any) -> Any:
+            gone = self.seen.new_zeros(LENGTH, LENGTH)
+            gone[0] = True
+            return torch.softmax((q @ k.mT).masked_fill(gone, self.filling), -1) @ v
+
+    class Low(Emptied):
+        filling = -1e9
+
+    module, x = built(Emptied)
+    fused = fuse_attention(fx.symbolic_trace(module))
+    fusion = fusion_of(fused)
+    assert fusion is not None
+    assert fusion.fused[0].notes == ("a row of which the mask leaves nothing is 0, where it was NaN",)
+    assert module(x)[:, 0].isnan().all()
+    assert torch.allclose(fused(x)[:, 0], module.out.bias.expand(BATCH, -1))
+    assert torch.allclose(fused(x)[:, 1:], module(x)[:, 1:], atol=1e-6)
+    module, x = built(Low)
+    assert torch.allclose(fuse_attention(fx.symbolic_trace(module))(x), module(x), atol=1e-6)
+
+
+def _per_key(self: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax(q @ k.mT * self.bias, -1) @ v
+
+
+def _mild_fill(self: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax((q @ k.mT).masked_fill(self.seen, -5.0), -1) @ v
+
+
+def _fill_then_bias(self: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax((q @ k.mT).masked_fill(~self.seen, -1e9) + self.bias, -1) @ v
+
+
+def _overwritten(self: Any, q: Any, k: Any, v: Any) -> Any:
+    weights = torch.softmax(q @ k.mT, -1)
+    k.mul_(2.0)
+    return weights @ v
+
+
+def _read_scores(self: Any, q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.mT
+    return torch.softmax(scores, -1) @ v + scores.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("attend", "reason"),
+    [
+        (_per_key, "multiplied by a tensor that differs from key to key"),
+        (_mild_fill, "filled with -5, which does not mask them"),
+        (_fill_then_bias, "a mask is added to scores that were filled with a finite value"),
+        (_overwritten, "an operand is overwritten by `mul_` before the end"),
+        (_read_scores, "its scores are read elsewhere (`matmul`)"),
+    ],
+)
+def test_what_the_call_cannot_do_stays(attend: Any, reason: str) -> None:
+    module, x = built(type("Written", (Projected,), {"attend": attend}))
+    fused = fuse_attention(fx.symbolic_trace(module), x)
+    fusion = fusion_of(fused)
+    assert fusion is not None
+    assert [each.reason for each in fusion.refused] == [f"its scores are {reason}" if reason[0] in "mf" else reason]
+    assert (len(calls(fused)), softmaxes(fused)) == (0, 1)
+    with torch.no_grad():
+        assert torch.allclose(fused(x), module(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), "torch.save"])

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from sardonyx.attention.recognise import recognise, survey
 from sardonyx.attention.recognition.found import Recognised, Refused
 from sardonyx.attention.roles import Role
-from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built
+from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 
 
 def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> Recognised | Refused:
@@ -52,10 +52,9 @@ def test_every_step_has_its_role() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_exported_ways_have_the_same_steps(way: str) -> None:
-    module, x = built(WAYS[way])
+    module, _, graph_module = exported(way)
     traced = fx.symbolic_trace(module)
-    exported: Any = torch.export.export(module, (x,), strict=False).module()
-    (found,) = recognise(exported.graph)
+    (found,) = recognise(graph_module.graph)
     assert found.read_elsewhere == ()
     assert {found.roles[node] for node in found.core} >= {Role.SCORES, Role.SOFTMAX, Role.MIX}
     counted = Counter(found.roles.values())

@@ -23,6 +23,7 @@ from sardonyx.attention.fusion.plan import Plan, plan
 from sardonyx.attention.fusion.projections import pack, parallel
 from sardonyx.attention.fusion.rate import DropoutRate
 from sardonyx.attention.fusion.record import Fused, Fusion, Unfused, attach
+from sardonyx.attention.fusion.writer import WRITTEN_FOR
 from sardonyx.attention.fusion.writing import write_call
 from sardonyx.attention.recognise import survey
 from sardonyx.attention.recognition.found import Recognised, Refused
@@ -66,7 +67,7 @@ def fuse_attention(
     made.recompile()
     fused = tuple(each for each in outcomes if isinstance(each, Fused))
     attach(made, Fusion(fused, tuple(each for each in outcomes if isinstance(each, Unfused)), packed))
-    _keep_decomposition(graph_module, made, fused)
+    _keep_decomposition(graph_module, made)
     return made
 
 
@@ -82,16 +83,14 @@ def _packed(graph: fx.Graph, surveyed: list[Recognised | Refused], *, separate: 
     return tuple(tuple(node.name for node in group) for group in groups if pack(graph, group, separate=separate))
 
 
-def _keep_decomposition(given: fx.GraphModule, made: fx.GraphModule, fused: tuple[Fused, ...]) -> None:
-    """What `decompose` said holds for the nodes that are left; a new one belongs where the softmax was."""
+def _keep_decomposition(given: fx.GraphModule, made: fx.GraphModule) -> None:
+    """What `decompose` said holds for the nodes that are left; a new one belongs where it was written."""
+    origins = {node.name: node.meta.pop(WRITTEN_FOR, node.name) for node in made.graph.nodes}
     told = decomposition_of(given)
-    if told is None:
-        return
-    left = {node.name for node in made.graph.nodes}
-    modules = {name: path for name, path in told.modules.items() if name in left}
-    modules |= {each.node: told.modules[each.softmax] for each in fused if each.softmax in told.modules}
-    primitives = {name: primitive for name, primitive in told.primitives.items() if name in left}
-    roles.attach(made, replace(told, modules=modules, primitives=primitives))
+    if told is not None:
+        modules = {name: told.modules[origin] for name, origin in origins.items() if origin in told.modules}
+        primitives = {name: told.primitives[name] for name in origins if name in told.primitives}
+        roles.attach(made, replace(told, modules=modules, primitives=primitives))
 
 
 def _arguments(example_inputs: Any) -> tuple[Any, ...]:
@@ -138,6 +137,7 @@ def _fuse(module: fx.GraphModule, found: Recognised, decided: Plan) -> Fused:
         module.add_module(name, DropoutRate(decided.dropout_p, module.get_submodule(decided.dropout_module).training))
         with graph.inserting_before(found.mix):
             rate = graph.call_module(name)
+            rate.meta[WRITTEN_FOR] = found.mix.name
     call, result = write_call(graph, found, decided, rate)
     hand_over(found)
     found.mix.replace_all_uses_with(result)

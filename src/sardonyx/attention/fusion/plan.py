@@ -92,9 +92,15 @@ def _dtypes(found: Recognised) -> str:
     kin = {_dtype_source(operand.node) for operand in (found.query, found.value)}
     if isinstance(last, fx.Node) and (last in found.core or _dtype_source(last) in kin):
         early = [step for step in found.steps if isinstance(step, Cast) and step.node is not found.softmax]
-        late = [step for step in found.steps if isinstance(step, Bias) and any(cast.node < step.node for cast in early)]
+        masks = [step for step in found.steps if isinstance(step, Bias) and not _is_of_sdpa(step)]
+        late = [step for step in masks if any(cast.node < step.node for cast in early)]
         return f"a mask is added after a cast, and may be wider than the queries: {_EXAMPLES}" if late else ""
     return f"its weights are cast to {last}, which may not be the dtype of the queries: {_EXAMPLES}"
+
+
+def _is_of_sdpa(step: Bias) -> bool:
+    """Whether the mask came from a call that takes it as it is, or in the dtype of the queries."""
+    return step.as_sdpa or (isinstance(step.term, fx.Node) and step.term.target is leaves.merged_mask)
 
 
 def _dtype_source(node: fx.Node) -> fx.Node:

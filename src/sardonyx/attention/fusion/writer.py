@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from sardonyx.attention.recognition.facts import EXAMPLE, rank_of, shape_of
 from sardonyx.attention.vocabulary import vocabulary_of
 
+WRITTEN_FOR = "sardonyx_written_for"  # the name of the node that a new one stands beside, while a graph is rewritten
 _aten = torch.ops.aten
 _WORDS: dict[str, tuple[Any, Any]] = {
     "sdpa": (F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
@@ -57,6 +58,7 @@ class Writer:
             node = self._graph.create_node(kind, target, args, kwargs)
         kept = ("nn_module_stack", "stack_trace", "source_fn_stack")
         node.meta = {key: self._before.meta[key] for key in kept if key in self._before.meta}
+        node.meta[WRITTEN_FOR] = self._before.meta.get(WRITTEN_FOR, self._before.name)
         self._propagate(node)
         return node
 
