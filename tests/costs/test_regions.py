@@ -136,6 +136,39 @@ def test_keys_and_values_of_one_tensor_and_queries_of_another() -> None:
     assert pair.bytes_in == ROWS
 
 
+def test_keys_that_two_attentions_share_are_projected_once_for_both() -> None:
+    building = Building()
+    x, later = building.input((B, S, D)), building.input((B, S, D))
+    first, k, v = (heads(building, linear(building, x)) for _ in range(3))
+    second = heads(building, linear(building, later))
+    program = building.program(attention(building, first, k, v), attention(building, second, k, v))
+    found = _by_rule(program)
+    assert [_kinds(program, region) for region in found["parallel-qkv"]] == [[Kind.MATMUL, Kind.MATMUL]]
+    assert [len(found[rule]) for rule in ("attention", ALONE)] == [2, 2]
+
+
+def test_a_copy_that_is_needed_elsewhere_is_not_taken_into_an_attention() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    q, k, v = (heads(building, linear(building, x)) for _ in range(3))
+    copied, scaled = (
+        building.op(kind, [one], (B * H, S, D // H)) for kind, one in ((Kind.COPY, k), (Kind.ARITHMETIC, q))
+    )
+    mixed = attention(building, scaled, copied, v)
+    inside = _by_rule(building.program(mixed))["attention"][0]
+    without = _by_rule(building.program(mixed, copied))["attention"][0]
+    assert len(_kinds(building.program(mixed), inside)) == 7
+    assert len(_kinds(building.program(mixed), without)) == 6
+    assert (inside.bytes_in, without.bytes_in, without.escapes) == (3 * ROWS, 3 * ROWS, ())
+
+
+def test_a_product_of_two_activations_with_a_bias_is_no_linear_layer() -> None:
+    building = Building()
+    x, other, bias = building.input((B, S, D)), building.input((B, D, D)), building.weight((D,))
+    both = [building.op(Kind.MATMUL, [bias, x, other], (B, S, D)) for _ in range(2)]
+    assert [region.rule for region in partition(building.program(*both)).regions] == [ALONE, ALONE]
+
+
 def test_an_activation_that_is_written_out_is_taken_whole() -> None:
     building = Building()
     y = linear(building, building.input((B, S, D)))
@@ -181,3 +214,23 @@ def test_a_reduction_that_does_not_come_back_is_no_norm() -> None:
     pooled = building.op(Kind.REDUCTION, [building.op(Kind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
     program = building.program(building.op(Kind.ACTIVATION, [pooled], (B, 1, D)))
     assert [region.rule for region in partition(program).regions] == [ALONE] * 3
+
+
+def test_a_running_sum_is_no_norm() -> None:
+    building = Building()
+    x = building.input((B, S, D))
+    running = building.op(Kind.REDUCTION, [x], (B, S, D))
+    program = building.program(building.op(Kind.ARITHMETIC, [x, running], (B, S, D)))
+    assert [region.rule for region in partition(program).regions] == [ALONE] * 2
+
+
+def test_a_convolution_takes_one_residual() -> None:
+    building = Building()
+    x, y = building.input((B, D, S, S)), building.input((B, D, S, S))
+    made = building.op(Kind.CONVOLUTION, [x, building.weight((D, D, 3, 3))], (B, D, S, S))
+    once = building.op(Kind.ARITHMETIC, [made, x], (B, D, S, S))
+    program = building.program(building.op(Kind.ARITHMETIC, [once, y], (B, D, S, S)))
+    assert [_kinds(program, region) for region in partition(program).regions] == [
+        [Kind.CONVOLUTION, Kind.ARITHMETIC],
+        [Kind.ARITHMETIC],
+    ]

@@ -143,3 +143,15 @@ def test_a_view_of_an_input_that_is_the_answer_is_by_itself() -> None:
     x = building.input((2, 3))
     (region,) = partition(building.program(building.view(x, (6,)))).regions
     assert (region.rule, region.operations, region.bytes) == (ALONE, (0,), 0)
+
+
+def test_a_value_that_a_region_wrote_in_part_is_not_taken_for_its_own() -> None:
+    building = Building()
+    whole = building.op(Kind.OTHER, [building.input((4, 6))], (4, 6))
+    half = building.view(whole, (2, 6))
+    building.into(half, Kind.ACTIVATION)
+    folded = building.op(Kind.ARITHMETIC, [whole], (2, 6))  # as many numbers as the half, made of the whole
+    made, region = partition(building.program(folded)).regions
+    assert (region.rule, region.depends_on) == ("elementwise", (0,))
+    assert region.bytes_in == 48 + 96
+    assert made.bytes_out == 96

@@ -44,7 +44,7 @@ def _sum_before(board: Board, core: list[int], result: int) -> list[int]:
     flow, inside = board.flow, set(core)
     made = [piece.writer for step in sorted(core) for piece in flow.reads[step] if piece.writer not in inside]
     return [step for step in dict.fromkeys(made) if step is not None and step in board.free
-            and flow.kind(step) in ELEMENTWISE and same_elements(flow, step, result)][:1]  # fmt: skip
+            and flow.kind(step) in ELEMENTWISE and same_elements(flow, step, result)]  # fmt: skip
 
 
 def _written_out(board: Board, reduction: int) -> list[int]:

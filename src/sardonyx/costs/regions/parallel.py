@@ -13,7 +13,7 @@ _WORK = frozenset((Kind.MATMUL, Kind.CONVOLUTION, Kind.RECURRENT, Kind.SOFTMAX))
 
 
 class ParallelQkvRule:
-    """Two or three projections of one tensor whose results meet in one attention."""
+    """Projections of one tensor whose results meet in the same attention."""
 
     name = "parallel-qkv"
     algebra = "x @ [Wq Wk Wv] + [bq bk bv]"
@@ -24,13 +24,11 @@ class ParallelQkvRule:
         attention_of = {step: number for number, claim in enumerate(board.claims)
                         if claim.rule == "attention" for step in claim.steps}  # fmt: skip
         for linears in _siblings(board):
-            by_attention = defaultdict[int, list[int]](list)
+            by_attention = defaultdict[frozenset[int], list[int]](list)
             for step in linears:
-                met = _met(board.flow, step, attention_of)
-                if len(met) == 1:
-                    by_attention[met.pop()].append(step)
-            for group in by_attention.values():
-                if 2 <= len(group) <= 3:
+                by_attention[_met(board.flow, step, attention_of)].append(step)
+            for met, group in by_attention.items():
+                if met and len(group) > 1:
                     yield _with_epilogues(board, group)
 
 
@@ -66,18 +64,16 @@ def _siblings(board: Board) -> list[list[int]]:
 
 def _with_epilogues(board: Board, linears: list[int]) -> Found:
     flow = board.flow
-    result = flow.writes[linears[0]][0]
-    sizes = {flow.elements(flow.writes[step][0]) for step in linears}
 
     def takes(step: int, inside: set[int]) -> bool:
-        fits = same_elements(flow, step, result) or {flow.elements(value) for value in flow.writes[step]} <= sizes
+        fits = any(same_elements(flow, step, flow.writes[one][0]) for one in linears)
         return flow.kind(step) in ELEMENTWISE and fits and not outside(flow, step, inside)
 
     steps = grow(board, linears, takes)
     return Found(tuple(steps), len(linears))
 
 
-def _met(flow: Flow, linear: int, attention_of: dict[int, int]) -> set[int]:
+def _met(flow: Flow, linear: int, attention_of: dict[int, int]) -> frozenset[int]:
     """The attentions it reaches before any other work is done with it."""
     met, seen, waiting = set[int](), {linear}, [linear]
     while waiting:
@@ -89,4 +85,4 @@ def _met(flow: Flow, linear: int, attention_of: dict[int, int]) -> set[int]:
                 met.add(attention_of[step])
             elif flow.kind(step) not in _WORK:
                 waiting.append(step)
-    return met
+    return frozenset(met)

@@ -1,0 +1,14 @@
+"""docs/regions.md tells the rules that there are, in their order and in their own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sardonyx.costs.regions import RULES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text(encoding="utf-8")
+
+
+def test_the_table_is_the_rules() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{rule.name}` | {rule.algebra} | {rule.stops} |" for rule in RULES]
