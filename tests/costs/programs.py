@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
-from sardonyx.graph.shapes.expr import Size, multiply, symbol
+from sardonyx.graph.shapes.expr import Size, add, floor_quotient, larger, multiply, smaller, symbol
 
 BATCH, SEQ = symbol("batch"), symbol("seq")
 EXAMPLE = {"batch": 2, "seq": 7}
-DIMS: tuple[Size, ...] = (1, 3, 40, BATCH, SEQ)
+DIMS: tuple[Size, ...] = (1, 3, 40, BATCH, SEQ, floor_quotient(add(SEQ, 1), 2))
+SOME, MANY = smaller(multiply(9, SEQ), 90), larger(multiply(7, SEQ), 500)
+WORKSPACES: tuple[Size, ...] = (0, 0, 0, multiply(100, BATCH), SOME, MANY)
 
 
 @dataclass
@@ -78,7 +80,7 @@ def programs(draw: st.DrawFn, most: int = 14) -> Program:
     for _ in range(draw(st.integers(0, most))):
         reads = draw(st.lists(st.sampled_from(range(len(sketch.values))), min_size=1, max_size=3).map(tuple))
         module = draw(st.sampled_from(("", "a", "a.b")))
-        workspace = multiply(draw(st.sampled_from((0, 0, 0, 100))), BATCH)
+        workspace = draw(st.sampled_from(WORKSPACES))
         if draw(st.integers(0, 2)):
             sketch.run(reads, draw(SHAPES), module=module, workspace=workspace)
         else:

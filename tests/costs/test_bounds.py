@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.costs.bounds import least
+from sardonyx.costs.bounds import least, without_max
 from sardonyx.graph.shapes import expr
 from sardonyx.graph.shapes.expr import Size
 
@@ -32,7 +32,7 @@ BOXES = st.fixed_dictionaries({"a": SIDES, "b": SIDES})
 
 
 @given(SIZES, BOXES)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_it_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int, int]]) -> None:
     bound = least(size, box)
     sides = [range(low, high + 1) for low, high in box.values()]
@@ -56,3 +56,15 @@ def test_what_wins_from_a_size_on_is_seen_from_there_on() -> None:
 def test_quotients_are_bounded_without_their_rounding() -> None:
     gap = expr.subtract(expr.multiply(3, A), expr.multiply(4, expr.floor_quotient(A, 2)))  # 3 a − 4 (a // 2) ≥ a
     assert least(gap, {"a": (5, 1 << 24), "b": (1, 1)}) == 5
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_a_size_is_the_greatest_of_what_it_is_taken_apart_into(size: Size, a: int, b: int) -> None:
+    parts = [expr.value_of(part, {"a": a, "b": b}) for part in without_max(size)]
+    assert max(parts) == expr.value_of(size, {"a": a, "b": b})
+
+
+def test_a_maximum_becomes_its_two_sides() -> None:
+    size = expr.add(expr.multiply(B, expr.larger(A, 9)), 1)
+    assert set(without_max(size)) == {expr.add(expr.multiply(A, B), 1), expr.add(expr.multiply(9, B), 1)}

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-from sardonyx.graph.shapes.expr import Expr, Size, value_of
-from sardonyx.graph.shapes.terms import Atom, Monomial
+from sardonyx.graph.shapes.expr import Expr, Size, add, product, subtract, value_of
+from sardonyx.graph.shapes.terms import Atom, Monomial, alone
 
 Box = Mapping[str, tuple[int, int]]  # dim -> its least and greatest size, at least 1
 Number = int | Fraction
@@ -33,6 +33,31 @@ def least(size: Size, box: Box) -> Number | None:
         elif factor < 0:
             bound += factor * math.prod(box[atom][1] - box[atom][0] for atom in atoms)
     return bound
+
+
+def without_max(size: Size, most: int = 16) -> list[Size]:
+    """Expressions whose greatest it is: x + max(a, b) is the greater of x + a and x + b. At most so many."""
+    done, left = list[Size](), [size]
+    while left and len(done) + len(left) < most:
+        size = left.pop()
+        parts = _two_sides(size) if isinstance(size, Expr) else None
+        if parts is None:
+            done.append(size)
+        else:
+            left += parts
+    return done + left
+
+
+def _two_sides(size: Expr) -> list[Size] | None:
+    for atoms, factor in size.terms:
+        greater = next((atom for atom in atoms if atom.kind == "max"), None)
+        if greater is None or factor < 0 or any(atom.least is None or atom.least < 0 for atom in atoms):
+            continue
+        rest = list(atoms)
+        rest.remove(greater)
+        others = subtract(size, Expr(((atoms, factor),)))
+        return [add(others, product((factor, part, *map(alone, rest)))) for part in greater.args]
+    return None
 
 
 def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomial, Number]:
@@ -74,11 +99,13 @@ def _in_names(size: Expr, box: Box) -> dict[Monomial, Number] | None:
 
 def _without_rounding(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
     """One bound of an atom that is no dim, as terms."""
+    between = _atom_range(atom, box)
+    if between is not None and between[0] == between[1]:
+        return [((), between[0])]
     if atom.kind == "//" and isinstance(atom.args[0], Expr) and isinstance(atom.args[1], int) and atom.args[1] > 0:
         by = atom.args[1]
         terms: list[tuple[Monomial, Number]] = [(own, Fraction(factor, by)) for own, factor in atom.args[0].terms]
         return terms if is_upper else [*terms, ((), Fraction(1 - by, by))]
-    between = _atom_range(atom, box)
     return None if between is None else [((), between[1] if is_upper else between[0])]
 
 

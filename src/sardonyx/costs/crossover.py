@@ -7,26 +7,36 @@ proven at once is halved, down to single sizes.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sardonyx.costs.bounds import Box, least
+from sardonyx.costs.bounds import Box, least, without_max
 from sardonyx.costs.liveness import Liveness, chosen_sizes
 from sardonyx.costs.program import Program
 from sardonyx.costs.written import written
-from sardonyx.graph.shapes.expr import Size, multiply, subtract, value_of
+from sardonyx.graph.shapes.expr import Size, add, multiply, subtract, value_of
 
 LIMIT = 1 << 24  # sizes that are looked at: 1 … 16,777,216
 _PIECES = 4_000  # of a dim, before the rest of it is left untold: only rounded sizes can take turns that often
-_PATIENCE = 300  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
+_PATIENCE = 12  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
+_STRONG = 5  # steps that others are held against, those that were the peak most often
+_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of two steps, between which a third may be seen to lie
+_SHOWN = 6  # expressions that are written out before it is asked which of them matter
+_SAMPLES = 150  # points at which steps are looked for that are the peak somewhere
 
 Order = Literal["less", "equal", "more"]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A step that is the peak at some sizes; of steps that always need the same, the earliest."""
+    """A step that is the peak at some sizes; of steps that always need the same, the earliest.
+
+    A step that needs the greater of two things stands twice among the candidates, once with each.
+    """
 
     bytes: Size
     step: int
@@ -71,7 +81,15 @@ class PeakFunction:
     @property
     def text(self) -> str:
         """The formula, in bytes."""
-        parts = [written(one.bytes) for one in self.candidates]
+        shown = self.candidates
+        if len(shown) > _SHOWN:  # of rounded sizes many steps can be the peak in some odd corner
+            told = {part.candidate for dim in self.program.symbols for part in self.stretches(dim)}
+            shown = [one for one in shown if one in told]
+        parts = [written(one.bytes) for one in shown]
+        if len(shown) < len(self.candidates):
+            parts.append(
+                f"{len(self.candidates) - len(shown)} more, none of them with all but one dim as in the example"
+            )
         return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
 
     def stretches(self, dim: str, held: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
@@ -84,7 +102,7 @@ class PeakFunction:
         box = _section(self.program, dim, held)
         found = list[Stretch]()
         for low, high, candidate in _won(self.candidates, dim, box):
-            if found and found[-1].candidate is candidate:
+            if found and found[-1].candidate.step == candidate.step:
                 low = found.pop().first
             found.append(Stretch(low, high, candidate))
         return tuple(found)
@@ -95,7 +113,9 @@ def peak_function(liveness: Liveness) -> PeakFunction:
     program = liveness.program
     first = dict[Size, int]()
     for step, size in enumerate(liveness.timeline):
-        first.setdefault(size, step)
+        if size not in first:
+            for part in without_max(size):
+                first.setdefault(part, step)
     box = dict.fromkeys(program.symbols, (1, LIMIT))
     kept = list[Candidate]()
     order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
@@ -104,11 +124,36 @@ def peak_function(liveness: Liveness) -> PeakFunction:
         new = Candidate(size, first[size], operation.name, operation.module)
         if not any(_beats(one, new, box) for one in kept):
             kept.append(new)
-    for one in reversed(kept.copy()):
-        rivals = [other for other in kept if other is not one]
-        if rivals and _is_never_first(one, rivals, box):
-            kept.remove(one)
-    return PeakFunction(program, tuple(sorted(kept, key=lambda one: one.step)))
+    return PeakFunction(program, tuple(sorted(_needed(kept, box), key=lambda one: one.step)))
+
+
+def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
+    """Without those that are proven never to be the peak, beside those that are at some point that was tried."""
+    if len(candidates) < 2:
+        return candidates
+    seen = Counter(_winner(candidates, point) for point in _points(box))
+    sure = [one for one, _ in seen.most_common(_STRONG)]
+    return [one for one in candidates
+            if one in seen or not (_is_below_a_mean(one, sure, box) or _is_never_first(one, sure, box))]  # fmt: skip
+
+
+def _is_below_a_mean(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
+    """Whether a weighted mean of two rivals is nowhere below it: then the greater of them is not either."""
+    for first, second in itertools.combinations(rivals, 2):
+        by = 0 if max(first.step, second.step) <= one.step else 1
+        for left, right in _WEIGHTS:
+            mean = add(multiply(first.bytes, left), multiply(second.bytes, right))
+            if _is_above(mean, multiply(one.bytes, left + right), box, by):
+                return True
+    return False
+
+
+def _points(box: Box) -> Iterator[dict[str, int]]:
+    """A grid from 1 up, the coarser the more dims there are."""
+    sides = int(_SAMPLES ** (1 / len(box)) + 1e-9)
+    sizes = [round(LIMIT ** (place / (sides - 1))) for place in range(sides)]
+    for point in itertools.product(sizes, repeat=len(box)):
+        yield dict(zip(box, point, strict=True))
 
 
 def compare(
@@ -191,7 +236,7 @@ def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candid
 
 def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
     """Whether `other` is certainly not the peak anywhere in the box: of equals the earlier step is."""
-    return _is_above(one.bytes, other.bytes, box, 0 if one.step < other.step else 1)
+    return _is_above(one.bytes, other.bytes, box, 0 if one.step <= other.step else 1)
 
 
 def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
@@ -208,11 +253,10 @@ def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bo
         piece = left.pop()
         if any(_beats(rival, one, piece) for rival in rivals):
             continue
-        corner = {name: low for name, (low, _) in piece.items()}
-        if _winner([one, *rivals], corner) is one:
-            return False
         widest = max(piece, key=lambda name: piece[name][1] / piece[name][0])
         low, high = piece[widest]
-        middle = min(high - 1, max(low, 2 * low - 1, int((low * high) ** 0.5)))
+        if low == high:
+            return False
+        middle = min(high - 1, max(low, math.isqrt(low * high)))
         left += [{**piece, widest: (low, middle)}, {**piece, widest: (middle + 1, high)}]
-    return False
+    return not left
