@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -15,9 +15,11 @@ from sardonyx.provenance import ROOT, Hierarchy, ModuleTable, is_within
 _LIKE_A_CALL = re.compile(r"@(?=\d+(\.|$))")  # in a module's own name, where it would read as the number of a call
 
 
-@dataclass(frozen=True, slots=True, eq=True)
-class Step:
-    """One running module of a chain, and something that tells its calls apart."""
+class Step(NamedTuple):
+    """One running module of a chain, and something that tells its calls apart.
+
+    A tuple, since chains of them are looked up for every module that runs and it is hashed fastest.
+    """
 
     module: torch.nn.Module
     call: Hashable
