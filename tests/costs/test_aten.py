@@ -224,6 +224,18 @@ def test_the_native_attention_costs_what_its_parts_do():
     assert sum(watch.count.ours.values()) == sum(flops.count(layer.self_attn, (x, x, x)).ours.values())
 
 
+def test_recurrent_layers_count_their_weights_and_not_their_states():
+    layer = torch.nn.LSTM(5, 3, num_layers=2, bidirectional=True)
+    counted = flops.count(layer, (torch.randn(7, 4, 5),))
+    gates = 2 * 4 * 3  # two ways, four gates, three states
+    assert dict(counted.beyond) == {"aten.mkldnn_rnn_layer": 2 * 7 * 4 * gates * ((5 + 3) + (2 * 3 + 3))}
+    weights = [value(12, 5), value(12, 3), value(12), value(12)]
+    whole = describe(
+        "aten._cudnn_rnn", [value(7, 4, 5), *weights, value(1, 4, 3), value(1, 4, 3)], [value(7, 4, 3)], {}
+    )
+    assert (whole.macs, whole.other_flops) == (7 * 4 * 12 * (5 + 3), 7 * 4 * 3 * 30)
+
+
 BACKWARD = "backward"
 UNCOUNTED = {"_fft_c2r", "_fft_r2c", "_pdist_forward"}  # of torch's core operators; no model of ours runs them
 

@@ -115,11 +115,19 @@ def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Descri
     return Description(Kind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
 
 
-def _recurrent(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """A layer, or all layers, of steps: the weights are the tensors with two axes."""
-    matrices = [value for value in reads[1:] if len(value.shape) == 2]
+def _recurrent_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """One direction of one layer: after the input its two weights, two biases and the states it begins with."""
+    return _recurrent(reads[0], reads[1:3], writes, scalars)
+
+
+def _recurrent_layers(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """All layers at once: the weights are the tensors with two axes, since states have three and biases one."""
+    return _recurrent(reads[0], [value for value in reads[1:] if len(value.shape) == 2], writes, scalars)
+
+
+def _recurrent(source: Value, matrices: Reads, writes: Reads, scalars: Scalars) -> Description:
     cell = _CELLS.get(cast("int", scalars.get("mode", 2)), "lstm")
-    return recurrent(product(reads[0].shape[:-1]), matrices, writes[0].elements, cell)
+    return recurrent(product(source.shape[:-1]), matrices, writes[0].elements, cell)
 
 
 _CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
@@ -233,7 +241,8 @@ _RULES: Mapping[str, Rule] = {
     **{f"_scaled_dot_product_{each}": _attention for each in ("attention_math", "fused_attention_overrideable")},
     "_native_multi_head_attention": _fast_attention,
     "_transformer_encoder_layer_fwd": _fast_encoder_layer,
-    **dict.fromkeys(("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"), _recurrent),
+    "mkldnn_rnn_layer": _recurrent_layer,
+    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent_layers),
     "gelu": _gelu,
     **dict.fromkeys(("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), _norm_of(table.LAYER_NORM)),
