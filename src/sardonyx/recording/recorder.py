@@ -41,6 +41,7 @@ _NEEDS_DATA = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+_SYMBOLIC = "symbolic sizes"  # how torch's own code says that it works with numbers only
 _SHORTCUTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
@@ -68,8 +69,17 @@ def record(
     try:
         return call.without_data(axes)
     except _NEEDS_DATA as error:
-        why = str(error).strip().partition("\n")[0]
-        return call.on_data([f"run on real data, at these sizes alone: the model looks at its data ({why})"])
+        return call.on_data([f"run on real data, at these sizes alone: the model looks at its data ({_line(error)})"])
+    except RuntimeError as error:
+        if not axes or _SYMBOLIC not in str(error):
+            raise
+        program = record(module, args, kwargs)
+        why = f"recorded at these sizes alone: torch cannot go on with open ones ({_line(error)})"
+        return replace(program, notes=(why, *program.notes))
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 class _Call:

@@ -1,0 +1,111 @@
+"""Predicted peaks against every allocation and release that torch's profiler saw: activations alone, within 1 %.
+
+Weights and inputs are left out, so that nothing hides behind them. An eager model is held to how long Python was seen
+to hold its values, a graph of single operators to last uses alone.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import architectures
+import zoo
+from allocations import on_cpu
+from memory import operators
+from sardonyx.attention.decomposing import decompose
+from sardonyx.costs.liveness import liveness
+from sardonyx.recording.recorder import record
+
+MODELS = ["bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "bart", "whisper"]
+MODELS += ["vit", "deit", "clip", "wav2vec2", "swin"]
+
+
+@pytest.fixture(autouse=True)
+def _without_shortcuts():
+    """A recording is made without torch's one-kernel attention modules, and so must the real run be."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+def truth(module: nn.Module, args: tuple, kwargs: dict) -> int:
+    """The peak of a second run: a first one may set things aside for good."""
+    with torch.no_grad():
+        module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    args, kwargs = copy.deepcopy((args, kwargs))
+    return on_cpu(lambda: module(*args, **kwargs)).peak
+
+
+def held_to_truth(module: nn.Module, args: tuple, kwargs: dict, *, as_run: bool) -> None:
+    predicted = liveness(record(module, args, kwargs), as_run=as_run).at().bytes
+    assert predicted == pytest.approx(truth(module, args, kwargs), rel=0.01)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_eager_model(name: str, attention: str) -> None:
+    case = architectures.build(name)
+    case.module.set_attn_implementation(attention)
+    held_to_truth(case.module, case.args, dict(case.kwargs), as_run=True)
+
+
+@pytest.mark.parametrize("name", ["mobilenet-v3", "cnn-mlp", "cnn-attention", "transformer-encoder", "gpt2-past"])
+def test_an_eager_model_of_another_kind(name: str) -> None:
+    case = architectures.build(name)
+    held_to_truth(case.module, case.args, dict(case.kwargs), as_run=True)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "vit", "cnn-attention"])
+def test_a_decomposed_graph_as_it_runs_and_as_single_operators(name: str) -> None:
+    case = architectures.build(name)
+    if hasattr(case.module, "set_attn_implementation"):
+        case.module.set_attn_implementation("sdpa")
+    kwargs = dict(case.kwargs)
+    graph = decompose(case.module, case.args, kwargs=kwargs)
+    held_to_truth(graph, case.args, kwargs, as_run=True)
+    single = operators(graph, case.args, kwargs)
+    held_to_truth(single, case.args, kwargs, as_run=False)
+    held_to_truth(single, case.args, kwargs, as_run=True)
+
+
+def test_a_model_of_real_size() -> None:
+    torch.manual_seed(0)
+    model = zoo.torchvision().models.vit_b_16(weights=None).eval()
+    held_to_truth(model, (torch.randn(1, 3, 224, 224),), {}, as_run=True)
+
+
+CONVOLUTIONS = [  # input, weight, stride, padding, groups
+    ((2, 3, 16, 16), (32, 3, 3, 3), 1, 1, 1),
+    ((2, 20, 16, 16), (32, 20, 3, 3), 1, 1, 1),
+    ((2, 64, 16, 16), (20, 64, 1, 1), 1, 0, 1),
+    ((2, 24, 9, 9), (24, 1, 3, 3), 1, 1, 24),
+    ((2, 48, 9, 9), (48, 12, 3, 3), 2, 1, 4),
+    ((1, 16, 16, 16), (32, 16, 3, 3), 1, 1, 1),
+    ((1, 16, 16, 16), (32, 16, 1, 1), 1, 0, 1),
+    ((1, 3, 64, 64), (48, 3, 16, 16), 16, 0, 1),
+    ((2, 80, 60), (48, 80, 3), 1, 1, 1),
+    ((1, 1, 16000), (64, 1, 10), 5, 0, 1),
+    ((2, 8, 5, 16, 16), (16, 8, 3, 3, 3), 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_what_a_convolution_holds_while_it_runs(case: tuple) -> None:
+    shape, weight, stride, padding, groups = case
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(shape) - 3]
+    layer = kind(shape[1], weight[0], weight[2:], stride=stride, padding=padding, groups=groups)
+    held_to_truth(layer, (torch.randn(shape),), {}, as_run=True)
+
+
+@pytest.mark.parametrize("lengths", [(11, 11), (100, 700), (200, 40), (800, 900)], ids=str)
+def test_what_attention_in_one_kernel_holds_while_it_runs(lengths: tuple[int, int]) -> None:
+    class Attending(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(query, key, key)
+
+    query, key = (torch.randn(2, 3, length, 24) for length in lengths)
+    held_to_truth(Attending(), (query, key), {}, as_run=True)
