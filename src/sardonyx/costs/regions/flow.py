@@ -42,6 +42,7 @@ class Flow:
         self.reads: list[tuple[Piece, ...]] = [()] * count
         self.writes: list[tuple[int, ...]] = [()] * count  # values, as the memory is first called
         self.before: list[set[int]] = [set() for _ in range(count)]  # steps that must have run, by memory
+        self.sources: list[list[Write]] = [[] for _ in range(count)]  # the writes that each reads
         self.readers: dict[Write, list[int]] = {}
         self.views: dict[int, set[int]] = {}  # step that makes a view -> steps that read through it
         self.view_sources: dict[int, int | None] = {}  # step that makes a view -> step that wrote what it shows
@@ -147,10 +148,11 @@ class Flow:
         """The memory it lies in as it is now, and the writes that made it so."""
         whole = self._same[value]
         writes = self._chains.get(self._buffer(value), [])
+        covering = {whole, *self._wholes(whole)}
         for index in range(len(writes) - 1, -1, -1):
-            if writes[index][1] in (whole, *self._wholes(whole)):
+            if writes[index][1] in covering:
                 return Piece(whole, writes[-1][0], index < len(writes) - 1), writes[index:]
-        return Piece(whole, writes[-1][0] if writes else None, bool(writes)), writes
+        return Piece(whole, writes[-1][0] if writes else None, bool(writes)), list(writes)
 
     def _wholes(self, value: int) -> Iterable[int]:
         while value in self._part_of:
@@ -168,6 +170,7 @@ class Flow:
                 readers = self.readers.setdefault(write, [])
                 if not readers or readers[-1] != step:
                     readers.append(step)
+                    self.sources[step].append(write)
             self._through(value, step)
         self.reads[step] = tuple(self.distinct(pieces))
         if pieces and self.kind(step) in (Kind.COPY, Kind.SELECT) and all(map(self.is_parameter, pieces)):
@@ -192,12 +195,13 @@ class Flow:
                 fresh.add(buffer)
             elif buffer not in fresh:
                 value = self._named(step, given, buffer)
-                last = (writer for writer, _ in self._chains.get(buffer, []))
+                last = [writer for writer, _ in self._chains.get(buffer, [])[-1:]]  # which waits for those before it
                 self.before[step].update(one for one in (*last, *self._seen_by.get(buffer, [])) if one != step)
             if value not in written:
                 written.append(value)
-                kept = self._chains.get(buffer, []) if value != self._first[buffer] else []
-                self._chains[buffer] = [*kept, (step, value)]
+                if value == self._first[buffer]:
+                    self._chains[buffer] = []
+                self._chains.setdefault(buffer, []).append((step, value))
                 self._seen_by[buffer] = []
         self.writes[step] = tuple(written)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sardonyx.costs.program import Kind
-from sardonyx.costs.regions.flow import Flow
+from sardonyx.costs.regions.flow import Flow, Write
 from sardonyx.costs.regions.quotient import Quotient
 
 ELEMENTWISE = frozenset((Kind.ARITHMETIC, Kind.ACTIVATION, Kind.SELECT, Kind.DROPOUT))
@@ -100,25 +100,54 @@ def outside(flow: Flow, step: int, inside: set[int]) -> int:
     return sum(piece.is_mixed or piece.writer not in inside for piece in flow.activations(step))
 
 
+class _Border:
+    """A region while it grows, with what leaves it, kept up to date step by step."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.inside = set[int]()
+        self._flow = flow
+        self._leaving = dict[Write, int]()  # what others need -> how many others; once more where it outlives the run
+
+    def add(self, step: int) -> None:
+        """Take a step in: what it alone needed leaves no longer."""
+        self.inside.add(step)
+        for write in self._flow.written([step]):
+            others = sum(reader not in self.inside for reader in self._flow.readers.get(write, ()))
+            if needed := others + (write in self._flow.kept):
+                self._leaving[write] = needed
+        for source in self._flow.sources[step]:
+            if source in self._leaving and source[0] != step:
+                self._leaving[source] -= 1
+                if not self._leaving[source]:
+                    del self._leaving[source]
+
+    @property
+    def leaving(self) -> int:
+        """How many values others need."""
+        return len(self._leaving)
+
+
 def grow(board: Board, start: Sequence[int], takes: Callable[[int, set[int]], bool]) -> list[int]:
     """Take what follows, as long as no more leaves the region than left it at the start.
 
     So a value that is needed elsewhere ends it, unless what is taken later is all that needed it.
     """
     flow = board.flow
-    taken, inside = list(start), set(start)
-    most, kept = max(1, len(flow.leaving(inside))), len(taken)
+    border = _Border(flow)
+    for step in start:
+        border.add(step)
+    taken, most, kept = list(start), max(1, border.leaving), len(start)
     waiting = [reader for step in start for reader in flow.followers(step)]
     heapq.heapify(waiting)
     while waiting:
         step = heapq.heappop(waiting)
-        if step in inside or step not in board.free or not takes(step, inside):
+        if step in border.inside or step not in board.free or not takes(step, border.inside):
             continue
         taken.append(step)
-        inside.add(step)
+        border.add(step)
         for reader in flow.followers(step):
             heapq.heappush(waiting, reader)
-        if len(flow.leaving(inside)) <= most:
+        if border.leaving <= most:
             kept = len(taken)
     return taken[:kept]
 
@@ -133,7 +162,8 @@ def pull(board: Board, steps: Iterable[int], takes: Callable[[int, set[int]], bo
             step = piece.writer
             if step is None or step in inside or step not in board.free or not takes(step, inside):
                 continue
-            if all(writer != step for writer, _ in flow.leaving({step, *inside})):
+            is_kept = any(write in flow.kept for write in flow.written([step]))
+            if not is_kept and inside.issuperset(flow.followers(step)):
                 inside.add(step)
                 new.append(step)
                 waiting.append(step)
