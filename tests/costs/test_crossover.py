@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from sardonyx.costs.crossover import LIMIT, Comparison, compare, peak_function
 from sardonyx.costs.liveness import liveness
 from sardonyx.costs.program import Program, Store
 from sardonyx.costs.written import written
-from sardonyx.graph.shapes.expr import larger, multiply
+from sardonyx.graph.shapes.expr import add, larger, multiply, product
 
 WIDE = st.fixed_dictionaries({name: st.integers(1, 5000) for name in EXAMPLE})
 TRIED = range(1, 130)  # crossings of 1, 3, 40 and their products lie here
@@ -94,8 +95,10 @@ def test_a_step_that_needs_the_greater_of_two_things_is_one_step() -> None:
 def test_of_very_many_expressions_those_near_the_example_are_written() -> None:
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (8,))
-    for power in range(12):  # 4^p · batch + 4^(11 − p) · seq + … : each wins along some direction
-        sketch.run((x,), (BATCH, 4**power), workspace=multiply(4 ** (11 - power), SEQ))
+    sketch.run((x,), (1,), workspace=multiply(10**6, add(BATCH, SEQ)))
+    for across in range(1, 140, 10):  # on a circle: each is the farthest in some direction, where both dims are large
+        down = math.isqrt(144**2 - across**2)
+        sketch.run((x,), (BATCH, BATCH, across, 25), workspace=product((100 * down, SEQ, SEQ)))
     function = peak_function(liveness(sketch.program(())))
     assert len(function.candidates) > 6
     assert "more, far from the example" in function.text

@@ -35,6 +35,19 @@ def least(size: Size, box: Box) -> Number | None:
     return bound
 
 
+def dims_taken_away(size: Size) -> set[str]:
+    """The dims that its negative terms depend on: narrowing these is what brings a bound up."""
+    terms = size.terms if isinstance(size, Expr) else ()
+    return {name for atoms, factor in terms if factor < 0 for atom in atoms for name in _names(atom)}
+
+
+def _names(atom: Atom) -> set[str]:
+    if not atom.args:
+        return {str(atom)}
+    inner = [each for arg in atom.args if isinstance(arg, Expr) for atoms, _ in arg.terms for each in atoms]
+    return set[str]().union(*map(_names, inner))
+
+
 def without_max(size: Size, most: int = 16) -> list[Size]:
     """Expressions whose greatest it is: x + max(a, b) is the greater of x + a and x + b. At most so many."""
     done, left = list[Size](), [size]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sardonyx.costs.bounds import Box, least, without_max
+from sardonyx.costs.bounds import Box, dims_taken_away, least, without_max
 from sardonyx.costs.liveness import Liveness, chosen_sizes
 from sardonyx.costs.program import Program
 from sardonyx.costs.written import written
@@ -22,7 +22,7 @@ from sardonyx.graph.shapes.expr import Size, add, multiply, subtract, value_of
 
 LIMIT = 1 << 24  # sizes that are looked at: 1 … 16,777,216
 _PIECES = 4_000  # of a dim, before the rest of it is left untold: only rounded sizes can take turns that often
-_PATIENCE = 12  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
+_PATIENCE = 24  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
 _STRONG = 5  # steps that others are held against, those that were the peak most often
 _WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of two steps, between which a third may be seen to lie
 _SHOWN = 6  # expressions that are written out before it is asked which of them matter
@@ -87,9 +87,7 @@ class PeakFunction:
             shown = [one for one in shown if one in told]
         parts = [written(one.bytes) for one in shown]
         if len(shown) < len(self.candidates):
-            parts.append(
-                f"{len(self.candidates) - len(shown)} more, none of them with all but one dim as in the example"
-            )
+            parts.append(f"{len(self.candidates) - len(shown)} more, far from the example")
         return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
 
     def stretches(self, dim: str, held: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
@@ -246,6 +244,7 @@ def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
 
 def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
     """Whether at every size some rival is proven to win against it, not everywhere the same one."""
+    taken = set[str]().union(*(dims_taken_away(subtract(rival.bytes, one.bytes)) for rival in rivals))
     left = [box]
     for _ in range(_PATIENCE):
         if not left:
@@ -253,7 +252,7 @@ def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bo
         piece = left.pop()
         if any(_beats(rival, one, piece) for rival in rivals):
             continue
-        widest = max(piece, key=lambda name: piece[name][1] / piece[name][0])
+        widest = max(taken or piece, key=lambda name: piece[name][1] / piece[name][0])
         low, high = piece[widest]
         if low == high:
             return False
