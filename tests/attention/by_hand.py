@@ -133,6 +133,15 @@ class Batched(Projected):
         return torch.bmm(F.dropout(weights, p=0.3, training=self.training), v).view(BATCH, HEADS, LENGTH, HEAD)
 
 
+class Merged(Projected):
+    """Heads merged into the batch, and a mask for each of them: three axes, for which torch has no fast kernel."""
+
+    def attend(self, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (each.reshape(BATCH * HEADS, LENGTH, HEAD) for each in (q, k, v))
+        scores = torch.bmm(q, k.transpose(1, 2)) + self.bias.unsqueeze(0).expand(BATCH, -1, -1, -1).flatten(0, 1)
+        return torch.bmm(F.softmax(scores, dim=-1), v).view(BATCH, HEADS, LENGTH, HEAD)
+
+
 class AddedInProduct(Projected):
     """A bias inside the product, as in models with a bias by distance."""
 
@@ -209,7 +218,7 @@ WAYS: dict[str, Callable[[], Projected]] = {
     for kind in (
         *(Projected, Methods, Modules, ScaledQuery, ScaledByRoots, ComputedScale, MaskedFill, FiniteFill, TwoFills),
         *(PositionBias, SlopedThenMasked, Subtracted, Einsum, EinsumTurnedRound, Batched, AddedInProduct, Cosine),
-        *(Windowed, SharedHeads, SpreadHeads, Spread, ScaledAfterMask, Causal),
+        *(Merged, Windowed, SharedHeads, SpreadHeads, Spread, ScaledAfterMask, Causal),
     )
 }
 

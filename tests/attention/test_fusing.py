@@ -148,6 +148,13 @@ def test_heads_are_shared_by_the_call() -> None:
     assert "enable_gqa" not in call.kwargs
 
 
+def test_three_axes_become_four() -> None:
+    """Torch's fast kernels, which never hold all scores, are for four."""
+    module, _ = built(WAYS["Merged"])
+    (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
+    assert [getattr(each, "target", None) for each in call.args] == [torch.unsqueeze] * 3
+
+
 def test_a_mask_made_above_the_diagonal_is_causal() -> None:
     module, _ = built(Causal)
     (call,) = calls(fuse_attention(fx.symbolic_trace(module)))

@@ -17,6 +17,9 @@ from torch.nn import functional
 from sardonyx.attention import leaves
 
 Vocabulary = Literal["torch", "aten"]
+TURNING = frozenset({"same", "transpose", "swap_last", "turn_matrix", "permute", "movedim"})
+# What only arranges a tensor: it may share its memory, and has its dtype.
+ARRANGING = TURNING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

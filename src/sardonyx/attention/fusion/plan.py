@@ -15,11 +15,9 @@ from torch import fx
 from sardonyx.attention import leaves
 from sardonyx.attention.recognition.facts import dtype_of, is_number, is_one, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Bias, Cast, Fill, Operand, Recognised, Regroup, Scale
-from sardonyx.attention.vocabulary import read, writes_in_place
+from sardonyx.attention.vocabulary import ARRANGING, read, writes_in_place
 
 LOW_ENOUGH = -1e4  # scores that are filled with this or less weigh nothing beside a score that is not
-_ALIASING = frozenset("same transpose swap_last turn_matrix permute movedim view expand unflatten".split())  # noqa: SIM905
-_MORE_ALIASING = frozenset({"flatten", "unsqueeze", "squeeze", "part", "parts", "cast"})
 _EXAMPLES = "example inputs would tell"
 
 
@@ -73,7 +71,7 @@ def _root(node: fx.Node) -> fx.Node:
     """The node whose memory this one may lie in."""
     while (call := read(node)) is not None:
         inner = call.get("x")
-        aliases = call.does in _ALIASING or call.does in _MORE_ALIASING or writes_in_place(node)
+        aliases = call.does in ARRANGING or call.does == "cast" or writes_in_place(node)
         if not aliases or not isinstance(inner, fx.Node):
             break
         node = inner
@@ -106,8 +104,7 @@ def _is_of_sdpa(step: Bias) -> bool:
 def _dtype_source(node: fx.Node) -> fx.Node:
     """The node that decides the dtype, as far as it is certain: arranging and projecting do not change it."""
     while (call := read(node)) is not None:
-        keeps = call.does in _ALIASING or (call.does in _MORE_ALIASING and call.does != "cast") or call.does == "linear"
-        if not keeps or not isinstance(call.get("x"), fx.Node):
+        if (call.does not in ARRANGING and call.does != "linear") or not isinstance(call.get("x"), fx.Node):
             break
         node = call.get("x")
     return node

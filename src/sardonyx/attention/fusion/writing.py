@@ -14,7 +14,7 @@ from torch import fx
 from sardonyx.attention.fusion.heads import shared_heads
 from sardonyx.attention.fusion.plan import Plan, is_default_scale
 from sardonyx.attention.fusion.writer import Writer
-from sardonyx.attention.recognition.facts import dtype_of, same_sizes, shape_of
+from sardonyx.attention.recognition.facts import Rank, dtype_of, rank_of, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Bias, Fill, Operand, Recognised, Scale
 from sardonyx.attention.vocabulary import read
 
@@ -43,11 +43,25 @@ def write_call(graph: fx.Graph, found: Recognised, plan: Plan, dropout_p: Any) -
         key, value, options["enable_gqa"] = *shared, True
     query = _scaled(writer, query, plan.tensor_scales)
     query, key, value = groups.take(query), groups.take(key), groups.take(value)
-    call = writer.write("sdpa", query, key, value, **options)
-    result = groups.give_back(call)
+    call, result = _call(writer, (query, key, value), options)
+    result = groups.give_back(result)
     if found.result_turn is not None:
         result = writer.write("permute", result, found.result_turn)
     return call, result
+
+
+def _call(
+    writer: Writer, operands: tuple[fx.Node, fx.Node, fx.Node], options: dict[str, Any]
+) -> tuple[fx.Node, fx.Node]:
+    """The call and its result. Torch has fast kernels for four axes only: three become four, and three again."""
+    if any(rank_of(operand) != Rank(3, exact=True) for operand in operands):
+        call = writer.write("sdpa", *operands, **options)
+        return call, call
+    mask = options.get("attn_mask")
+    if mask is not None and rank_of(mask) == Rank(3, exact=True):
+        options = {**options, "attn_mask": writer.write("unsqueeze", mask, 0)}
+    call = writer.write("sdpa", *(writer.write("unsqueeze", operand, 0) for operand in operands), **options)
+    return call, writer.write("squeeze", call, 0)
 
 
 def _is_zero(number: Any) -> bool:

@@ -17,9 +17,8 @@ from torch import fx
 from sardonyx.attention import leaves
 from sardonyx.attention.vocabulary import Call, overload_of, read
 
-_SAME_RANK = frozenset(
-    "softmax safe_softmax cast dropout same linear repeat unary movedim tril triu logical_not lift".split()  # noqa: SIM905
-)
+_SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
+_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # of the rank of what they read, too
 _BROADCASTS = frozenset({"mul", "div", "add", "sub", "masked_fill", "pow"})
 _ARITHMETIC = frozenset({"mul", "truediv", "pow", "add", "sub", "floordiv", "neg"})
 
@@ -117,7 +116,7 @@ def _rank_by_structure(call: Call, inner: Rank, depth: int) -> Rank:
         case _ if call.does in _BROADCASTS:
             other = rank_of(call.get("y"), depth - 1) if isinstance(call.get("y"), fx.Node) else Rank(0, exact=True)
             return Rank(max(inner.least, other.least), inner.exact and other.exact)
-        case _ if call.does in _SAME_RANK:
+        case _ if call.does in _SAME_RANK or call.does in _MASKS:
             return inner
         case _:
             return Rank(0)

@@ -9,10 +9,9 @@ from torch import fx
 from sardonyx.attention.recognition.facts import is_number
 from sardonyx.attention.recognition.walk import is_metadata
 from sardonyx.attention.roles import Role
-from sardonyx.attention.vocabulary import Call, read
+from sardonyx.attention.vocabulary import ARRANGING, Call, read
 
-_TURNING = frozenset({"same", "transpose", "swap_last", "turn_matrix", "permute", "movedim"})
-_ARRANGING = _TURNING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts", "repeat"}
+_OF_HEADS = ARRANGING | {"repeat"}
 
 
 def roles_around(
@@ -40,7 +39,7 @@ def is_projection(call: Call | None) -> bool:
 
 def _is_weight(node: object) -> bool:
     call = read(node)
-    while call is not None and call.does in _ARRANGING:
+    while call is not None and call.does in _OF_HEADS:
         node = call.get("x")
         call = read(node)
     return isinstance(node, fx.Node) and node.op == "get_attr"
@@ -66,13 +65,13 @@ def _inward(operand: fx.Node, role: Role, core: Set[fx.Node], roles: dict[fx.Nod
         call = read(node)
         if node in projections:
             roles.setdefault(node, role)
-        elif call is not None and call.does in _ARRANGING:
+        elif call is not None and call.does in _OF_HEADS:
             roles.setdefault(node, Role.SPLIT_HEADS)
 
 
 def _arranged_back(operand: fx.Node) -> Iterable[fx.Node]:
     call = read(operand)
-    while call is not None and call.does in _ARRANGING:
+    while call is not None and call.does in _OF_HEADS:
         yield call.node
         call = read(call.get("x"))
 
@@ -106,6 +105,6 @@ def _outward(result: fx.Node, roles: dict[fx.Node, Role]) -> None:
         if is_projection(call):
             roles.setdefault(node, Role.PROJECT_OUT)
             return
-        if call is None or call.does not in _ARRANGING:
+        if call is None or call.does not in _OF_HEADS:
             return
         roles.setdefault(node, Role.MERGE_HEADS)
