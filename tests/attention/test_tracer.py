@@ -194,6 +194,15 @@ def test_torch_compile_takes_it_whole(backend: str) -> None:
     comparing.agree(comparing.run(compiled, inputs, grad=False), comparing.run(model, inputs, grad=False))
 
 
+def test_it_becomes_an_onnx_file() -> None:
+    model = _ready(Block()).eval()
+    inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
+    program = torch.onnx.export(trace(model), kwargs=inputs, dynamo=True, verbose=False)
+    assert program is not None
+    found = [torch.as_tensor(result) for result in program(**inputs)]
+    comparing.agree(found, comparing.run(model, inputs, grad=False))
+
+
 def test_annotations_that_are_only_text_do_not_keep_it_from_a_file() -> None:
     """As they are wherever annotations are postponed; torch writes them into its code, which cannot import them."""
 
