@@ -88,7 +88,9 @@ def _open(model: nn.Module) -> fx.GraphModule | Exception:
     if not defaults or type(model).__module__.startswith("torch.nn."):
         return opened  # in torch's own layers, tracing takes care of masks that are not given
     closed = _attempt(model, defaults)
-    if isinstance(opened, Exception) or isinstance(closed, Exception):
+    if isinstance(closed, Exception):
+        return opened if isinstance(opened, Exception) else closed
+    if isinstance(opened, Exception):
         return closed
     return opened if _steps(opened) == _steps(closed) else closed
 
