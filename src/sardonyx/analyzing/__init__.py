@@ -71,7 +71,8 @@ def analyze(
         with clock.phase("loading torch"):
             from sardonyx.analyzing import torch_models
         wish = torch_models.Wish(inputs, kwargs, task, dynamic, as_in_notes, seed)
-        found = torch_models.analyzed(cast("nn.Module | str", source), wish, clock)
+        with collector.paused():
+            found = torch_models.analyzed(cast("nn.Module | str", source), wish, clock)
     return Analysis(
         environment=ledger.environment(),
         options={"task": task, "seed": seed, "as_in_notes": as_in_notes, "sizes": dict(sizes or {})},

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from sardonyx.analysis_record import Decomposed
-from sardonyx.analyzing.probing import probe_sizes
+from sardonyx.analyzing.probing import RecordingProbe
 from sardonyx.analyzing.torch_models import parts, road, symbolic
 from sardonyx.attention.decomposing import decompose
 from sardonyx.attention.roles import decomposition_of
@@ -49,7 +49,7 @@ def take_apart(
     with clock.phase("model"):
         resolved = resolve(source, task=task, seed=seed, filled=output is not None)
     with clock.phase("inputs"):
-        example = example_for(resolved.module, resolved, inputs, None, seed, probe_sizes)
+        example = example_for(resolved.module, resolved, inputs, None, seed, RecordingProbe())
     with clock.phase("decomposing"):
         made = decompose(resolved.module, example.args, kwargs=example.kwargs)
     taken_apart = decomposition_of(made)

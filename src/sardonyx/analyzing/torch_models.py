@@ -6,7 +6,7 @@ Each form is run once without data. What cannot be made is told with its reason;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from sardonyx.analysis_record import AttentionCost, Missing, NotesEstimate, Source
 from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
-from sardonyx.analyzing.probing import probe_sizes
+from sardonyx.analyzing.probing import RecordingProbe
 from sardonyx.attention.as_in_notes import as_in_notes
 from sardonyx.attention.decomposing import decompose
 from sardonyx.attention.fusing import fuse_attention
@@ -55,10 +55,11 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
         resolved = resolved or resolve(str(source), task=wish.task, seed=wish.seed, filled=False)
     with prepared(resolved.module) as module:
         with clock.phase("inputs"):
-            example = example_for(module, resolved, wish.inputs, wish.kwargs, wish.seed, probe_sizes)
+            probe = RecordingProbe()
+            example = example_for(module, resolved, wish.inputs, wish.kwargs, wish.seed, probe)
             call = Call(module, example.args, example.kwargs)
             dims = open_dims(call, wish.dynamic)
-        forms = _Forms(module, example, dims.axes, clock)
+        forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
         subjects, missing = forms.all(with_notes=wish.as_in_notes)
     with clock.phase("costs"):
         sizes = {dim: size for each in subjects for dim, size in each.program.symbols.items()}
@@ -89,8 +90,9 @@ def _ports(call: Call, axes: Axes) -> tuple[Port, ...]:
 class _Forms:
     """The forms of a module, one after the other."""
 
-    def __init__(self, module: nn.Module, example: Example, axes: Axes, clock: Clock) -> None:
+    def __init__(self, module: nn.Module, example: Example, axes: Axes, clock: Clock, recorded: Program | None) -> None:
         self._module, self._example, self._axes, self._clock = module, example, axes, clock
+        self._recorded = recorded  # of the module itself, where it was run already
         self._kinds = {path: type(each).__name__ for path, each in _modules(module)}
         self._parameters = dict(_own_parameters(module))
 
@@ -108,7 +110,7 @@ class _Forms:
         subjects = [self._standard(taken_apart, with_notes), self._decomposed(taken_apart, spelled, with_notes)]
         try:
             with self._clock.phase("fusing"):
-                fused = fuse_attention(spelled, args, kwargs=kwargs)
+                fused = _fused(spelled, args, kwargs)
         except SardonyxError as error:
             return subjects, [Missing(FUSED, error.message)]
         known = {"nodes": len(fused.graph.nodes), "notes": tuple(_left(fusion_of(fused)))}
@@ -126,8 +128,10 @@ class _Forms:
         return replace(subject, attentions=tuple(parts(taken_apart)), notes=tuple(road(taken_apart)))
 
     def _subject(self, name: str, module: nn.Module, taken_apart: Decomposition | None = None, **known: Any) -> Subject:
-        with self._clock.phase("recording"):
-            program = record(module, self._example.args, self._example.kwargs, axes=self._axes or None)
+        program = self._recorded if module is self._module else None
+        if program is None:
+            with self._clock.phase("recording"):
+                program = record(module, self._example.args, self._example.kwargs, axes=self._axes or None)
         return Subject(
             name=name,
             program=program,
@@ -185,6 +189,13 @@ def _kernels(taken_apart: Decomposition, program: Program) -> Iterator[Attention
     for each in taken_apart.attentions:
         own = Counter(kernel.operator for kernel in kernels if is_within(kernel.module, each.module))
         yield AttentionCost(each.module, each.written_as, dict(own))
+
+
+def _fused(spelled: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.GraphModule:
+    """From the graph alone where that proves enough: running it on the example to learn sizes takes its time."""
+    made = fuse_attention(spelled)
+    fusion = fusion_of(made)
+    return made if fusion is not None and not fusion.refused else fuse_attention(spelled, tuple(args), kwargs=kwargs)
 
 
 def _left(fusion: Fusion | None) -> Iterator[str]:
