@@ -94,9 +94,11 @@ def test_the_model_is_left_as_it_was() -> None:
         def forward(self, x: Any, mask: Any = None) -> Any:
             self.seen = x
             self.attention.remembered = x
+            self.calls += 1
             return super().forward(x, mask)
 
     model = _ready(Careless(dropout=0.3))
+    model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
     model.dense[2].weight = nn.Parameter(model.dense[0].weight.detach().t().contiguous())
     model.dense[1].register_forward_hook(lambda module, args, result: result * 2)
     state = {name: value.clone() for name, value in model.state_dict().items()}

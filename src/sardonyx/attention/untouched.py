@@ -7,7 +7,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
+
+_COUNTED = 4096  # elements of a buffer that a forward may change in place; tables that it reads are longer
 
 
 @contextmanager
@@ -25,9 +28,14 @@ def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generato
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Generator[None]:
-    """Take back what tracing leaves on the modules: constants that torch puts there, values that a forward stores."""
+    """Take back what tracing leaves on the modules: constants that torch puts there, values that a forward stores.
+
+    Buffers are not traced but read as they are, so a forward that counts in one counts while it is traced.
+    """
     held = [holder for module in model.modules() for holder in _holders(module)]
     before = [dict(holder) for holder in held]
+    short = [buffer for buffer in model.buffers() if buffer.numel() <= _COUNTED and not buffer.is_inference()]
+    counters = [(buffer, buffer._version, buffer.clone()) for buffer in short]
     try:
         yield
     finally:
@@ -35,6 +43,10 @@ def left_as_it_was(model: nn.Module) -> Generator[None]:
             if len(holder) != len(content) or not all(map(operator.is_, holder.values(), content.values())):
                 holder.clear()
                 holder.update(content)
+        with torch.no_grad():
+            for buffer, version, content in counters:
+                if buffer._version != version:
+                    buffer.copy_(content)
 
 
 def _holders(module: nn.Module) -> tuple[dict[str, Any], ...]:
