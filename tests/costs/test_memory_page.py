@@ -1,0 +1,106 @@
+"""The figures of docs/memory.md are what the code comes to today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from sardonyx.attention.as_in_notes import as_in_notes
+from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.fusing import fuse_attention
+from sardonyx.costs.crossover import compare, peak_function
+from sardonyx.costs.liveness import liveness
+from sardonyx.costs.program import Program
+from sardonyx.costs.regions import partition
+from sardonyx.costs.traffic import traffic
+from sardonyx.recording.recorder import record
+
+PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+PROSE = " ".join(PAGE.split())
+MIB = 1 << 20
+
+
+def _pictures(batch: int) -> torch.Tensor:
+    return torch.empty(batch, 3, 224, 224, device="meta")
+
+
+@pytest.fixture(scope="module")
+def vit() -> nn.Module:
+    with torch.device("meta"):
+        return zoo.torchvision().models.vit_b_16(weights=None).eval()
+
+
+@pytest.fixture(scope="module")
+def forms(vit: nn.Module) -> dict[str, nn.Module]:
+    decomposed = decompose(vit)
+    return {"standard": vit, "decomposed": decomposed, "fused again": fuse_attention(decomposed, (_pictures(1),))}
+
+
+@pytest.fixture(scope="module")
+def programs(forms: dict[str, nn.Module]) -> dict[str, Program]:
+    return {form: record(model, (_pictures(1),)) for form, model in forms.items()}
+
+
+@pytest.mark.parametrize("form", ["standard", "decomposed", "fused again"])
+def test_the_table_of_forms(forms: dict[str, nn.Module], programs: dict[str, Program], form: str) -> None:
+    program = programs[form]
+    moved = traffic(program, partition(program)).at()
+    peak, peak_of_8 = liveness(program).at(), liveness(record(forms[form], (_pictures(8),))).at()
+    assert peak.operation is not None
+    assert peak.operation.operator == "aten.gelu"
+    assert peak.bytes == 9 * 197 * 768 * 4
+    cells = (
+        form, len(program.operations), _mb(peak.bytes, 2), _mb(peak_of_8.bytes, 2),
+        _mb(moved.unfused, 1), _mb(moved.fused, 1), f"{100 * moved.reduction:.1f} %",
+    )  # fmt: skip
+    assert f"| {' | '.join(map(str, cells))} |" in PAGE
+
+
+def _mb(octets: int, digits: int) -> str:
+    return f"{octets / 1e6:.{digits}f} MB"
+
+
+def test_what_python_holds_and_the_weights(programs: dict[str, Program]) -> None:
+    peak = liveness(programs["standard"], as_run=True).at()
+    assert peak.bytes == (9 + 4) * 197 * 768 * 4
+    assert f"beside {_mb(peak.weights, 2)} of weights" in PROSE
+    assert f"As Python runs the standard model it is {_mb(peak.bytes, 2)}" in PROSE
+
+
+def test_bert_as_a_function_of_batch_and_length() -> None:
+    """Depth is no part of it, so two layers stand for twelve."""
+    transformers = zoo.transformers()
+    with torch.device("meta"):
+        model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=2), add_pooling_layer=False).eval()
+        ids = torch.ones(2, 128, dtype=torch.long)
+    axes: dict[str, Any] = {"input_ids": {0: "batch", 1: "seq"}}
+    forms = (model, decompose(model, (ids,), dynamic=axes))
+    standard, decomposed = (peak_function(liveness(record(form, (ids,), axes=axes))) for form in forms)
+    assert f"    standard      {standard.text}\n    decomposed    {decomposed.text}\n" in PAGE
+    for batch in (1, 2, 64):
+        assert len(standard.stretches("seq", {"batch": batch})) == 1
+        short, long = decomposed.stretches("seq", {"batch": batch})
+        assert f"Up to seq = {short.last} the peak is the GELU" in PAGE
+        assert (short.candidate.operation, long.candidate.module) == ("gelu", "encoder.layer.0.attention.self")
+        equal, more = compare(decomposed, standard, "seq", {"batch": batch}, percent=1)
+        assert (equal.order, more.order) == ("equal", "more")
+        assert f"From seq = {more.first} on decomposing costs more than 1 % of memory" in PROSE
+
+
+def test_why_the_notes_mislead(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
+    before = as_in_notes(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
+    after = as_in_notes(forms["decomposed"], (_pictures(1),))  # pyright: ignore[reportArgumentType]
+    for told in (before.peak_bytes, after.peak_bytes):
+        assert f"{told / MIB:.2f} MB and" in PROSE
+    assert f"from {before.never_freed_bytes / MIB:.2f} to {after.never_freed_bytes / MIB:.2f} MiB" in PROSE
+    alone = 1 - before.peak_bytes / after.never_freed_bytes
+    assert f"turns {100 * before.reduction:.1f} % into {100 * alone:.1f} %" in PROSE
+    true = liveness(programs["standard"]).at()
+    assert f"{before.weight_bytes / MIB:.2f} MiB of {true.weights / MIB:.2f}" in PROSE
+    assert f"where {true.bytes / MIB:.2f} MiB are needed" in PROSE
+    assert round((before.peak_bytes - before.weight_bytes) / MIB, -1) == 30
