@@ -37,6 +37,8 @@ def scores_of(call: Call) -> Scores | str:
         return Scores(Operand(call.get("x")), keys_of(call.get("y")))
     if call.does == "baddbmm":
         alpha, beta = call.get("alpha", 1), call.get("beta", 1)
+        if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
+            return "the product and what is added to it are weighed by computed numbers"
         scaled = (Scale(call.node, alpha),) if alpha != 1 else ()
         added = (Bias(call.node, call.get("x"), float(beta)),) if beta != 0 else ()
         return Scores(Operand(call.get("y")), keys_of(call.get("z")), (*scaled, *added))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +123,8 @@ def _moves_rows(call: Call) -> str:
         return f"{_words(call.node)} may regroup rows and columns of the scores: example inputs would tell"
     if len(old) < 2 or len(new) < 2 or not same_sizes(old[-2:], new[-2:]):
         return f"{_words(call.node)} regroups rows or columns of the scores"
-    return "" if math.prod(old[:-2]) == math.prod(new[:-2]) else f"{_words(call.node)} repeats the scores"
+    repeats = call.does == "expand" and not same_sizes(old, new)
+    return f"{_words(call.node)} repeats the scores" if repeats else ""
 
 
 _READERS: dict[str, Callable[[Call], Before | str]] = {
