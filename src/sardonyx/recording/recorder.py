@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._mode_utils import no_dispatch
 
 from sardonyx.costs.program import Program, Store
 from sardonyx.errors import ModelError
@@ -168,7 +169,8 @@ class _StandIns:
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta:
-            return self.with_sizes(tensor, tensor.shape)
+            with no_dispatch():
+                return FakeTensor(self._mode, tensor.detach(), self._device)
         return self._mode.from_tensor(tensor, static_shapes=True)
 
     def with_sizes(self, tensor: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> torch.Tensor:

@@ -24,12 +24,17 @@ class Running:
         self._calls: list[Step] = []
         self._count = 0
         self._node: str | None = None
+        self._path: str | None = None  # of the innermost module, once somebody asked
         self._modules, self._roles = _told(root)
 
     def module(self) -> str:
         """Dotted path of the module that runs; a second call is marked `block@1`."""
         by_node = self._modules.get(self._node or "")
-        return self._tree.path(self._calls) if by_node is None else by_node
+        if by_node is not None:
+            return by_node
+        if self._path is None:
+            self._path = self._tree.path(self._calls)
+        return self._path
 
     def role(self) -> str | None:
         """The part in an attention that the graph gives the running node."""
@@ -67,10 +72,12 @@ class Running:
         if module in self._members:
             self._count += 1
             self._calls.append(Step(module, self._count))
+            self._path = None
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
         if module in self._members:
             self._calls.pop()
+            self._path = None
 
 
 def _told(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:

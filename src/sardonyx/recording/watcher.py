@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sardonyx.costs.program import Store
 from sardonyx.recording.book import Book, Step
@@ -24,32 +23,41 @@ class Watcher(TorchDispatchMode):
         """`stand_in` gives the tensor to work with in place of one that the model or its caller holds."""
         super().__init__()  # pyright: ignore[reportUnknownMemberType] torch leaves its argument untyped
         self._book, self._running, self._stand_in = book, running, stand_in
+        self._overloads: dict[Any, _Overload] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Carry the operation out and write it down."""
-        book, operator = self._book, func._schema.name.replace("::", ".")
         if func.namespace == "prim":  # asks where a tensor is, and the like
             return func(*args, **(kwargs or {}))
-        met = self._stand_in if operator in _FRESH else self._met
-        taken, named = tree_map_only(torch.Tensor, met, (args, dict(kwargs or {})))
-        reads = () if operator in _FRESH else tuple(book.value(t) for t in _read(func, operator, taken, named))
+        overload = self._overloads.get(func) or self._overloads.setdefault(func, _Overload(func))
+        met = self._stand_in if overload.makes_fresh else self._met
+        taken = [_replaced(value, met) for value in args]
+        named = {name: _replaced(value, met) for name, value in (kwargs or {}).items()}
         if named.get("device") == torch.device("meta"):  # asked of weights that are nowhere
-            named["device"] = book.device
-        book.busy = True
+            named["device"] = self._book.device
+        given = overload.given(taken, named)
+        reads = tuple(self._book.value(tensor) for tensor in overload.read(given))
+        self._book.busy = True
         try:
             result = func(*taken, **named)
         finally:
-            book.busy = False
-        written = _once([*_tensors(result), *_mutated(func, taken, named)])
-        if reads or written:
-            name, module = book.name(operator), self._running.module()
-            names = [name] if len(written) == 1 else [f"{name}.{place}" for place in range(len(written))]
-            writes = tuple(book.written(t, n, module) for t, n in zip(written, names, strict=True))
-            scalars = dict(_scalars(func, taken, named))
-            book.steps.append(Step(name, operator, module, self._running.role(), reads, writes, scalars))
+            self._book.busy = False
+        self._enter(overload, given, reads, _once([*_tensors(result), *overload.changed(given)]))
         return result
+
+    def _enter(
+        self, overload: _Overload, given: Sequence[Any], reads: tuple[int, ...], written: Sequence[torch.Tensor]
+    ) -> None:
+        if not reads and not written:
+            return
+        book, module = self._book, self._running.module()
+        name = book.name(overload.operator)
+        names = [name] if len(written) == 1 else [f"{name}.{place}" for place in range(len(written))]
+        writes = tuple(book.written(t, n, module) for t, n in zip(written, names, strict=True))
+        scalars = {each: value for each, value in zip(overload.names, given, strict=True) if not _tensors(value)}
+        book.steps.append(Step(name, overload.operator, module, self._running.role(), reads, writes, scalars))
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to work with; one that no operation made and nobody announced was there before: a constant."""
@@ -59,46 +67,54 @@ class Watcher(TorchDispatchMode):
         return met
 
 
-def _tensors(value: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+class _Overload:
+    """What an operator's schema says, asked once."""
+
+    def __init__(self, func: Any) -> None:
+        declared = list(func._schema.arguments)
+        self.operator: str = func._schema.name.replace("::", ".")
+        self.names: list[str] = [each.name for each in declared]
+        self._defaults = [each.default_value for each in declared]
+        self._written = [each.alias_info is not None and each.alias_info.is_write for each in declared]
+        overwrites = self.operator in _OVERWRITE
+        lost = [each.is_out or overwrites for each in declared]  # what an argument that is written held before
+        self.makes_fresh = self.operator in _FRESH
+        self._read = [
+            not self.makes_fresh and not (written and gone) for written, gone in zip(self._written, lost, strict=True)
+        ]
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What every argument is in a call."""
+        rest = range(len(args), len(self.names))
+        return [*args, *(kwargs.get(self.names[place], self._defaults[place]) for place in rest)]
+
+    def read(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors it reads, in the order of its arguments."""
+        return [tensor for value, read in zip(given, self._read, strict=True) if read for tensor in _tensors(value)]
+
+    def changed(self, given: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors among its arguments that it writes into."""
+        return [
+            each for value, written in zip(given, self._written, strict=True) if written for each in _tensors(value)
+        ]
+
+
+def _replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """An argument with other tensors in it; a schema knows tensors and lists of them."""
+    if isinstance(value, torch.Tensor):
+        return by(value)
+    if isinstance(value, (list, tuple)) and _tensors(value := cast("Sequence[Any]", value)):
+        return [_replaced(item, by) for item in value]
+    return value
+
+
+def _tensors(value: object) -> Sequence[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in cast("Sequence[object]", value) for tensor in _tensors(item)]
+    return ()
 
 
 def _once(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Each argument as the schema declares it, and what was given for it."""
-    for place, declared in enumerate(func._schema.arguments):
-        if place < len(args):
-            yield declared, args[place]
-        elif declared.name in kwargs:
-            yield declared, kwargs[declared.name]
-        else:
-            yield declared, declared.default_value
-
-
-def _read(func: Any, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    return [
-        tensor
-        for declared, given in _arguments(func, args, kwargs)
-        if not (_is_written(declared) and (declared.is_out or operator in _OVERWRITE))
-        for tensor in _tensors(given)
-    ]
-
-
-def _mutated(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    if not func._schema.is_mutable:
-        return []
-    given = [given for declared, given in _arguments(func, args, kwargs) if _is_written(declared)]
-    return _tensors(given)
-
-
-def _is_written(declared: Any) -> bool:
-    return declared.alias_info is not None and declared.alias_info.is_write
-
-
-def _scalars(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for declared, given in _arguments(func, args, kwargs):
-        if not _tensors(given):
-            yield declared.name, given
