@@ -105,6 +105,7 @@ def test_a_torch_model_in_three_forms(name: str, attentions: int) -> None:
         assert form.work.parameters == sum(each.numel() for each in model.parameters())
         assert form.memory.inputs == sum(each.nbytes for each in inputs.values())
     assert all({"scores", "softmax", "mix"} <= each.roles.keys() for each in forms["decomposed"].attentions)
+    assert all(sum(each.roles.values()) == 1 for each in forms["fused"].attentions), "one kernel each"
     assert forms["decomposed"].work.operations > forms["fused"].work.operations
     assert forms["decomposed"].traffic.without_fusion > forms["fused"].traffic.without_fusion
     assert forms["standard"].memory.as_run is not None
