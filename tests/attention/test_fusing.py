@@ -18,6 +18,7 @@ from sardonyx.attention.fusion.record import fusion_of
 from sardonyx.errors import UsageError
 from tests.attention.by_hand import (
     BATCH,
+    HEADS,
     LENGTH,
     WAYS,
     WIDTH,
@@ -146,6 +147,24 @@ def test_heads_are_shared_by_the_call() -> None:
     assert call.kwargs["enable_gqa"] is True
     (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
     assert "enable_gqa" not in call.kwargs
+
+
+def test_core_operators_with_an_open_batch() -> None:
+    """Torch's own decomposition writes products with merged axes; the result serves every batch."""
+
+    class Open(Projected):
+        def forward(self, x):
+            q, k, v = (
+                each(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)
+            )
+            return (torch.softmax(q @ k.mT * 0.5 + self.bias, -1) @ v).transpose(1, 2).flatten(2)
+
+    module, x = built(Open)
+    program: Any = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim.AUTO}}, strict=False)
+    fused = fuse_attention(program.run_decompositions().module())
+    assert (len(calls(fused)), softmaxes(fused)) == (1, 0)
+    larger = torch.randn(5, LENGTH, WIDTH)
+    assert torch.allclose(fused(larger), module(larger), atol=1e-6)
 
 
 def test_three_axes_become_four() -> None:
