@@ -42,6 +42,13 @@ class Choosing(Layer):
         return super().forward(x * 2 if twice else x, mask)
 
 
+class Looking(Layer):
+    """Its code looks at whether there is a mask, and a symbolic trace does not notice."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x * 3 if mask is None else x, mask)
+
+
 class Deciding(Layer):
     """Its code looks at the values of a tensor."""
 
@@ -82,9 +89,12 @@ def test_traces_symbolically_where_it_can_without_inputs(x: torch.Tensor, mask: 
     close(result(other), layer(other))
 
 
-def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(x: torch.Tensor, mask: torch.Tensor) -> None:
+@pytest.mark.parametrize("kind", [Choosing, Looking])
+def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(
+    kind: type[Layer], x: torch.Tensor, mask: torch.Tensor
+) -> None:
     """Symbolic tracing alone would take the branch for a mask and answer a call without one wrongly."""
-    layer = Choosing().eval()
+    layer = kind().eval()
     result = decompose(layer)
     assert found(result).road == "symbolic-trace"
     close(result(x), layer(x))
