@@ -5,37 +5,54 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+Row = dict[str, Any]
+ERRORS = {  # what an error is a part of
+    "error_total": "with weights and inputs",
+    "error": "activations alone",
+    "error_asked": "of what was asked for",
+}
+FORMS = {"eager": "eager", "graph": "decomposed graph", "operators": "graph of operators"}
+INTRODUCTION = """# Predicted and measured peak memory
+
+Written by `benchmarks/memory.py` (`--device cuda`, then `--table`); the rows, with the blocks that were held at each
+peak, are in `memory-gpu.json`. *Measured* is `torch.cuda.max_memory_allocated` above the weights and inputs that were
+there before; predictions come from a run on tensors without data. The allocator hands out a block that it has unsplit
+where less than a megabyte would be left over, so that more is allocated than was *asked for*: that is the difference
+between the last two columns, and matters where a model takes a few megabytes in all. cuBLAS sets its workspace aside
+once for the process; it is there before, and in no figure.
+"""
+
 
 def markdown(measured: dict[str, Any]) -> str:
     """The whole page."""
     about, rows = measured["environment"], measured["rows"]
     good = [row for row in rows if "failed" not in row]
-    lines = ["# Predicted and measured peak memory", ""]
-    lines += [", ".join(f"{key}: {value}" for key, value in about.items()) + ".", ""]
-    lines += ["| | rows | models | activations: median | largest | with weights and inputs: median | largest |"]
-    lines += ["|---|---|---|---|---|---|---|"]
-    lines += [line for form in ("eager", "graph") for line in summary(form, good)]
-    lines += ["", "| model | form | dtype | batch | length | measured MB | predicted MB | off | off with weights |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|"]
-    lines += [one(row) for row in rows]
+    lines = [INTRODUCTION, "; ".join(f"{key} {value}" for key, value in about.items()) + ".", ""]
+    lines += [line(["form", "rows", "models", *(f"{text}: median, largest" for text in ERRORS.values())])]
+    lines += [line(["---"] * (3 + len(ERRORS)))]
+    lines += [line(summary(form, good)) for form in FORMS if any(row["form"] == form for row in good)]
+    heads = ["model", "form", "dtype", "batch", "length", "measured MB", "predicted MB", *ERRORS.values()]
+    lines += ["", line(heads), line(["---"] * len(heads)), *(line(cells(row)) for row in rows)]
     return "\n".join(lines)
 
 
-def summary(form: str, rows: list[dict[str, Any]]) -> list[str]:
+def line(parts: list[Any]) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(map(str, parts)) + " |"
+
+
+def summary(form: str, rows: list[Row]) -> list[Any]:
     """How far one form is off."""
     own = [row for row in rows if row["form"] == form]
-    if not own:
-        return []
-    alone, total = ([abs(row[key]) for row in own] for key in ("error", "error_total"))
-    cells = [form, len(own), len({row["model"] for row in own})]
-    cells += [f"{value:.2%}" for errors in (alone, total) for value in (statistics.median(errors), max(errors))]
-    return ["| " + " | ".join(map(str, cells)) + " |"]
+    errors = [[abs(row[key]) for row in own] for key in ERRORS]
+    told = [f"{statistics.median(each):.2%}, {max(each):.2%}" for each in errors]
+    return [FORMS[form], len(own), len({row["model"] for row in own}), *told]
 
 
-def one(row: dict[str, Any]) -> str:
-    """A row of the table."""
+def cells(row: Row) -> list[Any]:
+    """A measured row."""
     head = [row[key] for key in ("model", "form", "dtype", "batch", "length")]
     if "failed" in row:
-        return "| " + " | ".join(map(str, [*head, "failed", row["failed"].replace("|", "/"), "", ""])) + " |"
+        return [*head, "failed", row["failed"].replace("|", "/"), "", "", ""]
     sizes = [f"{row[key] / 1e6:.2f}" for key in ("measured", "predicted")]
-    return "| " + " | ".join(map(str, [*head, *sizes, f"{row['error']:+.2%}", f"{row['error_total']:+.2%}"])) + " |"
+    return [*head, *sizes, *(f"{row[key]:+.2%}" for key in ERRORS)]

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.costs.program import Store
 from sardonyx.recording.book import Book, Step
 from sardonyx.recording.running import Running
 
+_WHERE: Any = torch.ops.prim.device.default
 _OVERWRITE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})  # what was there before does not matter to them
 _FRESH = frozenset({"aten.lift_fresh", "aten.lift_fresh_copy"})  # how torch.tensor(...) brings data into the world
 
@@ -29,7 +31,9 @@ class Watcher(TorchDispatchMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Carry the operation out and write it down."""
-        if func.namespace == "prim":  # asks where a tensor is, and the like
+        if func is _WHERE and isinstance(args[0], FakeTensor):  # torch asks it as often as it computes
+            return args[0].fake_device
+        if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
         overload = self._overloads.get(func) or self._overloads.setdefault(func, _Overload(func))
         met = self._stand_in if overload.makes_fresh else self._met
