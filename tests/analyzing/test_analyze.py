@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -228,6 +229,26 @@ def test_a_model_that_looks_at_its_data_is_analysed_as_it_is() -> None:
     assert any("looks at its data" in note for note in form.notes)
     assert [each.name for each in found.missing] == ["decomposed", "fused"]
     assert all(each.reason for each in found.missing)
+
+
+def test_inputs_that_the_model_does_not_take_are_told_in_one_line() -> None:
+    with pytest.raises(ModelError, match="Block does not run on these inputs"):
+        sardonyx.analyze(Block(), torch.randn(2, 5, 7))
+
+
+class OnlyWithData(nn.Module):
+    """Stands for kernels whose stand-in is stricter than they are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(x, FakeTensor):
+            raise RuntimeError("only with data")
+        return x.relu()
+
+
+def test_what_only_runs_on_data_is_run_on_it() -> None:
+    form = sardonyx.analyze(OnlyWithData(), torch.ones(3)).forms[0]
+    assert (form.work.operations, form.memory.peak.bytes) == (1, 12)
+    assert "only with data" in form.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from sardonyx.source.models.resolve import Resolved, resolve
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
+from sardonyx.source.words import reason
 
 STANDARD, DECOMPOSED, FUSED = "standard", "decomposed", "fused"
 
@@ -131,7 +132,7 @@ class _Forms:
         program = self._recorded if module is self._module else None
         if program is None:
             with self._clock.phase("recording"):
-                program = record(module, self._example.args, self._example.kwargs, axes=self._axes or None)
+                program = _recorded(module, self._example, self._axes)
         return Subject(
             name=name,
             program=program,
@@ -151,6 +152,25 @@ class _Forms:
             )
         found = as_in_notes(cast("fx.GraphModule", module), self._example.args)
         return NotesEstimate(found.peak_bytes, found.never_freed_bytes, found.reduction)
+
+
+def _recorded(module: nn.Module, example: Example, axes: Axes) -> Program:
+    """One run, without data where that can be: some kernels refuse without it what they take with it."""
+    try:
+        return record(module, example.args, example.kwargs, axes=axes or None)
+    except SardonyxError:
+        raise
+    except Exception as error:  # a forward may raise anything; whether it is its own fault the next run tells
+        without_data = error
+    try:
+        program = record(module, example.args, example.kwargs, real=True)
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(module).__name__} does not run on these inputs: {reason(error)}", hint="check their types and sizes"
+        ) from error
+    return replace(program, notes=(f"run on real data: without it, {reason(without_data)}", *program.notes))
 
 
 def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
