@@ -9,7 +9,8 @@ Found by watching torch's allocators around single operators (`benchmarks/alloca
   channels is read as it is, and so is everything where the padding is wide. With channels last only weights are copied.
   One of a single small picture unrolls its windows instead, and a pointwise one of such needs nothing.
 - A convolution on CUDA (cuDNN) copies input and weight into channels-last order, channels filled up to 16 bytes, and
-  copies the answer back. What it takes for one in groups follows no rule that we know, and is left out.
+  copies the answer back; in float32 only where the channels fill them by themselves, else it needs nothing. What it
+  takes for one in groups follows no rule that we know, and is left out.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ def _query_tile(length: Size) -> Size:
 
 
 def _copies(source: Value, weight: Value, result: Value, groups: int, last: bool) -> Size:
-    if groups > 1 or last:
-        return 0
     block = _ALIGNED // ITEM_BYTES[source.dtype]
+    unaligned = source.dtype == "float32" and source.shape[1] != _whole(source.shape[1], block)
+    if groups > 1 or last or unaligned:
+        return 0
     return total(_blocked(value, (1,), block) for value in (source, weight, result))
 
 
@@ -130,5 +132,10 @@ def _blocked(value: Value, axes: Sequence[int], block: int) -> Size:
     """Its bytes with these axes filled up to whole blocks."""
     shape = list(value.shape)
     for axis in axes:
-        shape[axis] = multiply(block, floor_quotient(add(shape[axis], block - 1), block))
+        shape[axis] = _whole(shape[axis], block)
     return product((*shape, ITEM_BYTES[value.dtype]))
+
+
+def _whole(size: Size, block: int) -> Size:
+    """Filled up to whole blocks."""
+    return multiply(block, floor_quotient(add(size, block - 1), block))
