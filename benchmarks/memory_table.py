@@ -19,7 +19,9 @@ peak, are in `memory-gpu.json`. *Measured* is `torch.cuda.max_memory_allocated` 
 there before; predictions come from a run on tensors without data. The allocator hands out a block that it has unsplit
 where less than a megabyte would be left over, so that more is allocated than was *asked for*: that is the difference
 between the last two columns, and matters where a model takes a few megabytes in all. cuBLAS sets its workspace aside
-once for the process; it is there before, and in no figure.
+once for the process; it is there before, and in no figure. What convolutions and masked softmaxes hold while they run
+was learnt from earlier runs of this benchmark on the same GPU: another GPU or cuDNN may choose otherwise for
+convolutions, and what it takes for one in groups (wav2vec2) is not foretold at all.
 """
 
 
