@@ -42,7 +42,15 @@ def _staged(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["optimize", "--help"], ["verify", "-h"], ["inspect", "--help"], ["analyze", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["optimize", "--help"],
+        ["verify", "-h"],
+        ["inspect", "--help"],
+        ["analyze", "--help"],
+        ["decompose", "-h"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
