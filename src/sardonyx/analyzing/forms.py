@@ -14,7 +14,7 @@ from sardonyx.costs.crossover import PeakFunction, Stretch, compare, peak_functi
 from sardonyx.costs.liveness import Peak, liveness, thinned
 from sardonyx.costs.program import Kind, Program
 from sardonyx.costs.regions import Partition, Region, partition
-from sardonyx.costs.traffic import Moved, moved, traffic
+from sardonyx.costs.traffic import Moved, moved
 from sardonyx.costs.written import written
 from sardonyx.graph.shapes.expr import Size, total, value_of
 from sardonyx.provenance import module_of
@@ -65,12 +65,13 @@ def measured(subject: Subject, sizes: Mapping[str, int]) -> Measured:
     alive = liveness(program)
     peak, timeline = alive.at(sizes), alive.values(sizes)
     parts = partition(program)
-    passing, each = traffic(program, parts), moved(program)
+    moves = moved(program)
+    unfused, fused = total(each.bytes for each in moves), total(region.bytes for region in parts.regions)
     function = peak_function(alive) if program.symbols else None
     form = told.Form(
         name=subject.name,
         nodes=subject.nodes,
-        work=_work(program, each, number, sum(subject.parameters.values())),
+        work=_work(program, moves, number, sum(subject.parameters.values())),
         memory=told.Memory(
             weights=peak.weights,
             inputs=peak.inputs,
@@ -78,11 +79,11 @@ def measured(subject: Subject, sizes: Mapping[str, int]) -> Measured:
             as_run=_peak(liveness(program, as_run=True).at(sizes)) if subject.is_watched else None,
             timeline=_timeline(timeline, peak),
         ),
-        traffic=told.Traffic(number(passing.unfused), number(passing.fused)),
+        traffic=told.Traffic(number(unfused), number(fused)),
         regions=_regions(program, parts, number),
         attentions=subject.attentions,
-        formulas=_formulas(program, passing.unfused, function, sizes) if function is not None else None,
-        modules=_modules(subject, each, number, peak, timeline),
+        formulas=_formulas(program, unfused, function, sizes) if function is not None else None,
+        modules=_modules(subject, moves, number, peak, timeline),
         as_in_notes=subject.as_in_notes,
         notes=(*program.notes, *subject.notes),
     )

@@ -61,7 +61,7 @@ def take_apart(
     return Decomposed(
         source=source,
         output=None if output is None else os.fspath(output),
-        nodes_before=None if graph is None else len(graph.graph.nodes),
+        nodes_before=None if graph is None else len(graph.nodes),
         nodes=len(made.graph.nodes),
         attentions=tuple(parts(taken_apart)),
         notes=(*example.notes, *road(taken_apart)),

@@ -119,8 +119,9 @@ class _Forms:
 
     def _standard(self, taken_apart: Decomposition, with_notes: bool) -> Subject:
         graph = symbolic(self._module) if taken_apart.road == "symbolic-trace" else None
-        nodes = None if graph is None else len(graph.graph.nodes)
-        estimate = self._estimate(graph or self._module) if with_notes else None
+        nodes = None if graph is None else len(graph.nodes)
+        traced = self._module if graph is None or not with_notes else fx.GraphModule(self._module, graph)
+        estimate = self._estimate(traced) if with_notes else None
         return self._subject(STANDARD, self._module, taken_apart, nodes=nodes, as_in_notes=estimate)
 
     def _decomposed(self, taken_apart: Decomposition, spelled: fx.GraphModule, with_notes: bool) -> Subject:
@@ -186,10 +187,10 @@ def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
         yield path, sum(each.numel() for each in own)
 
 
-def symbolic(module: nn.Module) -> fx.GraphModule | None:
+def symbolic(module: nn.Module) -> fx.Graph | None:
     """The graph that torch itself traces; None where it cannot and ours can."""
     try:
-        return fx.symbolic_trace(module)
+        return fx.Tracer().trace(module)
     except Exception:  # a forward may raise anything when it is traced; then there is no such graph to count
         return None
 
