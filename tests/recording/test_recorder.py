@@ -79,7 +79,7 @@ def test_it_sees_how_long_python_holds_on_to_values() -> None:
     assert liveness(program, as_run=True).at().bytes == 12000
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "swin", "t5", "resnet-50", "cnn-attention", "gpt2-past", "wav2vec2"])
+@pytest.mark.parametrize("name", ["bert", "llama", "swin", "t5", "cnn-mlp", "cnn-attention", "gpt2-past", "wav2vec2"])
 def test_a_run_without_data_does_what_a_real_one_does(name: str) -> None:
     case = architectures.build(name)
     before = {key: value.clone() for key, value in case.module.state_dict().items()}
