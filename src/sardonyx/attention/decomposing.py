@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from sardonyx import collector
 from sardonyx.attention import tracer
 from sardonyx.attention.exported import decompose_exported
 from sardonyx.attention.nesting import PLAIN
@@ -105,7 +106,8 @@ def _like(model: nn.Module, given: Example) -> fx.GraphModule | Exception:
 def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exception:
     """A trace with some arguments fixed; or what stopped it."""
     try:
-        traced = tracer.trace(model, dict(fixed) or None)
+        with collector.paused():
+            traced = tracer.trace(model, dict(fixed) or None)
     except SardonyxError:
         raise
     except Exception as error:  # a forward is the user's code, and on symbolic values it may fail in any way
