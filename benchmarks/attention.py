@@ -25,9 +25,9 @@ from torch.fx.proxy import TraceError
 
 import architectures
 import zoo
-from sardonyx.attention.calling import Arguments, Flattened
 from sardonyx.attention.decomposing import decompose
 from sardonyx.attention.fusing import fuse_attention
+from sardonyx.attention.roads.calling import Arguments, Flattened
 from sardonyx.attention.roles import Decomposition, decomposition_of
 from sardonyx.source.tracing.structure import Flat
 

@@ -8,8 +8,8 @@ from torch import fx, nn
 
 import zoo
 from sardonyx.attention.as_in_notes import NotesEstimate, as_in_notes
+from sardonyx.attention.roads.tracer import trace
 from sardonyx.attention.roles import Decomposition, attach
-from sardonyx.attention.tracer import trace
 from sardonyx.errors import ModelError
 
 MIB = 1 << 20

@@ -18,8 +18,8 @@ from torch import nn
 import architectures
 import attention
 from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.exported import decompose_exported
-from sardonyx.attention.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
+from sardonyx.attention.roads.exported import decompose_exported
+from sardonyx.attention.roads.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
 from sardonyx.attention.roles import decomposition_of
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.source.tracing.structure import Flat

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.frozen import FrozenModule
+from sardonyx.attention.roads.frozen import FrozenModule
 from sardonyx.attention.roles import Role, decomposition_of
 from sardonyx.errors import ModelError, UsageError
 

@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from sardonyx.attention.fusing import fuse_attention
 from sardonyx.attention.fusion.record import fusion_of
+from sardonyx.attention.roads.tracer import trace
 from sardonyx.attention.roles import decomposition_of
-from sardonyx.attention.tracer import trace
 from tests.attention import comparing, drawn
 from tests.attention.test_fusing import calls, softmaxes
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sardonyx.attention.roads.tracer import trace
 from sardonyx.attention.roles import decomposition_of
-from sardonyx.attention.tracer import trace
 from sardonyx.errors import ModelError
 from tests.attention import comparing
 

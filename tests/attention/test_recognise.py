@@ -11,8 +11,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.attention.recognise import recognise, survey
 from sardonyx.attention.recognition.found import Recognised, Refused
+from sardonyx.attention.recognition.recognise import recognise, survey
 from sardonyx.attention.roles import Role
 from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 

@@ -11,10 +11,10 @@ from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from sardonyx.attention import leaves, sdpa
+from sardonyx.attention.roads.tracer import trace
 from sardonyx.attention.roles import Primitive, Role
-from sardonyx.attention.spelling import ATEN, Spelling
-from sardonyx.attention.tracer import trace
+from sardonyx.attention.spelled import leaves, sdpa
+from sardonyx.attention.spelled.spelling import ATEN, Spelling
 from sardonyx.errors import ModelError
 from tests.attention import comparing, drawn
 

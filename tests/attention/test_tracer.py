@@ -14,8 +14,8 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
+from sardonyx.attention.roads.tracer import trace
 from sardonyx.attention.roles import Role, decomposition_of
-from sardonyx.attention.tracer import trace
 from sardonyx.errors import ModelError
 from tests.attention import comparing
 

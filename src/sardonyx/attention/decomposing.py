@@ -14,9 +14,9 @@ import torch
 from torch import fx, nn
 
 from sardonyx import collector
-from sardonyx.attention import tracer
-from sardonyx.attention.exported import decompose_exported
-from sardonyx.attention.nesting import PLAIN
+from sardonyx.attention.roads import tracer
+from sardonyx.attention.roads.exported import decompose_exported
+from sardonyx.attention.roads.nesting import PLAIN
 from sardonyx.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.source.tracing.structure import named_arguments

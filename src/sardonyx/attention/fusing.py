@@ -16,7 +16,6 @@ from typing import Any, cast
 from torch import fx, nn
 
 from sardonyx.attention import roles
-from sardonyx.attention.frozen import FrozenModule
 from sardonyx.attention.fusion.examples import forget_examples, note_examples
 from sardonyx.attention.fusion.metadata import erase_unread, hand_over, prune
 from sardonyx.attention.fusion.plan import Plan, plan
@@ -25,8 +24,9 @@ from sardonyx.attention.fusion.rate import DropoutRate
 from sardonyx.attention.fusion.record import Fused, Fusion, Unfused, attach
 from sardonyx.attention.fusion.writer import WRITTEN_FOR
 from sardonyx.attention.fusion.writing import write_call
-from sardonyx.attention.recognise import survey
 from sardonyx.attention.recognition.found import Recognised, Refused
+from sardonyx.attention.recognition.recognise import survey
+from sardonyx.attention.roads.frozen import FrozenModule
 from sardonyx.attention.roles import decomposition_of
 
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from torch import fx
 
-from sardonyx.attention import leaves
 from sardonyx.attention.recognition.facts import rank_of, same_sizes, shape_of
-from sardonyx.attention.vocabulary import read
+from sardonyx.attention.recognition.vocabulary import read
+from sardonyx.attention.spelled import leaves
 
 
 def shared_heads(query: fx.Node, key: fx.Node, value: fx.Node) -> tuple[fx.Node, fx.Node] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import fx
 
 from sardonyx.attention.recognition.found import Cast, Recognised
+from sardonyx.attention.recognition.vocabulary import is_torch, read, writes_in_place
 from sardonyx.attention.recognition.walk import is_check, is_metadata
-from sardonyx.attention.vocabulary import is_torch, read, writes_in_place
 
 _KINDS = (("dtype",), ("device",))  # of attributes that the queries have in common with their scores
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from sardonyx.attention import leaves
 from sardonyx.attention.recognition.facts import dtype_of, is_number, is_one, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Bias, Cast, Fill, Operand, Recognised, Regroup, Scale
-from sardonyx.attention.vocabulary import ARRANGING, read, writes_in_place
+from sardonyx.attention.recognition.vocabulary import ARRANGING, read, writes_in_place
+from sardonyx.attention.spelled import leaves
 
 LOW_ENOUGH = -1e4  # scores that are filled with this or less weigh nothing beside a score that is not
 _EXAMPLES = "example inputs would tell"

@@ -20,8 +20,8 @@ from sardonyx.attention.fusion.metadata import erase_unread
 from sardonyx.attention.fusion.writer import Writer
 from sardonyx.attention.recognition.facts import rank_of, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Recognised
+from sardonyx.attention.recognition.vocabulary import module_of, overload_of, read, writes_in_place
 from sardonyx.attention.roles import Role
-from sardonyx.attention.vocabulary import module_of, overload_of, read, writes_in_place
 
 _PROJECTIONS = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)
 

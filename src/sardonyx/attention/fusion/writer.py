@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.attention.recognition.facts import EXAMPLE, rank_of, shape_of
-from sardonyx.attention.vocabulary import vocabulary_of
+from sardonyx.attention.recognition.vocabulary import vocabulary_of
 
 WRITTEN_FOR = "sardonyx_written_for"  # the name of the node that a new one stands beside, while a graph is rewritten
 _aten = torch.ops.aten

@@ -16,7 +16,7 @@ from sardonyx.attention.fusion.plan import Plan, is_default_scale
 from sardonyx.attention.fusion.writer import Writer
 from sardonyx.attention.recognition.facts import Rank, dtype_of, rank_of, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Bias, Fill, Operand, Recognised, Scale
-from sardonyx.attention.vocabulary import read
+from sardonyx.attention.recognition.vocabulary import read
 
 _MASKED = -1e30  # added to a score it makes every score the same, and stays finite in every dtype but float16
 _DIVIDE = cast(Any, operator).truediv  # its stub leaves the operands open

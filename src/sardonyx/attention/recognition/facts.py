@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from sardonyx.attention import leaves
-from sardonyx.attention.vocabulary import Call, overload_of, read
+from sardonyx.attention.recognition.vocabulary import Call, overload_of, read
+from sardonyx.attention.spelled import leaves
 
 _SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
 _MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # of the rank of what they read, too

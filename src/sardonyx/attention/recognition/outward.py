@@ -7,9 +7,9 @@ from collections.abc import Iterable, Set
 from torch import fx
 
 from sardonyx.attention.recognition.facts import is_number
+from sardonyx.attention.recognition.vocabulary import ARRANGING, Call, read
 from sardonyx.attention.recognition.walk import is_metadata
 from sardonyx.attention.roles import Role
-from sardonyx.attention.vocabulary import ARRANGING, Call, read
 
 _OF_HEADS = ARRANGING | {"repeat"}
 

@@ -9,7 +9,7 @@ from torch import fx
 
 from sardonyx.attention.recognition.facts import rank_of
 from sardonyx.attention.recognition.found import Bias, Operand, Scale, Step
-from sardonyx.attention.vocabulary import Call, read
+from sardonyx.attention.recognition.vocabulary import Call, read
 
 _ANY = "*"  # stands for an ellipsis
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from sardonyx.attention import leaves
 from sardonyx.attention.recognition.facts import constant, example_of, is_number, rank_of, same_sizes, shape_of
 from sardonyx.attention.recognition.found import Bias, Cast, Dropout, Fill, Regroup, Scale, Step
 from sardonyx.attention.recognition.products import Mix, Scores, mix_of, scores_of
-from sardonyx.attention.vocabulary import Call, read
+from sardonyx.attention.recognition.vocabulary import Call, read
+from sardonyx.attention.spelled import leaves
 
 _PRODUCTS = frozenset({"matmul", "baddbmm", "einsum"})
 _GROUPINGS = frozenset({"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import onnx_ir as ir
@@ -18,7 +17,8 @@ from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing import symbols
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
 from sardonyx.source.tracing.interface import name_interface
-from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.tracing.live import LiveTree
+from sardonyx.source.tracing.stacks import path_of
 from sardonyx.source.tracing.symbols import Axes
 
 _OLDEST_OPSET = 18
@@ -55,7 +55,7 @@ def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
     for scope in scopes(model):
         for node in scope.graph:
             stack = stacks.get(_operation(node)) if scope.holder is None else None
-            path = _path(stack, tree) if stack else None
+            path = path_of(stack, tree) if stack else None
             if path is not None:
                 set_origins(node, frozenset({path}))
             else:
@@ -65,19 +65,6 @@ def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
 def _operation(node: ir.Node) -> str:
     """The name of the fx node an ONNX node was made from: the last of its scopes."""
     return node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
-
-
-def _path(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | None:
-    steps: list[Step] = []
-    for key, (name, _) in stack.items():
-        inner = name.removeprefix(INNER).removeprefix(".")
-        try:
-            module = tree.root.get_submodule(inner)
-        except AttributeError:  # torch's word for an operation that it lost the module of
-            return None
-        if name:
-            steps.append(Step(module, key))
-    return tree.path(steps) if steps else None  # none: what the adapter does around the module
 
 
 def _rename_parameters(model: ir.Model, root: torch.nn.Module) -> None:

@@ -16,9 +16,9 @@ from sardonyx.attention.recognition.facts import is_number
 from sardonyx.attention.recognition.found import Bias, Cast, Fill, Operand, Recognised, Refused, Scale, Step
 from sardonyx.attention.recognition.outward import roles_around
 from sardonyx.attention.recognition.products import keys_of
+from sardonyx.attention.recognition.vocabulary import Call, read, writes_in_place
 from sardonyx.attention.recognition.walk import After, Before, after, before, cast_to, is_metadata, softmax_axis
 from sardonyx.attention.roles import Role
-from sardonyx.attention.vocabulary import Call, read, writes_in_place
 
 
 def recognise(graph: fx.Graph) -> list[Recognised]:

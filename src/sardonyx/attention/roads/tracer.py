@@ -15,10 +15,10 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.attention import layers, leaves, multihead, multihead_calls, sdpa
+from sardonyx.attention.roads.untouched import left_as_it_was, replaced
 from sardonyx.attention.roles import Attention, Decomposition, Primitive, attach
-from sardonyx.attention.spelling import TORCH, Spelling
-from sardonyx.attention.untouched import left_as_it_was, replaced
+from sardonyx.attention.spelled import layers, leaves, multihead, multihead_calls, sdpa
+from sardonyx.attention.spelled.spelling import TORCH, Spelling
 from sardonyx.errors import ModelError
 from sardonyx.source.tracing.live import LiveTree, Step
 

@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from sardonyx.attention import leaves, sdpa
 from sardonyx.attention.roles import Role
-from sardonyx.attention.spelling import Spelling
+from sardonyx.attention.spelled import leaves, sdpa
+from sardonyx.attention.spelled.spelling import Spelling
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from sardonyx.attention.interface import INTERFACE, Interface
+from sardonyx.attention.roads.interface import INTERFACE, Interface
 from sardonyx.errors import UsageError
 
 OVERLOAD: Any = torch._ops.OpOverload  # pyright: ignore[reportPrivateUsage]  # they have no public names

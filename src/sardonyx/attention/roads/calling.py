@@ -17,8 +17,18 @@ import torch
 from torch import fx, nn
 from torch.fx.graph import CodeGen
 
-from sardonyx.attention.interface import INTERFACE, STRUCTURE, Interface, Structure, TensorLeaf
-from sardonyx.attention.nesting import PLAIN, Leaf, Shape, is_plain, names_in, rebuilt, shape_of, tensors_in, unknown_in
+from sardonyx.attention.roads.interface import INTERFACE, STRUCTURE, Interface, Structure, TensorLeaf
+from sardonyx.attention.roads.nesting import (
+    PLAIN,
+    Leaf,
+    Shape,
+    is_plain,
+    names_in,
+    rebuilt,
+    shape_of,
+    tensors_in,
+    unknown_in,
+)
 from sardonyx.errors import ModelError
 from sardonyx.source.tracing.structure import named_arguments
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sardonyx.attention.nesting import Shape, rebuilt, tensors_in
+from sardonyx.attention.roads.nesting import Shape, rebuilt, tensors_in
 from sardonyx.errors import UsageError
 
 INTERFACE, STRUCTURE = "sardonyx_interface", "sardonyx_structure"  # what the two modules below are called in a graph

@@ -15,17 +15,18 @@ import torch
 from torch import fx, nn
 
 from sardonyx import collector
-from sardonyx.attention.calling import Arguments, Flattened, fixed_size, with_own_signature
-from sardonyx.attention.frozen import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
-from sardonyx.attention.recognise import recognise
+from sardonyx.attention.recognition.recognise import recognise
+from sardonyx.attention.roads.calling import Arguments, Flattened, fixed_size, with_own_signature
+from sardonyx.attention.roads.frozen import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
 from sardonyx.attention.roles import Attention, Decomposition, Primitive, Role, attach
-from sardonyx.attention.sdpa import spell_out
-from sardonyx.attention.spelling import ATEN, Spelling
+from sardonyx.attention.spelled.sdpa import spell_out
+from sardonyx.attention.spelled.spelling import ATEN, Spelling
 from sardonyx.errors import ModelError
 from sardonyx.provenance import ROOT
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import INNER
-from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.tracing.live import LiveTree
+from sardonyx.source.tracing.stacks import path_of
 from sardonyx.source.words import reason
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def decompose_exported(
     _inline_gradient_switches(exported)
     _drop_metadata_checks(graph)
     with_own_signature(exported, arguments, program._guards_code, training=model.training)
-    found = _Found(graph, _Paths(model))
+    found = _Found(graph, LiveTree(model))
     found.spell_out()
     found.recognise()
     result = FrozenModule(_own_names(exported), graph, type(model).__name__)
@@ -161,27 +162,6 @@ def _drop_metadata_checks(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-class _Paths:
-    """The module that ran a node, from what torch noted while it exported."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._tree, self._root = LiveTree(model), model
-
-    def of(self, node: fx.Node) -> str:
-        """Its dotted path; the model itself where torch lost it."""
-        stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-        steps: list[Step] = []
-        for key, (name, _) in stack.items():
-            inner = name.removeprefix(INNER).removeprefix(".")
-            try:
-                module = self._root.get_submodule(inner)
-            except AttributeError:  # torch's word for an operation that it lost the module of
-                return ROOT
-            if name:
-                steps.append(Step(module, key))
-        return self._tree.path(steps) if steps else ROOT
-
-
 @dataclass(slots=True)
 class _Spelled:
     """An attention of the graph, wherever it came from."""
@@ -194,15 +174,19 @@ class _Spelled:
 class _Found:
     """The attentions of one graph, as they are found."""
 
-    def __init__(self, graph: fx.Graph, paths: _Paths) -> None:
-        self._graph, self._paths = graph, paths
+    def __init__(self, graph: fx.Graph, tree: LiveTree) -> None:
+        self._graph, self._tree = graph, tree
         self._attentions: list[_Spelled] = []
+
+    def _path(self, node: fx.Node) -> str:
+        """The module that ran it; the model itself where torch lost it."""
+        return path_of(node.meta.get("nn_module_stack") or {}, self._tree) or ROOT
 
     def spell_out(self) -> None:
         """Replace every attention that is one node."""
         for node in self._graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
             primitives: dict[str, Primitive] = {}
-            spelling = Spelling(_Scribe(self._graph, node), ATEN, 0, primitives, module=self._paths.of(node))
+            spelling = Spelling(_Scribe(self._graph, node), ATEN, 0, primitives, module=self._path(node))
             args: Any = node.args
             kwargs: Any = node.kwargs
             with self._graph.inserting_before(node):
@@ -231,7 +215,7 @@ class _Found:
         ]
         if kinds and kinds[-1] == _OF_TORCH[0]:
             written_as = _OF_TORCH[1]
-        self._attentions.append(_Spelled(self._paths.of(node), written_as, roles))
+        self._attentions.append(_Spelled(self._path(node), written_as, roles))
 
     def decomposition(self, why: str) -> Decomposition:
         """All of them in the order in which they run."""
@@ -246,7 +230,7 @@ class _Found:
                 for number, each in enumerate(running)
                 for node, role in each.roles.items()
             },
-            modules={node.name: self._paths.of(node) for node in self._graph.nodes},
+            modules={node.name: self._path(node) for node in self._graph.nodes},
             opaque=tuple(dict.fromkeys(_opaque(self._graph))),
         )
 

@@ -14,9 +14,9 @@ import torch
 from torch import fx
 from torch.fx.proxy import TraceError
 
-from sardonyx.attention import leaves
 from sardonyx.attention.roles import Role
-from sardonyx.attention.spelling import ATEN, Spelling
+from sardonyx.attention.spelled import leaves
+from sardonyx.attention.spelled.spelling import ATEN, Spelling
 from sardonyx.errors import ModelError
 
 

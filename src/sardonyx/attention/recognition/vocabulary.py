@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from sardonyx.attention import leaves
+from sardonyx.attention.spelled import leaves
 
 Vocabulary = Literal["torch", "aten"]
 TURNING = frozenset({"same", "transpose", "swap_last", "turn_matrix", "permute", "movedim"})

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sardonyx.attention import sdpa
-from sardonyx.attention.multihead import Call, Options, Weights
+from sardonyx.attention.spelled import sdpa
+from sardonyx.attention.spelled.multihead import Call, Options, Weights
 from sardonyx.errors import ModelError
 
 _FUNCTION = inspect.signature(F.multi_head_attention_forward)
