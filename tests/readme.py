@@ -3,7 +3,7 @@
     python tests/readme.py      refreshes the page
 
 A block marked `console` is a list of `$ command` lines, each followed by its whole output. Commands run in one fresh
-folder, in the order of the page.
+folder, in the order of the page, on two threads: kernels keep some memory for each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _played(command: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env=os.environ | {"PATH": tools, "NO_COLOR": "1", "COLUMNS": "120"},
+        env=os.environ | {"PATH": tools, "NO_COLOR": "1", "COLUMNS": "120", "OMP_NUM_THREADS": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ from sardonyx.recording.recorder import record
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_threads() -> Iterator[None]:
+    """As on the machine that the page was written on: attention in one kernel keeps some memory for each thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def _pictures(batch: int) -> torch.Tensor:
