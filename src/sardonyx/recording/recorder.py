@@ -140,7 +140,7 @@ class _Call:
             running.watching(),
             Watcher(book, running, stand_in),
         ):
-            answer = running.runnable(self._module)(*args, **values)
+            answer = self._module(*args, **values)
         answers = [stand_in(leaf.tensor) for leaf in Flat(answer).leaves]
         book.outputs = [book.value(t) if book.knows(t) else book.place(t, "constant", Store.WEIGHT) for t in answers]
         book.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import re
+import sys
 from collections.abc import Generator, Mapping
+from types import CodeType
 from typing import Any
 
 from torch import fx, nn
@@ -13,6 +15,7 @@ from torch.nn.modules import module as hooks
 from sardonyx.source.tracing.live import LiveTree, Step
 
 _DECOMPOSITION = "sardonyx_decomposition"  # what `decompose` leaves on its graph module, in a room that we may not ask
+_ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]+)? = ")  # a line of generated code begins with the node it carries out
 
 
 class Running:
@@ -23,37 +26,26 @@ class Running:
         self._tree, self._members = LiveTree(root), set(root.modules())
         self._calls: list[Step] = []
         self._count = 0
-        self._node: str | None = None
         self._path: str | None = None  # of the innermost module, once somebody asked
         self._modules, self._roles = _told(root)
+        self._code, self._lines = _generated(root)
 
-    def module(self) -> str:
-        """Dotted path of the module that runs; a second call is marked `block@1`."""
-        by_node = self._modules.get(self._node or "")
+    def here(self) -> tuple[str, str | None]:
+        """Dotted path of the module that runs, a second call marked `block@1`, and its part in an attention."""
+        node = self._node()
+        by_node = self._modules.get(node)
         if by_node is not None:
-            return by_node
+            return by_node, self._roles.get(node)
         if self._path is None:
             self._path = self._tree.path(self._calls)
-        return self._path
+        return self._path, self._roles.get(node)
 
-    def role(self) -> str | None:
-        """The part in an attention that the graph gives the running node."""
-        return self._roles.get(self._node or "")
-
-    def runnable(self, root: nn.Module) -> nn.Module:
-        """The module itself, or a twin of a graph module on the same weights that says which node it is at."""
-        if not isinstance(root, fx.GraphModule):
-            return root
-        graph: fx.Graph = copy.deepcopy(root.graph)
-        for node in list(graph.nodes):
-            if node.op in ("call_function", "call_method", "call_module"):
-                with graph.inserting_before(node):
-                    graph.call_function(self._at, (node.name,))
-        like: Any = getattr(root, "like", None)  # how a kind of graph module makes another one of its kind
-        return fx.GraphModule(root, graph) if like is None else like(graph)
-
-    def _at(self, node: str) -> None:
-        self._node = node
+    def _node(self) -> str:
+        """The node of the graph that is being carried out: the line at which its generated code stands."""
+        frame = sys._getframe(1) if self._code is not None else None  # pyright: ignore[reportPrivateUsage]  # documented
+        while frame is not None and frame.f_code is not self._code:
+            frame = frame.f_back
+        return self._lines.get(frame.f_lineno, "") if frame is not None else ""
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None]:
@@ -78,6 +70,15 @@ class Running:
         if module in self._members:
             self._calls.pop()
             self._path = None
+
+
+def _generated(root: nn.Module) -> tuple[CodeType | None, Mapping[int, str]]:
+    """The code that torch wrote for a graph module, and the node that each line of it carries out."""
+    if not isinstance(root, fx.GraphModule):
+        return None, {}
+    forward: Any = type(root).forward
+    lines = enumerate(root.code.split("\n"), start=1)
+    return forward.__code__, {number: found[1] for number, line in lines if (found := _ASSIGNED.match(line))}
 
 
 def _told(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:

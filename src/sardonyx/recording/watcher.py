@@ -56,18 +56,18 @@ class Watcher(TorchDispatchMode):
     ) -> None:
         if not reads and not written:
             return
-        book, module = self._book, self._running.module()
+        book, (module, role) = self._book, self._running.here()
         name = book.name(overload.operator)
         names = [name] if len(written) == 1 else [f"{name}.{place}" for place in range(len(written))]
         writes = tuple(book.written(t, n, module) for t, n in zip(written, names, strict=True))
         scalars = {each: value for each, value in zip(overload.names, given, strict=True) if not _tensors(value)}
-        book.steps.append(Step(name, overload.operator, module, self._running.role(), reads, writes, scalars))
+        book.steps.append(Step(name, overload.operator, module, role, reads, writes, scalars))
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to work with; one that no operation made and nobody announced was there before: a constant."""
         met = self._stand_in(tensor)
         if not self._book.knows(met):
-            self._book.place(met, "constant", Store.WEIGHT, self._running.module())
+            self._book.place(met, "constant", Store.WEIGHT, self._running.here()[0])
         return met
 
 
