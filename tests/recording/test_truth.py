@@ -59,7 +59,7 @@ def test_an_eager_model_of_another_kind(name: str) -> None:
     held_to_truth(case.module, case.args, dict(case.kwargs), as_run=True)
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "vit", "cnn-attention"])
+@pytest.mark.parametrize("name", [*MODELS, "cnn-attention"])
 def test_a_decomposed_graph_as_it_runs_and_as_single_operators(name: str) -> None:
     case = architectures.build(name)
     if hasattr(case.module, "set_attn_implementation"):
