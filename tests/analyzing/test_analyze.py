@@ -189,7 +189,9 @@ def test_an_onnx_file_beside_its_optimized_form(small_model: Callable[[str, str]
     assert first.work.macs == second.work.macs
     assert second.work.operations < first.work.operations
     assert second.traffic.without_fusion < first.traffic.without_fusion
-    assert (len(first.attentions), len(second.attentions)) == (0, 2)
+    assert [each.written_as for each in first.attentions] == ["by hand"] * 2
+    assert all(each.roles["Softmax"] == 1 and each.roles["MatMul"] == 2 for each in first.attentions)
+    assert [(each.written_as, each.roles) for each in second.attentions] == [("Attention", {"Attention": 1})] * 2
     assert first.nodes == sardonyx.inspect(raw).counts.nodes
     assert first.work.parameters == sardonyx.inspect(raw).parameters
 

@@ -6,6 +6,7 @@ Torch models and ONNX files come here alike; nothing below knows which of them i
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class Subject:
     name: str
     program: Program
     nodes: int | None = None
-    attentions: tuple[told.AttentionCost, ...] = ()
+    attentions: tuple[told.AttentionCost, ...] | None = None  # None: those among the regions
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])  # module -> its class
     parameters: Mapping[str, int] = field(default_factory=dict[str, int])  # module -> its own
     is_watched: bool = False  # whether it was seen where buffers were let go
@@ -81,13 +82,22 @@ def measured(subject: Subject, sizes: Mapping[str, int]) -> Measured:
         ),
         traffic=told.Traffic(number(unfused), number(fused)),
         regions=_regions(program, parts, number),
-        attentions=subject.attentions,
+        attentions=tuple(_attentions(program, parts)) if subject.attentions is None else subject.attentions,
         formulas=_formulas(program, unfused, function, sizes) if function is not None else None,
         modules=_modules(subject, moves, number, peak, timeline),
         as_in_notes=subject.as_in_notes,
         notes=(*program.notes, *subject.notes),
     )
     return Measured(form, function)
+
+
+def _attentions(program: Program, parts: Partition) -> Iterator[told.AttentionCost]:
+    """Each region that is an attention: one kernel, or the operators that it is made of."""
+    for region in (each for each in parts.regions if each.rule == "attention"):
+        steps = [program.operations[step] for step in region.operations]
+        kernel = next((each.operator for each in steps if each.kind is Kind.ATTENTION), None)
+        made_of = Counter(each.operator for each in steps if each.kind is not Kind.VIEW)
+        yield told.AttentionCost(region.module, kernel or "by hand", dict(made_of))
 
 
 def overtaking(forms: Sequence[Measured], sizes: Mapping[str, int]) -> tuple[told.Overtaking, ...]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from sardonyx.analysis_record import AttentionCost, Source
+from sardonyx.analysis_record import Source
 from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
 from sardonyx.costs.onnx_program import program_of
-from sardonyx.costs.program import Kind, Program
+from sardonyx.costs.program import Program
 from sardonyx.errors import UsageError
 from sardonyx.graph.census import Census, modules, port
 from sardonyx.graph.tagged import Source as OnnxSource
@@ -74,16 +74,9 @@ def _subject(found: Tagged, name: str) -> Subject:
         name=name,
         program=program,
         nodes=census.counts.nodes,
-        attentions=tuple(_attentions(program)),
         kinds={each.path: each.tag for each in known},
         parameters={each.path: each.parameters for each in known},
     )
-
-
-def _attentions(program: Program) -> Iterator[AttentionCost]:
-    for each in program.operations:
-        if each.kind is Kind.ATTENTION:
-            yield AttentionCost(each.module, each.operator, {"attention": 1})
 
 
 def _chosen(

@@ -137,7 +137,7 @@ class _Forms:
         return Subject(
             name=name,
             program=program,
-            attentions=tuple(_kernels(taken_apart, program)) if taken_apart else (),
+            attentions=tuple(_kernels(taken_apart, program)) if taken_apart else None,
             kinds=self._kinds,
             parameters=self._parameters,
             is_watched=name == STANDARD,
