@@ -45,7 +45,7 @@ def expansions(draw: st.DrawFn) -> str:
 @settings(max_examples=80, deadline=None)
 def test_shapes_and_values_stay(text: str) -> None:
     model, _ = run_passes(text, PASSES)
-    assert_same_on_uneven_sizes(text, model)
+    assert_same_on_uneven_sizes(text, model, exact="Max(" not in text, rtol=0)  # of two zeros Max takes either sign
 
 
 @pytest.mark.parametrize("op", sorted(OPERATORS))
