@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, cast
 
 from torch import fx, nn
@@ -108,7 +109,7 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
         return made
     names = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
     names |= {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    held = {name: _attribute(module, name) for name in sorted(names, key=lambda name: name.count("."))}
+    held = {name: attrgetter(name)(module) for name in sorted(names, key=lambda name: name.count("."))}
     made = fx.GraphModule(held, graph, type(module).__name__)
     for name, part in cast("Iterator[tuple[str, nn.Module]]", made.named_modules()):
         if type(part) is nn.Module:
@@ -121,13 +122,6 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
 def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
     """What the module carries, in tables of its own."""
     return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _fuse(module: fx.GraphModule, found: Recognised, decided: Plan) -> Fused:

@@ -28,12 +28,13 @@ from torch.utils._mode_utils import no_dispatch
 from sardonyx.costs.program import Program, Store
 from sardonyx.errors import ModelError
 from sardonyx.recording.book import Book
-from sardonyx.recording.running import Running, left_as_it_was
+from sardonyx.recording.running import Running
 from sardonyx.recording.symbols import Axes, OpenDims
 from sardonyx.recording.telling import program
 from sardonyx.recording.watcher import Watcher
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.structure import Flat, named_arguments
+from sardonyx.source.untouched import left_as_it_was
 
 _NEEDS_DATA = (
     DataDependentOutputException,

@@ -91,21 +91,3 @@ def _told(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:
         return decomposition.modules, roles
     stacks = {node.name: node.meta.get("nn_module_stack") for node in root.graph.nodes}
     return {name: str(next(reversed(stack.values()))[0]) for name, stack in stacks.items() if stack}, {}
-
-
-@contextlib.contextmanager
-def left_as_it_was(root: nn.Module) -> Generator[None]:
-    """Whatever a forward keeps on its modules is put back: a recording must not leave tensors without data there."""
-    tables = [table for each in root.modules() for table in _tables(each)]
-    before = [dict(table) for table in tables]
-    try:
-        yield
-    finally:
-        for table, items in zip(tables, before, strict=True):
-            if table.keys() != items.keys() or any(table[key] is not items[key] for key in items):
-                table.clear()
-                table.update(items)
-
-
-def _tables(module: nn.Module) -> list[dict[str, Any]]:
-    return [vars(module), module._parameters, module._buffers]  # pyright: ignore[reportPrivateUsage]

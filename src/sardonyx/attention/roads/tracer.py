@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.attention.roads.untouched import left_as_it_was, replaced
 from sardonyx.attention.roles import Attention, Decomposition, Primitive, attach
 from sardonyx.attention.spelled import layers, leaves, multihead, multihead_calls, sdpa
 from sardonyx.attention.spelled.spelling import TORCH, Spelling
 from sardonyx.errors import ModelError
 from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.untouched import left_as_it_was, replaced
 
 _LOOKED_INTO = (
     nn.MultiheadAttention,
@@ -88,7 +89,7 @@ class AttentionTracer(fx.Tracer):
     def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
         """The traced module, which shares parameters, buffers and leaf modules with the model."""
         targets = [str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")]
-        held = {target: self._met[target] if target in self._met else _attribute(model, target) for target in targets}
+        held = {target: self._met[target] if target in self._met else attrgetter(target)(model) for target in targets}
         module = fx.GraphModule(held, graph, type(model).__name__)
         module.training = model.training
         return module
@@ -251,13 +252,6 @@ def _flags(model: nn.Module) -> dict[str, Any]:
         for parameter in parameters
         if isinstance(parameter.default, bool) or parameter.name.endswith("is_causal")
     }
-
-
-def _attribute(model: nn.Module, target: str) -> Any:
-    found: Any = model
-    for name in target.split(".") if target else ():
-        found = getattr(found, name)
-    return found
 
 
 def _is_opaque(target: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What tracing changes for a while and takes back, whatever happens: forward passes of classes, what modules hold."""
+"""What tracing and recording change for a while and take back, whatever happens: forward passes, what modules hold."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generato
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Generator[None]:
-    """Take back what tracing leaves on the modules: constants that torch puts there, values that a forward stores.
+    """Take back what a run leaves on the modules: constants that torch puts there, values that a forward stores.
 
-    Buffers are not traced but read as they are, so a forward that counts in one counts while it is traced.
+    Buffers are not traced but read as they are, so a forward that counts in one counts while it is traced or recorded.
     """
     held = [holder for module in model.modules() for holder in _holders(module)]
     before = [dict(holder) for holder in held]
