@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sardonyx.attention.fusing import fuse_attention as fuse_attention
     from sardonyx.exporting import export as export
     from sardonyx.extraction import extract as extract
+    from sardonyx.forensics.opportunities import opportunities as opportunities
     from sardonyx.graph.adoption import adopt as adopt
     from sardonyx.graph.dag import dag as dag
     from sardonyx.graph.diff import compare as compare
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.proof import verify as verify
-    from sardonyx.study.opportunities import opportunities as opportunities
 
 _VERBS = {
     "adopt": "sardonyx.graph.adoption",
@@ -34,7 +34,7 @@ _VERBS = {
     "extract": "sardonyx.extraction",
     "fuse_attention": "sardonyx.attention.fusing",
     "inspect": "sardonyx.graph.inspector",
-    "opportunities": "sardonyx.study.opportunities",
+    "opportunities": "sardonyx.forensics.opportunities",
     "optimize": "sardonyx.pipeline",
     "verify": "sardonyx.proof",
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.study.survey import Finding, Survey
+from sardonyx.forensics.survey import Finding, Survey
 
 # What may stand between the scores and the Softmax: scale, mask, cap, type; and between it and the last product.
 _SCORING = ("Add", "Mul", "Div", "Sub", "Where", "Cast", "Tanh", "Reshape", "Identity")

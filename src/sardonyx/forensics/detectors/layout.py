@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from sardonyx.forensics.survey import Finding, Survey
 from sardonyx.passes.shared.views import VIEWS
-from sardonyx.study.survey import Finding, Survey
 
 
 def idle_transposes(survey: Survey) -> Iterator[Finding]:

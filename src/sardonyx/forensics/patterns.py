@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sardonyx.study.detectors import attention, layout, norms, products, sizes
-from sardonyx.study.survey import Finding, Survey
+from sardonyx.forensics.detectors import attention, layout, norms, products, sizes
+from sardonyx.forensics.survey import Finding, Survey
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 from sardonyx.graph import io
 from sardonyx.graph.facts import Facts
-from sardonyx.study.patterns import PATTERNS
-from sardonyx.study.survey import Finding, Survey
+from sardonyx.forensics.patterns import PATTERNS
+from sardonyx.forensics.survey import Finding, Survey
 
 
 def survey(body: str, signature: str = "(float[2,6,8] x) => (float[2,6,8] y)", weights: str = "", opset: int = 17):

@@ -13,6 +13,8 @@ from typing import Literal
 
 from sardonyx import ledger
 from sardonyx.candidates import Candidate, Job, Progress, Source
+from sardonyx.forensics.patterns import PATTERNS, Pattern
+from sardonyx.forensics.survey import Finding, Survey
 from sardonyx.graph import origins
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.scopes import label
@@ -20,8 +22,6 @@ from sardonyx.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.pipeline import select
 from sardonyx.provenance import merge, owner_of
 from sardonyx.record import Refusal
-from sardonyx.study.patterns import PATTERNS, Pattern
-from sardonyx.study.survey import Finding, Survey
 
 EXAMPLES = 3  # nodes named for each reason
 NOBODY = "no pass came near"

@@ -17,7 +17,7 @@ from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.passes.base import NodePass, Pass
 from sardonyx.record import Accuracy
-from sardonyx.study import opportunities as verb
+from sardonyx.forensics import opportunities as verb
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.study.survey import Finding, Survey
+from sardonyx.forensics.survey import Finding, Survey
 
 SQUARE = 2
 

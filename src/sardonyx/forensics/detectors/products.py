@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from sardonyx.forensics.survey import Finding, Survey
 from sardonyx.passes.shared.views import VIEWS
-from sardonyx.study.survey import Finding, Survey
 
 FLAT = 2  # the rank that Gemm takes
 TRIPLE = 3

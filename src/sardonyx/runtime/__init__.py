@@ -1,0 +1,22 @@
+"""Everything that runs a model: ONNX Runtime where it can, the reference evaluator of onnx where it cannot.
+
+Only here is onnxruntime imported (`library.py`). Importing this room costs nothing: the runtime is loaded with the
+first model.
+"""
+
+from __future__ import annotations
+
+from sardonyx.runtime.sessions import ReferenceSession, Session, evaluate, open_engine
+from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
+
+__all__ = [
+    "Array",
+    "Engine",
+    "Feeds",
+    "ReferenceSession",
+    "Session",
+    "Source",
+    "Value",
+    "evaluate",
+    "open_engine",
+]
