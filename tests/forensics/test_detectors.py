@@ -10,10 +10,10 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
 from sardonyx.forensics.patterns import PATTERNS
 from sardonyx.forensics.survey import Finding, Survey
+from sardonyx.graph import io
+from sardonyx.graph.facts import Facts
 
 
 def survey(body: str, signature: str = "(float[2,6,8] x) => (float[2,6,8] y)", weights: str = "", opset: int = 17):

@@ -11,13 +11,13 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
+from sardonyx.forensics import opportunities as verb
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.passes.base import NodePass, Pass
 from sardonyx.record import Accuracy
-from sardonyx.forensics import opportunities as verb
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
