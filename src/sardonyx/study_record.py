@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import msgspec
@@ -54,15 +54,14 @@ class Study:
     tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
     failures: tuple[Failure, ...]
-    cells: int
-    reused: int  # cells kept from an earlier, interrupted run
-    seconds: dict[str, float]
+    cells: int  # pieces of work, failed ones included
+    seconds: dict[str, float]  # spent computing, by experiment, over all cells whenever they were computed
     notes: tuple[str, ...] = ()
     schema_version: int = field(default=STUDY_VERSION)
 
     def to_json(self) -> bytes:
-        """The record as JSON."""
-        return msgspec.json.encode(self)
+        """The record as JSON, whatever a subclass carries beside it."""
+        return msgspec.json.encode({f.name: getattr(self, f.name) for f in fields(Study)})
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:

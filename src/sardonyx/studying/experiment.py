@@ -7,14 +7,15 @@ findings are worked out from the answers alone, so that a resumed study says wha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from sardonyx.study_record import Finding, Table
 
-Answer = dict[str, Any]  # of one cell: what JSON can hold
+Answer = dict[str, Any]  # of one cell: what JSON can hold; tuples come back as lists, and what is not finite as None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Subject:
     family: str | None = None  # what it is known to be, where the study's own zoo made it
 
 
+NO_MODEL = Subject("", Path())  # what a cell is about that is about none
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One piece of work; equal cells have equal answers, except for what is timed."""
@@ -33,20 +37,23 @@ class Cell:
     experiment: str
     model: str  # name of its Subject; "" where the cell is about none
     key: str  # tells the cells of one experiment and model apart
-    options: dict[str, Any] = field(default_factory=dict[str, Any])  # whatever changes the answer
+    options: dict[str, Any] = field(default_factory=dict[str, Any])  # whatever changes the answer, as JSON holds it
     timed: bool = False  # must run alone on the machine
-    needs: tuple[str, ...] = ()  # experiments whose answers about this model it is handed, as `run`'s `before`
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user wants of a study; experiments take from it what concerns them."""
+    """What the user wants of a study; experiments put into their cells what concerns them."""
 
     target: str = "portable"
     seed: int = 0
-    threads: int = 1
-    seconds: float = 10.0  # the most that one timed comparison may take
+    threads: int = 1  # of timed runs
+    seconds: float = 20.0  # the most that one timed cell may measure
     thorough: bool = False  # more seeds, sizes and shuffles
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Some of it, as options of a cell: what is left out does not change the answer."""
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +65,29 @@ class Answered:
     answer: Answer
 
 
-class Experiment(Protocol):
+class Experiment(ABC):
     """One file of `experiments/`; each has one instance in the explicit list `experiments.ALL`."""
 
-    @property
-    def name(self) -> str:
-        """As the user asks for it with --only, and the folder its cells are kept in."""
-        ...
+    name: ClassVar[str]  # as the user asks for it with --only, and the folder its cells are kept in
+    uses: ClassVar[tuple[str, ...]] = ()  # experiments, earlier in the list, whose tables it builds on
+    of_models: ClassVar[bool] = True  # False: there is no model in it, and `cells` is asked once, about NO_MODEL
 
+    @abstractmethod
     def cells(self, subject: Subject, asked: Asked) -> Sequence[Cell]:
         """The work on one model, planned without running anything heavy."""
-        ...
 
-    def run(self, cell: Cell, subject: Subject, asked: Asked, before: Mapping[str, Answer]) -> Answer:
-        """Compute one cell. `before` has the answers it needs, by "experiment/key"."""
-        ...
+    @abstractmethod
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        """Compute one cell from what is in it and the model's file."""
 
-    def tables(self, answers: Sequence[Answered], asked: Asked) -> Sequence[Table]:
-        """All answers of this experiment as tables, in the order they were planned."""
-        ...
+    def then(self, subject: Subject, answers: Sequence[Answered], asked: Asked) -> Sequence[Cell]:
+        """Further cells, which can be planned only when the first ones about this model are answered."""
+        return ()
+
+    @abstractmethod
+    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:
+        """All answers of this experiment as tables; `others` are those of the experiments before it."""
 
     def findings(self, tables: Mapping[str, Table], asked: Asked) -> Sequence[Finding]:
         """What the tables of the whole study let this experiment say."""
-        ...
+        return ()
