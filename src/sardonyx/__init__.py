@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from sardonyx.graph.dag import dag as dag
     from sardonyx.graph.diff import compare as compare
     from sardonyx.graph.inspector import inspect as inspect
+    from sardonyx.measure.benching import bench as bench
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.proof import verify as verify
 
 _VERBS = {
     "adopt": "sardonyx.graph.adoption",
     "analyze": "sardonyx.analyzing",
+    "bench": "sardonyx.measure.benching",
     "compare": "sardonyx.graph.diff",
     "dag": "sardonyx.graph.dag",
     "decompose": "sardonyx.attention.decomposing",
@@ -42,6 +44,7 @@ _VERBS = {
 __all__ = [
     "adopt",
     "analyze",
+    "bench",
     "compare",
     "dag",
     "decompose",

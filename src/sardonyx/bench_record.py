@@ -1,0 +1,170 @@
+"""How long models take and how sure that is, as plain data: what `bench` answers. Nothing here knows ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+import msgspec
+
+from sardonyx.record import Environment
+
+BENCH_VERSION = 1
+
+
+class Finding(StrEnum):
+    """What a comparison of two timings comes to."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "no difference"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One timing as a multiple of another, paired by round; below 1 is faster."""
+
+    ratio: float
+    low: float  # of the interval around the ratio
+    high: float
+    floor: float  # relative noise of the reference against itself in the same race
+    finding: Finding
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was measured on, and what else it did meanwhile; None where the system does not say."""
+
+    cpu: str | None
+    cores: int  # this process may use
+    memory_bytes: int | None
+    governor: str | None  # of the processor's frequency: "performance", "powersave"
+    load_before: float | None  # processes that want a core, over the last minute
+    load_after: float | None
+    busy_before: float | None  # share of all cores that others used in the moment before, 0 to 1
+    busy_during: float | None  # while models were timed
+
+
+@dataclass(frozen=True, slots=True)
+class BenchFile:
+    """One of the files that are compared."""
+
+    label: str  # short name for tables
+    path: str | None
+    sha256: str | None
+    bytes: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A model loaded and run once in a fresh process that does nothing else."""
+
+    load_seconds: float  # to make the runtime's session
+    first_run_seconds: float
+    peak_bytes: int | None  # high-water mark of resident memory, less what was resident before loading
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One file at one size."""
+
+    label: str
+    seconds: tuple[float, ...]  # a run, by round
+    median: float
+    low_quartile: float
+    high_quartile: float
+    against_first: Comparison | None  # None for the first file itself
+    starts: tuple[Start, ...] = ()
+    disagrees: str | None = None  # how its answers differ from the first file's, where they clearly do
+
+    @property
+    def load_seconds(self) -> float | None:
+        """To make the session: the median over the starts."""
+        return _middle([each.load_seconds for each in self.starts])
+
+    @property
+    def first_run_seconds(self) -> float | None:
+        """The first run after loading: the median over the starts."""
+        return _middle([each.first_run_seconds for each in self.starts])
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that loading and a first run took: the median over the starts."""
+        known = sorted(each.peak_bytes for each in self.starts if each.peak_bytes is not None)
+        return known[len(known) // 2] if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """All files at one size of the inputs."""
+
+    sizes: dict[str, int]  # of the dims that inputs leave open
+    inputs: dict[str, str]  # by name: "float32[1,128]"
+    floor: float  # relative noise of the first file against itself
+    timings: tuple[Timing, ...]  # in the order of the files
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One or more files, timed in turns under the same settings on the same inputs; the first is the reference."""
+
+    environment: Environment
+    machine: Machine
+    options: dict[str, Any]  # seconds, threads, provider, level, isolate, seed, and what was asked of sizes
+    files: tuple[BenchFile, ...]
+    points: tuple[Point, ...]  # in the order of the sweep
+    seconds: dict[str, float]  # by phase
+    notes: tuple[str, ...] = ()
+    schema_version: int = field(default=BENCH_VERSION)
+
+    def figures(self) -> dict[str, float | None]:
+        """What gates ask for, of the last file; of several sizes the worst. None where it was not measured."""
+        last = [point.timings[-1] for point in self.points]
+        compared = [each.against_first for each in last if each.against_first is not None]
+        return {
+            "latency_ratio": max((each.ratio for each in compared), default=None),
+            "latency_ms": _in_thousandths([each.median for each in last]),
+            "load_ms": _in_thousandths([each.load_seconds for each in last]),
+            "first_run_ms": _in_thousandths([each.first_run_seconds for each in last]),
+            "peak_bytes": max((each.peak_bytes for each in last if each.peak_bytes is not None), default=None),
+        }
+
+    @property
+    def latency_interval(self) -> tuple[float, float] | None:
+        """The interval of `latency_ratio`, at the size it is told of."""
+        compared = [each for point in self.points if (each := point.timings[-1].against_first) is not None]
+        worst = max(compared, key=lambda each: each.ratio, default=None)
+        return None if worst is None else (worst.low, worst.high)
+
+    @property
+    def latency_ms_interval(self) -> tuple[float, float]:
+        """Where the middle half of the rounds of `latency_ms` lies, at the size it is told of."""
+        worst = max((point.timings[-1] for point in self.points), key=lambda each: each.median)
+        return 1000 * worst.low_quartile, 1000 * worst.high_quartile
+
+    def to_json(self) -> bytes:
+        """The record as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Self:
+        """A record read back."""
+        return msgspec.json.decode(data, type=cls)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of a Benchmark."""
+    return msgspec.json.schema(Benchmark)
+
+
+def _middle(numbers: list[float]) -> float | None:
+    ordered = sorted(numbers)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _in_thousandths(seconds: list[float | None] | list[float]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return 1000 * max(known) if known else None

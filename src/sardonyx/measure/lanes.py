@@ -1,0 +1,77 @@
+"""Where a model waits for its turns: a session in this process, or (in `isolated.py`) one in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+from sardonyx.errors import UsageError
+from sardonyx.measure import memory
+from sardonyx.measure.rounds import Run, slot
+from sardonyx.runtime import Feeds, Value
+from sardonyx.runtime.timed import Settings, Timed
+
+
+class Lane(Protocol):
+    """A loaded model that can be timed."""
+
+    def feed(self, feeds: Feeds) -> float:
+        """Run on these from now on; the seconds that the first of those runs took."""
+        ...
+
+    def turn(self) -> float:
+        """One short slot of runs; seconds a run."""
+        ...
+
+    def answers(self) -> list[Value]:
+        """What the model says to its feeds."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; may be called twice."""
+        ...
+
+
+class Here:
+    """A model in this process."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._before = memory.resident()
+        self._model = Timed(path, settings)
+        self.load_seconds = self._model.load_seconds
+        self._answers: list[Value] = []
+        self._turn: Run | None = None
+
+    def feed(self, feeds: Feeds) -> float:
+        """Run on these from now on."""
+        missing = next((name for name in self._model.inputs if name not in feeds), None)
+        if missing is not None:
+            raise UsageError(
+                f"nothing is given for its input {missing!r}", hint="all files are run on the inputs of the first one"
+            )
+        run = self._model.ready(feeds)
+        began = time.perf_counter()
+        self._answers = run()
+        seconds = time.perf_counter() - began
+        self._turn = slot(run)
+        return seconds
+
+    def turn(self) -> float:
+        """One short slot of runs."""
+        assert self._turn is not None, "a lane is fed before it takes turns"
+        return self._turn()
+
+    def answers(self) -> list[Value]:
+        """What the model said to its feeds the first time."""
+        return self._answers
+
+    def peak_bytes(self) -> int | None:
+        """The most memory of this process since the model began to load, less what it held before."""
+        return memory.grown_since(self._before)
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._turn = None
+        self._answers = []
+        del self._model
