@@ -3,5 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.studying.experiment import Experiment
+from sardonyx.studying.experiments.forensics import Forensics
+from sardonyx.studying.experiments.shape_chains import ShapeChains
 
-ALL: tuple[Experiment, ...] = ()
+ALL: tuple[Experiment, ...] = (
+    Forensics(),
+    ShapeChains(),
+)
