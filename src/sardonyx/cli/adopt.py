@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
+from sardonyx.cli.gating import Gating
 from sardonyx.report.adoption import adoption_sentence, render_adoption
+from sardonyx.report.words import Style
 
 SUMMARY = "Tag a model that another tool exported or changed."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx adopt foreign.onnx -o tagged.onnx
   sardonyx adopt foreign.onnx --json | jq .coverage
@@ -22,7 +25,9 @@ Every node gets the module it comes from: from torch's own metadata, from scoped
 /encoder/layer.0/attention/self/MatMul, or from __ attributes that another tool kept. What says nothing itself inherits
 from what it feeds, else from what feeds it. Without --output it is only told what would be found.
 
-Exit: 0 done, 1 failed, 2 usage.
+{gate.ADOPTION.help()}
+
+Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
 Output = Annotated[
@@ -35,11 +40,16 @@ def adopt(
     output: Output = None,
     tag_attributes: options.TagAttributes = False,
     force: options.Force = False,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> int:
     """Run the public verb and show its Adoption."""
+    gating = Gating.of(gate.ADOPTION, fail_if, baseline, summary, beside=(model, output))
+
     from sardonyx import adopt as run_adopt
 
     found = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
@@ -50,4 +60,4 @@ def adopt(
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(found, adoption_sentence(found, Style()))

@@ -14,6 +14,7 @@ from sardonyx.analysis_record import Analysis
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.report.analysis import analysis_sentence, render_analysis
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = "Say what a model costs: operations, flops, bytes moved, peak memory."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx analyze torchvision:vit_b_16
   sardonyx analyze hf-config:BertConfig --dynamic auto --fail-if 'peak_mb>512'
@@ -40,10 +41,8 @@ flops, bytes moved with and without fusing, and the most memory it needs at once
 without data, so weights do not matter. -v shows everything for each form. MB are 10^6 bytes; docs/memory.md defines
 each number.
 
---fail-if asks the standard form, or the last file; decomposed.NAME and fused.NAME ask the others. peak_mb counts
-weights, inputs and activations, activation_mb activations alone. Names: nodes, operations, macs, flops, parameters,
-attentions, regions, intensity, traffic_reduction, traffic_mb, traffic_if_fused_mb, peak_mb, activation_mb,
-activation_as_run_mb, weight_mb, input_mb, and with _bytes in place of _mb.
+{gate.ANALYSIS.help()} They ask the standard form, or the last file; decomposed.NAME and fused.NAME ask the others.
+peak_mb counts weights, inputs and activations, activation_mb activations alone.
 
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
@@ -71,10 +70,6 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also dr
 AsInNotes = Annotated[
     bool, typer.Option("--as-in-notes", help="Add the estimate of the founding notes, which is no saving of memory.")
 ]
-FailIf = Annotated[
-    list[str] | None,
-    typer.Option("--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'peak_mb>512'. Repeatable."),
-]
 
 
 def analyze(
@@ -90,7 +85,9 @@ def analyze(
     svg: Svg = None,
     record: options.Record = None,
     force: options.Force = False,
-    fail_if: FailIf = None,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     seed: options.Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -102,7 +99,7 @@ def analyze(
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    gates = [gate.parse_for_analysis(text) for text in fail_if or ()]
+    gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
     asked = dict(map(_size, sizes or ()))
     if svg is not None and record is not None and svg.resolve() == record.resolve():
         raise UsageError("--svg and --record name the same file", hint="give them different names")
@@ -127,8 +124,7 @@ def analyze(
     if svg is not None:
         files.write_whole(svg, _drawn(found).encode(), force=force)
     _show(found, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
-    gate.check(gates, gate.measures_of_analysis(found))
-    return 0
+    return gating.outcome(found, analysis_sentence(found))
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.report.comparison import comparison_sentence, render_comparison
 from sardonyx.report.view import View
 
 SUMMARY = "Show how two models differ, module by module."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx compare model.onnx small.onnx
   sardonyx compare torchscript.onnx dynamo.onnx --depth 3
@@ -24,7 +26,9 @@ Which operators were added, removed, moved to another module, or got other attri
 together, others by module, operator and order. Wiring and weights are not compared: `sardonyx verify` says whether two
 models compute the same.
 
-Exit: 0 done, 1 failed, or different with --exit-code, 2 usage.
+{gate.COMPARISON.help()}
+
+Exit: 0 done, 1 failed, or different with --exit-code, 2 usage, 4 a --fail-if was true.
 """
 
 First = Annotated[Path, typer.Argument(metavar="FIRST", help="An ONNX file.", show_default=False)]
@@ -37,6 +41,9 @@ def compare(
     second: Second,
     depth: options.Depth = None,
     exit_code: ExitCode = False,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -44,6 +51,7 @@ def compare(
 ) -> int:
     """Run the public verb and show its Comparison."""
     reject_both("--quiet", quiet, "--verbose", verbose)
+    gating = Gating.of(gate.COMPARISON, fail_if, baseline, summary, beside=(first, second))
 
     from sardonyx import compare as look
 
@@ -55,4 +63,4 @@ def compare(
         as_json=as_json,
         quiet=quiet,
     )
-    return int(exit_code and not found.same)
+    return gating.outcome(found, comparison_sentence(found)) or int(exit_code and not found.same)

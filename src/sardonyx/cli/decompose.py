@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.export import InputFile, InputSpec, Source
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.report.decomposed import decomposed_sentence, render_decomposed
 from sardonyx.report.view import View
 
 SUMMARY = "Spell every attention of a PyTorch model out."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx decompose torchvision:vit_b_16
   sardonyx decompose hf-config:BertConfig?num_hidden_layers=2 -o bert.pt
@@ -25,7 +27,9 @@ SOURCE is what `export` takes. Shows each attention with its module and the prim
 model was taken apart and how the graph grew. With -o the graph module is written with torch.save; read it with
 torch.load(FILE, weights_only=False). It computes what the model computes and is called like it.
 
-Exit: 0 done, 1 failed, 2 usage.
+{gate.DECOMPOSED.help()}
+
+Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: nothing is written]")
@@ -40,6 +44,9 @@ def decompose(
     input_specs: InputSpec = None,
     input_file: InputFile = None,
     seed: options.Seed = 0,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -48,6 +55,7 @@ def decompose(
     """Take the model apart and show what came of it."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
+    gating = Gating.of(gate.DECOMPOSED, fail_if, baseline, summary, beside=(output, input_file))
     files.check_free(output, force=force)
 
     from sardonyx.source.inputs.specs import parse_inputs, read_arrays
@@ -66,4 +74,4 @@ def decompose(
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(found, decomposed_sentence(found))

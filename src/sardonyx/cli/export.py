@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.report.export import export_sentence, render_export
 from sardonyx.report.view import View
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = "Export a PyTorch model to ONNX with its modules visible."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
   sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
@@ -32,7 +34,9 @@ file.py:factory, a function that returns a module, or a module and its example i
 Example inputs are derived from the model's signature and config, shown, and can be given. Every node of the file says
 which module made it. The graph is compared with PyTorch on the example and on drawn inputs before it is written.
 
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed.
+{gate.EXPORT.help()}
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
 
 
@@ -97,6 +101,9 @@ def export(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     record: options.Record = None,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -106,6 +113,8 @@ def export(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     destination = output or Path("model.onnx")
+    gating = Gating.of(gate.EXPORT, fail_if, baseline, summary, beside=(destination, record, input_file))
+    gating.check_provable(verify, "drop --no-verify")
     files.check_destinations(destination, record, force=force)
 
     from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
@@ -147,4 +156,4 @@ def export(
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(made, export_sentence(made))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.report.extraction import extraction_sentence, render_extraction
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.inspection import Inspection
 
 SUMMARY = "Cut a module out as a model of its own."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx
   sardonyx extract model.onnx --module encoder.layer.0 --source hf-config:BertConfig
@@ -30,7 +32,9 @@ arithmetic of sizes come along. The result must compute what it computes in the 
 live module computes, or nothing is written. In an optimized file a fused node may do the work of several modules: then
 the nearest module that contains it is taken, or with --exact none.
 
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed.
+{gate.EXTRACTION.help()}
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
 
 Module = Annotated[
@@ -61,6 +65,9 @@ def extract(
     force: options.Force = False,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -74,6 +81,8 @@ def extract(
     destination = output or _beside(model, module)
     if destination.resolve() == model.resolve():
         raise UsageError("--output names the model itself", hint="choose another name")
+    gating = Gating.of(gate.EXTRACTION, fail_if, baseline, summary, beside=(model, destination))
+    gating.check_provable(verify, "drop --no-verify")
 
     from sardonyx import extract as cut
     from sardonyx import inspect
@@ -100,7 +109,7 @@ def extract(
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(found, extraction_sentence(found))
 
 
 def _beside(model: Path, module: str) -> Path:

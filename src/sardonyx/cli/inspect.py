@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.inspection import Inspection, ModuleInspection
@@ -17,7 +19,7 @@ from sardonyx.report.module import module_sentence, render_module
 from sardonyx.report.view import View
 
 SUMMARY = "Show what a model is made of."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx inspect model.onnx
   sardonyx inspect model.onnx --depth 6
@@ -34,7 +36,10 @@ Weights are not read, nothing is run.
 With --opportunities, what optimizers look for: how often it is there, how often it would be left after every pass, and
 why; -v says so for each module and lists all that passes refuse. Passes are tried on a copy, nothing is written.
 
-Exit: 0 done, 1 failed, 2 usage.
+{gate.INSPECTION.help()} With --module it knows {", ".join(gate.MODULE.names)}; with
+--opportunities {", ".join(gate.OPPORTUNITIES.names)}.
+
+Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
 Opportunities = Annotated[
@@ -52,6 +57,9 @@ def inspect(
     depth: options.Depth = None,
     opportunities: Opportunities = False,
     target: Target = None,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -59,10 +67,12 @@ def inspect(
 ) -> int:
     """Run the public verb and show what it found."""
     reject_both("--quiet", quiet, "--verbose", verbose)
+    kind = gate.OPPORTUNITIES if opportunities else gate.INSPECTION if module is None else gate.MODULE
+    gating = Gating.of(kind, fail_if, baseline, summary, beside=(model,))
     if opportunities:
         reject_both("--opportunities", True, "--module", module is not None)
         reject_both("--opportunities", True, "--depth", depth is not None)
-        return _show_opportunities(model, target or options.Target.PORTABLE, as_json, quiet, verbose)
+        return _show_opportunities(model, target or options.Target.PORTABLE, gating, as_json, quiet, verbose)
     if target is not None:
         raise UsageError("--target says for what to look for opportunities", hint="add --opportunities")
 
@@ -76,10 +86,12 @@ def inspect(
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(found, _sentence(found))
 
 
-def _show_opportunities(model: Path, target: options.Target, as_json: bool, quiet: bool, verbose: bool) -> int:
+def _show_opportunities(
+    model: Path, target: options.Target, gating: Gating, as_json: bool, quiet: bool, verbose: bool
+) -> int:
     from sardonyx import opportunities
     from sardonyx.report.opportunities import opportunities_sentence, render_opportunities
 
@@ -92,7 +104,7 @@ def _show_opportunities(model: Path, target: options.Target, as_json: bool, quie
         as_json=as_json,
         quiet=quiet,
     )
-    return 0
+    return gating.outcome(found, opportunities_sentence(found))
 
 
 def _sentence(found: Inspection | ModuleInspection) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sardonyx import gate
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, show
+from sardonyx.cli.console import complain, progress, show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Proof, Target, reject_both
-from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.errors import VerificationFailed
 from sardonyx.report.text import closing_sentence, render_run
 from sardonyx.report.view import View
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.record import Run
 
 SUMMARY = "Make a graph smaller and prove that it computes the same."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
   sardonyx optimize model.onnx --dry-run -v
@@ -28,6 +28,8 @@ Example:
 Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
 Every node still knows the module it comes from. Where a fusion needs a newer opset, the model is raised to it if
 everything in it stays the same.
+
+{gate.RUN.help()}
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
@@ -77,6 +79,8 @@ def optimize(
     dry_run: DryRun = False,
     record: options.Record = None,
     fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -86,8 +90,9 @@ def optimize(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
-    gates = _gates(fail_if or (), provable=not dry_run and verify is not Proof.OFF)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
+    gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
+    gating.check_provable(not dry_run and verify is not Proof.OFF, "drop --verify off and --dry-run")
     if not dry_run:
         files.check_destinations(destination, record, force=force)
 
@@ -121,21 +126,12 @@ def optimize(
         as_json=as_json,
         quiet=quiet,
     )
-    return _outcome(run, gates, as_json=as_json)
+    return _outcome(run, gating, as_json=as_json)
 
 
-def _gates(texts: Sequence[str], *, provable: bool) -> list[gate.Gate]:
-    gates = [gate.parse(text) for text in texts]
-    unproven = next((asked for asked in gates if asked.needs_verdict), None)
-    if unproven and not provable:
-        raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint="drop --verify off and --dry-run")
-    return gates
-
-
-def _outcome(run: Run, gates: Sequence[gate.Gate], *, as_json: bool) -> int:
-    if run.status != "done" and as_json:
-        raise VerificationFailed("the result does not compute the same as the original, so nothing was written")
-    if run.status != "done":  # the text has said so
-        return VerificationFailed.exit_code
-    gate.check(gates, gate.measures_of_run(run))
-    return 0
+def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:
+    if run.status != "done" and as_json:  # the text would have said so
+        complain(VerificationFailed("the result does not compute the same as the original, so nothing was written"))
+    return gating.outcome(
+        run, closing_sentence(run), failed=0 if run.status == "done" else VerificationFailed.exit_code
+    )

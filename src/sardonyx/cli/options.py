@@ -68,9 +68,15 @@ TagAttributes = Annotated[
 ]
 FailIf = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'nodes>120', 'nodes_removed<10%'. Repeatable."
-    ),
+    typer.Option("--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'nodes>120', 'nodes>baseline'. Repeatable."),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE", help="An earlier record, for --fail-if to compare with."),
+]
+Summary = Annotated[
+    Path | None,
+    typer.Option("--summary", metavar="FILE", help="Add the gates and key numbers to a Markdown page."),
 ]
 
 

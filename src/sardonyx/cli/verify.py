@@ -10,19 +10,22 @@ import typer
 
 from sardonyx import gate
 from sardonyx.cli import options
-from sardonyx.cli.console import progress, show
+from sardonyx.cli.console import complain, progress, show
+from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import VerificationFailed
 from sardonyx.report.verdict import render_verdict, verdict_sentence
 
 SUMMARY = "Find out whether two models compute the same."
-HELP = """\b
+HELP = f"""\b
 Example:
   sardonyx verify model.onnx small.onnx
   sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
 
 Runs both with the runtime's own optimizations off, on drawn inputs of several sizes and scales, and compares names,
 order, types, shapes, NaN patterns and values. The tolerance follows from the types.
+
+{gate.VERDICT.help()}
 
 Exit: 0 equal, 1 failed, 2 usage, 3 not equal, 4 a --fail-if was true.
 """
@@ -38,6 +41,8 @@ def verify(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -45,7 +50,7 @@ def verify(
 ) -> int:
     """Run the public verb and show its Verdict."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gates = [gate.parse(text, gate.OF_VERDICT) for text in fail_if or ()]
+    gating = Gating.of(gate.VERDICT, fail_if, baseline, summary, beside=(reference, candidate, inputs))
 
     from sardonyx import verify as run_verify
     from sardonyx.proof import seeds_from
@@ -67,9 +72,7 @@ def verify(
         as_json=as_json,
         quiet=quiet,
     )
-    if not verdict.passed and as_json:
-        raise VerificationFailed("the two models do not compute the same")
-    if not verdict.passed:  # the text has said so
-        return VerificationFailed.exit_code
-    gate.check(gates, gate.measures_of_verdict(verdict))
-    return 0
+    if not verdict.passed and as_json:  # the text would have said so
+        complain(VerificationFailed("the two models do not compute the same"))
+    sentence = verdict_sentence(verdict, *pair)
+    return gating.outcome(verdict, sentence, failed=0 if verdict.passed else VerificationFailed.exit_code)

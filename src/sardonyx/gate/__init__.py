@@ -1,0 +1,32 @@
+"""`--fail-if`: numbers of a record held to limits, or to an earlier record. Kinds of records say what may be asked."""
+
+from __future__ import annotations
+
+from sardonyx.gate.baselines import KINDS as KINDS
+from sardonyx.gate.baselines import Baseline as Baseline
+from sardonyx.gate.baselines import read as read_baseline
+from sardonyx.gate.expressions import Gate as Gate
+from sardonyx.gate.holding import Outcome as Outcome
+from sardonyx.gate.holding import hold as hold
+from sardonyx.gate.holding import parse_all as parse_all
+from sardonyx.gate.kinds import (
+    ADOPTION,
+    COMPARISON,
+    EXPORT,
+    EXTRACTION,
+    INSPECTION,
+    MODULE,
+    NEEDS_VERDICT,
+    OPPORTUNITIES,
+    RUN,
+    VERDICT,
+    Kind,
+)
+from sardonyx.gate.measured import ANALYSIS, BENCHMARK, DECOMPOSED, PROFILE, STUDY
+from sardonyx.gate.measures import Measure as Measure
+
+__all__ = [
+    "ADOPTION", "ANALYSIS", "BENCHMARK", "COMPARISON", "DECOMPOSED", "EXPORT", "EXTRACTION", "INSPECTION", "KINDS",
+    "MODULE", "NEEDS_VERDICT", "OPPORTUNITIES", "PROFILE", "RUN", "STUDY", "VERDICT", "Baseline", "Gate", "Kind",
+    "Measure", "Outcome", "hold", "parse_all", "read_baseline",
+]  # fmt: skip

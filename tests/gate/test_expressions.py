@@ -1,0 +1,182 @@
+"""`--fail-if` reads its little language exactly, refuses everything else, and lets no NaN through."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report.sample_run import sample_run, sample_verdict
+from sardonyx import gate
+from sardonyx.errors import UsageError
+from sardonyx.gate import Measure
+
+MEASURES = gate.RUN.measures(sample_run())  # 324 -> 187 nodes, 96 -> 0 constants, 17.4 MB, worst 2.1e-07
+
+
+def tripped(text: str, before: Measure | None = None) -> bool:
+    asked = gate.RUN.parse(text, baseline=True)
+    return asked.tripped(MEASURES[asked.name], before)
+
+
+@pytest.mark.parametrize(
+    ("text", "true"),
+    [
+        ("nodes>120", True),
+        ("nodes > 187", False),
+        ("nodes>=187", True),
+        ("nodes<=186", False),
+        ("nodes==187", True),
+        ("nodes!=187", False),
+        ("nodes<60%", True),
+        ("nodes_removed<10%", False),
+        ("nodes_removed<42.5%", True),
+        ("nodes_removed<138", True),
+        ("constants_removed<100%", False),
+        ("bytes>17.4MB", False),
+        ("bytes>17MB", True),
+        ("bytes>16MiB", True),
+        ("bytes > 1GB", False),
+        ("file_bytes>17.5M", False),
+        ("max_err>1e-3", False),
+        ("max_abs>1.5E-7", True),
+        ("max_ulp>=4", True),
+        ("trials<12", False),
+        ("rolled_back>=3", False),
+        ("rewrites<137", False),
+        ("seconds>1500ms", True),
+    ],
+)
+def test_expressions_mean_what_they_say(text: str, true: bool) -> None:
+    assert tripped(text) is true
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "true"),
+    [
+        ("nodes > baseline", 187, False),
+        ("nodes > baseline", 186, True),
+        ("nodes>=baseline", 187, True),
+        ("nodes > baseline + 1%", 186, False),
+        ("nodes > baseline+1 %", 185, True),
+        ("nodes > baseline + 2", 185, False),
+        ("nodes > baseline - 2", 188, True),
+        ("nodes > 1.1 * baseline", 170, False),
+        ("nodes > 1.1*baseline", 169, True),
+        ("nodes > 1.1*baseline + 2", 169, False),
+        ("bytes > baseline + 1MB", 16_300_000, True),
+        ("bytes > baseline + 1MB", 16_500_000, False),
+        ("nodes_removed < baseline - 5%", 145, True),  # of 145, not of all nodes
+        ("nodes_removed < baseline - 5%", 144, False),
+    ],
+)
+def test_limits_near_a_baseline_mean_what_they_say(text: str, before: float, true: bool) -> None:
+    assert tripped(text, Measure(before)) is true
+
+
+def test_a_percentage_of_a_negative_baseline_moves_the_limit_the_way_its_sign_says() -> None:
+    asked = gate.RUN.parse("nodes_removed < baseline - 10%", baseline=True)
+    assert not asked.tripped(Measure(-11), Measure(-10))
+    assert asked.tripped(Measure(-11.5), Measure(-10))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "nodes", ">3", "nodes>", "nodes>x", "nodes=3", "nodes>3 and bytes>4", "nodes>3parsecs", "max_abs>3%"),
+        *("__import__('os')>1", "nodes>1;2", "nodes>nan", "nodes>١", "nodes>1\n>2", "nodes<=>3", "nodes>1e999"),
+        *("nodes>baseline+", "nodes>baseline*", "nodes>baseline+-3", "nodes>-1*baseline", "nodes>baseline baseline"),
+        *("nodes>3MB", "nodes>3ms", "bytes>3s", "baseline>3", "nodes>baselines", "nodes>baseline+1e400%"),
+    ],
+)
+def test_anything_else_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        gate.RUN.parse(text, baseline=True)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+
+
+def test_without_a_baseline_none_can_be_asked_for() -> None:
+    with pytest.raises(UsageError) as caught:
+        gate.RUN.parse("nodes>baseline")
+    assert "--baseline FILE" in str(caught.value.hint)
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+    with pytest.raises(UsageError) as caught:
+        gate.RUN.parse("node_removed<3")
+    assert "did you mean nodes_removed?" in str(caught.value.hint)
+
+
+WORDS = st.sampled_from(
+    [*gate.RUN.names, "baseline", "*", "+", "-", "%", ">", "<=", "==", "1", "2.5", "1e3", "MB", "ms", " ", ".", "fused"]
+)
+
+
+@given(st.one_of(st.text(max_size=30), st.lists(WORDS, max_size=8).map("".join)))
+def test_no_text_does_more_than_parse_or_be_refused(text: str) -> None:
+    try:
+        parsed = gate.RUN.parse(text, baseline=True)
+    except UsageError:
+        return
+    assert parsed.name in MEASURES
+    assert math.isfinite(parsed.limit.number)
+    parsed.tripped(MEASURES[parsed.name], Measure(12))
+
+
+NUMBERS = st.floats(0, 1e300).map(repr)
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> str:
+    name, sign = (
+        draw(st.sampled_from(sorted(gate.RUN.shares))),
+        draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="])),
+    )
+    unit = draw(st.sampled_from(["", "%", "k", "M"]))
+    if draw(st.booleans()):
+        return f"{name} {sign} {draw(st.sampled_from(['', '-', '+']))}{draw(st.floats(0, 1e300))}{unit}"
+    times = draw(st.sampled_from(["", f"{draw(NUMBERS)} * "]))
+    more = draw(st.sampled_from(["", f" + {draw(NUMBERS)}{unit}", f"-{draw(NUMBERS)}{unit}"]))
+    return f"{name}{sign}{times}baseline{more}"
+
+
+@given(expressions())
+def test_what_a_gate_writes_of_itself_reads_as_the_same_gate(text: str) -> None:
+    parsed = gate.RUN.parse(text, baseline=True)
+    assert gate.RUN.parse(str(parsed), baseline=True) == parsed
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "==", "!="])
+def test_nan_trips_every_gate(sign: str) -> None:
+    broken = replace(sample_verdict(), outputs=(replace(sample_verdict().outputs[0], max_abs=math.nan),))
+    assert gate.VERDICT.parse(f"max_abs{sign}1").tripped(gate.VERDICT.measures(broken)["max_abs"])
+
+
+FLOATS = st.floats(-100, 100)
+
+
+def interval(draw: st.DrawFn) -> Measure:
+    low, value, high = sorted(draw(st.tuples(FLOATS, FLOATS, FLOATS)))
+    return Measure(value, None, low, high)
+
+
+@given(st.data())
+def test_a_gate_on_measured_numbers_trips_where_it_is_true_of_all_they_may_be(data: st.DataObject) -> None:
+    sign = data.draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]))
+    ours, before = (data.draw(st.composite(interval)()) for _ in "ab")
+    asked = gate.BENCHMARK.parse(f"latency_ms {sign} baseline", baseline=True)
+    if not asked.tripped(ours, before):
+        return
+    inside = [data.draw(st.floats(each.lowest, each.highest)) for each in (ours, before)]
+    assert asked.tripped(*map(Measure, inside))
+
+
+def test_a_difference_within_the_interval_trips_nothing() -> None:
+    before = Measure(10, None, 9.5, 10.5)
+    asked = gate.BENCHMARK.parse("latency_ms > baseline + 5%", baseline=True)
+    assert not asked.tripped(Measure(12, None, 11, 13), before)  # 11 is not surely above 10.5 + 5 %
+    assert asked.tripped(Measure(12, None, 11.1, 13), before)
