@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,16 +55,10 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-_SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
-
 Sources = Annotated[
     list[str], typer.Argument(metavar="SOURCE...", help="A model, or ONNX files side by side.", show_default=False)
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every number in full.")]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--size", metavar="DIM=N", help="Size of an open dim of an ONNX file. Repeatable."),
-]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw memory over time, as SVG.")]
 AsInNotes = Annotated[
     bool, typer.Option("--as-in-notes", help="Add the estimate of the founding notes, which is no saving of memory.")
@@ -78,7 +71,7 @@ def analyze(
     input_specs: InputSpec = None,
     input_file: InputFile = None,
     dynamic: Dynamic = None,
-    sizes: Sizes = None,
+    sizes: options.Sizes = None,
     as_in_notes: AsInNotes = False,
     depth: options.Depth = None,
     format_: FormatOption = Format.TEXT,
@@ -100,7 +93,7 @@ def analyze(
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
-    asked = dict(map(_size, sizes or ()))
+    asked = options.parse_sizes(sizes)
     if svg is not None and record is not None and svg.resolve() == record.resolve():
         raise UsageError("--svg and --record name the same file", hint="give them different names")
     files.check_free(svg, record, force=force)
@@ -125,13 +118,6 @@ def analyze(
         files.write_whole(svg, _drawn(found).encode(), force=force)
     _show(found, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
     return gating.outcome(found, analysis_sentence(found))
-
-
-def _size(text: str) -> tuple[str, int]:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"'{text}' is not a size", hint="write DIM=N, for example --size batch=8")
-    return found["dim"], int(found["size"])
 
 
 def _wishes(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:

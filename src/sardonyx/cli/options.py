@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +56,10 @@ Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Verify on these inputs too: one array per graph input."),
 ]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="DIM=N", help="Size of an open dim of an ONNX file. Repeatable."),
+]
 Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the record as JSON.")]
 Task = Annotated[
     str | None,
@@ -84,3 +90,18 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
     """Refuse two options that contradict each other."""
     if first_given and second_given:
         raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")
+
+
+_SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
+
+
+def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
+    """What `--size` was given, by dim."""
+    return dict(map(_size, texts or ()))
+
+
+def _size(text: str) -> tuple[str, int]:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"'{text}' is not a size", hint="write DIM=N, for example --size batch=8")
+    return found["dim"], int(found["size"])
