@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sardonyx import analysis_record, comparison, export_record, inspection, module_graphs, record
+from sardonyx import analysis_record, bench_record, comparison, export_record, inspection, module_graphs, record
 
 SCHEMAS = {
     "run.schema.json": record.json_schema,
@@ -20,6 +20,7 @@ SCHEMAS = {
     "comparison.schema.json": comparison.json_schema,
     "opportunities.schema.json": inspection.opportunities_json_schema,
     "adoption.schema.json": inspection.adoption_json_schema,
+    "bench.schema.json": bench_record.json_schema,
     "analysis.schema.json": analysis_record.json_schema,
     "decomposed.schema.json": analysis_record.decomposed_schema,
 }

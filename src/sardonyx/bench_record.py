@@ -76,6 +76,8 @@ class Timing:
     median: float
     low_quartile: float
     high_quartile: float
+    low_whisker: float  # the outermost rounds within one and a half box lengths of the quartiles
+    high_whisker: float
     against_first: Comparison | None  # None for the first file itself
     starts: tuple[Start, ...] = ()
     disagrees: str | None = None  # how its answers differ from the first file's, where they clearly do
@@ -120,31 +122,6 @@ class Benchmark:
     notes: tuple[str, ...] = ()
     schema_version: int = field(default=BENCH_VERSION)
 
-    def figures(self) -> dict[str, float | None]:
-        """What gates ask for, of the last file; of several sizes the worst. None where it was not measured."""
-        last = [point.timings[-1] for point in self.points]
-        compared = [each.against_first for each in last if each.against_first is not None]
-        return {
-            "latency_ratio": max((each.ratio for each in compared), default=None),
-            "latency_ms": _in_thousandths([each.median for each in last]),
-            "load_ms": _in_thousandths([each.load_seconds for each in last]),
-            "first_run_ms": _in_thousandths([each.first_run_seconds for each in last]),
-            "peak_bytes": max((each.peak_bytes for each in last if each.peak_bytes is not None), default=None),
-        }
-
-    @property
-    def latency_interval(self) -> tuple[float, float] | None:
-        """The interval of `latency_ratio`, at the size it is told of."""
-        compared = [each for point in self.points if (each := point.timings[-1].against_first) is not None]
-        worst = max(compared, key=lambda each: each.ratio, default=None)
-        return None if worst is None else (worst.low, worst.high)
-
-    @property
-    def latency_ms_interval(self) -> tuple[float, float]:
-        """Where the middle half of the rounds of `latency_ms` lies, at the size it is told of."""
-        worst = max((point.timings[-1] for point in self.points), key=lambda each: each.median)
-        return 1000 * worst.low_quartile, 1000 * worst.high_quartile
-
     def to_json(self) -> bytes:
         """The record as JSON."""
         return msgspec.json.encode(self)
@@ -163,8 +140,3 @@ def json_schema() -> dict[str, Any]:
 def _middle(numbers: list[float]) -> float | None:
     ordered = sorted(numbers)
     return ordered[len(ordered) // 2] if ordered else None
-
-
-def _in_thousandths(seconds: list[float | None] | list[float]) -> float | None:
-    known = [each for each in seconds if each is not None]
-    return 1000 * max(known) if known else None

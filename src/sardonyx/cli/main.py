@@ -47,8 +47,8 @@ def _root(context: typer.Context, version: Version = False) -> None:
 
 
 VERBS = (
-    "export", "optimize", "verify", "inspect", "extract", "decompose", "analyze", "dag", "adopt", "compare", "passes",
-    "demo",
+    "export", "optimize", "verify", "bench", "inspect", "extract", "decompose", "analyze", "dag", "adopt", "compare",
+    "passes", "demo",
 )  # fmt: skip
 
 

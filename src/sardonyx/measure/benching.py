@@ -19,6 +19,7 @@ from sardonyx.measure import agreement, feeds, isolated, machine, rounds, statis
 from sardonyx.measure.contestants import Contestant, Files, entered, opened, told_of
 from sardonyx.measure.isolated import Isolated
 from sardonyx.measure.lanes import Lane
+from sardonyx.measure.remarks import remarks
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Level, Settings
 from sardonyx.source.inputs.specs import check_names, read_arrays
@@ -93,9 +94,10 @@ def bench(
         with clock.phase("timing"):
             points = _timed(contestants, lanes, plan, started, seconds, asked, clock)
         busy_during = watch.share()
+    used = machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
     return Benchmark(
         environment=ledger.environment(),
-        machine=machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during),
+        machine=used,
         options={
             "seconds": seconds,
             "threads": threads,
@@ -111,7 +113,7 @@ def bench(
         files=tuple(each.file for each in contestants),
         points=tuple(points),
         seconds=clock.seconds,
-        notes=(),
+        notes=tuple(remarks(points, used, asked.settings, {*(sizes or ()), *(sweep or ())})),
     )
 
 
@@ -213,6 +215,8 @@ def _point(
                 median=spread.median,
                 low_quartile=spread.low_quartile,
                 high_quartile=spread.high_quartile,
+                low_whisker=spread.low_whisker,
+                high_whisker=spread.high_whisker,
                 against_first=_recorded(race.comparison(contestant.label)) if index else None,
                 starts=starts[index],
                 disagrees=agreement.difference(lane.answers(), reference) if index else None,

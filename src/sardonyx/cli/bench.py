@@ -1,0 +1,163 @@
+"""`sardonyx bench`: how long files take against each other, and how sure that is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sardonyx import gate
+from sardonyx.bench_record import Benchmark
+from sardonyx.cli import files, options
+from sardonyx.cli.console import progress, put, show
+from sardonyx.cli.durations import duration
+from sardonyx.cli.gating import Gating
+from sardonyx.cli.options import reject_both
+from sardonyx.cli.sizes import read_sizes, read_sweeps
+from sardonyx.errors import UsageError
+from sardonyx.report.bench import render_benchmark
+from sardonyx.report.bench_export import benchmark_csv, benchmark_markdown
+from sardonyx.report.bench_words import bench_sentence
+from sardonyx.report.boxplot import boxplot_svg
+from sardonyx.report.view import View
+
+SUMMARY = "Time ONNX files against each other, with intervals one can believe."
+HELP = f"""\b
+Example:
+  sardonyx bench model.onnx optimized.onnx
+  sardonyx bench model.onnx optimized.onnx --sweep seq=16,128,512 --sweep batch=1,8 --svg times.svg
+  sardonyx bench before.onnx after.onnx --fail-if 'latency_ratio>1.05' --format markdown
+
+The files take turns in random order, round after round on the same inputs, until the interval of each ratio to the
+first file is narrow or the time is spent. The first file also runs as a twin of itself: what the two differ by is the
+noise floor, and what lies within it is called no difference. "12 % faster" is 12 % less time. Load time, first run and
+peak memory are those of fresh processes. One file alone is timed with its noise floor. docs/bench.md says more.
+
+{gate.BENCHMARK.help()}
+
+Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+"""
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+class RuntimeLevel(StrEnum):
+    """How far the runtime may optimize by itself."""
+
+    OFF = "off"
+    BASIC = "basic"
+    EXTENDED = "extended"
+    LAYOUT = "layout"
+    ALL = "all"
+
+
+Models = Annotated[
+    list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, the reference first.", show_default=False)
+]
+Seconds = Annotated[
+    str, typer.Option("--seconds", "--budget", metavar="N", help="The most that all turns may take: 60, 90s, 2m.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="DIM=N", help="Size of a dim that inputs leave open. Repeatable."),
+]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="DIM=N,N", help="Sizes to try for a dim; several dims in all combinations."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="Run on these: one array per graph input."),
+]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads; one is the steadiest.")]
+Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of ONNX Runtime: cpu, cuda, …")]
+Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Give each file a process of its own.")]
+Starts = Annotated[
+    int,
+    typer.Option(
+        "--starts", metavar="N", min=0, max=100, help="Fresh starts of each file, for load time and memory; 0: none."
+    ),
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every round.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw a box plot, as SVG.")]
+
+
+def bench(
+    models: Models,
+    seconds: Seconds = "60",
+    sizes: Sizes = None,
+    sweep: Sweep = None,
+    inputs: Inputs = None,
+    threads: Threads = 1,
+    provider: Provider = "cpu",
+    level: Level = RuntimeLevel.ALL,
+    isolate: Isolate = False,
+    starts: Starts = 3,
+    format_: FormatOption = Format.TEXT,
+    svg: Svg = None,
+    record: options.Record = None,
+    force: options.Force = False,
+    fail_if: options.FailIf = None,
+    baseline: options.Baseline = None,
+    summary: options.Summary = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run the public verb, show its Benchmark and hold it to the gates."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
+    reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
+    if svg is not None and record is not None and svg.resolve() == record.resolve():
+        raise UsageError("--svg and --record name the same file", hint="give them different names")
+    gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
+    budget, fixed, swept = duration(seconds), read_sizes(sizes or ()), read_sweeps(sweep or ())
+    files.check_free(svg, record, force=force)
+    with progress(not quiet) as report:
+        if report is not None:
+            report("loading", None)
+        from sardonyx import bench as run_bench
+
+        found = run_bench(
+            models,
+            seconds=budget,
+            sizes=fixed,
+            sweep=swept,
+            inputs=inputs,
+            threads=threads,
+            provider=provider,
+            level=level,
+            isolate=isolate,
+            starts=starts,
+            seed=seed,
+            progress=report,
+        )
+    files.write_record(record, found.to_json(), force=force)
+    if svg is not None:
+        files.write_whole(svg, boxplot_svg(found).encode(), force=force)
+    _show(found, format_, verbose=verbose, as_json=as_json, quiet=quiet)
+    return gating.outcome(found, bench_sentence(found))
+
+
+def _show(found: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
+    if form is not Format.TEXT:
+        put(benchmark_markdown(found) if form is Format.MARKDOWN else benchmark_csv(found))
+        return
+    show(
+        found.to_json,
+        lambda style: style.strong(bench_sentence(found)),
+        lambda style: render_benchmark(found, View(style, verbose)),
+        as_json=as_json,
+        quiet=quiet,
+    )

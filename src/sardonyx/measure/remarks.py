@@ -1,0 +1,51 @@
+"""What a reader of timings must be warned of: a busy machine, models that answer differently, sizes nobody chose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from sardonyx.bench_record import Machine, Point
+from sardonyx.measure.machine import BUSY
+from sardonyx.runtime.timed import Settings
+
+
+def remarks(points: Sequence[Point], machine: Machine, settings: Settings, chosen: Collection[str]) -> Iterator[str]:
+    """One line each.
+
+    Args:
+        points: all that was timed.
+        machine: what it was timed on.
+        settings: under which.
+        chosen: dims whose size somebody asked for.
+    """
+    assumed = {dim: size for dim, size in points[0].sizes.items() if dim not in chosen}
+    if assumed:
+        said = ", ".join(f"{dim}={size}" for dim, size in assumed.items())
+        yield f"assumed sizes of open dims: {said}; --size DIM=N sets one, --sweep DIM=N,N several"
+    yield from _of_load(points, machine)
+    if settings.threads > machine.cores:
+        yield f"{settings.threads} threads share {machine.cores} cores: the times are those of a crowded machine"
+    yield from _of_answers(points)
+
+
+def _of_load(points: Sequence[Point], machine: Machine) -> Iterator[str]:
+    seen = machine.busy_during if machine.busy_during is not None else machine.busy_before
+    if seen is not None and seen >= BUSY:
+        floor = max(point.floor for point in points)
+        yield (
+            f"the machine is busy: others used {100 * seen:.0f} % of it meanwhile, which widens the intervals; "
+            f"differences below {100 * floor:.1f} % cannot be told from noise"
+        )
+
+
+def _of_answers(points: Sequence[Point]) -> Iterator[str]:
+    """For each file the first difference; all sizes tell much the same."""
+    told: set[str] = set()
+    for point in points:
+        for timing in point.timings:
+            if timing.disagrees is not None and timing.label not in told:
+                told.add(timing.label)
+                yield (
+                    f"{timing.label} does not answer as the first file does: {timing.disagrees}; "
+                    "they may not compute the same (`sardonyx verify` tells)"
+                )
