@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,6 @@ from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.cli.sizes import read_sizes, read_sweeps
 from sardonyx.errors import UsageError
 from sardonyx.report.bench import render_benchmark
 from sardonyx.report.bench_export import benchmark_csv, benchmark_markdown
@@ -59,15 +60,13 @@ class RuntimeLevel(StrEnum):
     ALL = "all"
 
 
+_SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})*)", re.ASCII)
+
 Models = Annotated[
     list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, the reference first.", show_default=False)
 ]
 Seconds = Annotated[
     str, typer.Option("--seconds", "--budget", metavar="N", help="The most that all turns may take: 60, 90s, 2m.")
-]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--size", metavar="DIM=N", help="Size of a dim that inputs leave open. Repeatable."),
 ]
 Sweep = Annotated[
     list[str] | None,
@@ -94,7 +93,7 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also dr
 def bench(
     models: Models,
     seconds: Seconds = "60",
-    sizes: Sizes = None,
+    sizes: options.Sizes = None,
     sweep: Sweep = None,
     inputs: Inputs = None,
     threads: Threads = 1,
@@ -122,7 +121,7 @@ def bench(
     if svg is not None and record is not None and svg.resolve() == record.resolve():
         raise UsageError("--svg and --record name the same file", hint="give them different names")
     gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
-    budget, fixed, swept = duration(seconds), read_sizes(sizes or ()), read_sweeps(sweep or ())
+    budget, fixed, swept = duration(seconds), options.parse_sizes(sizes), _swept(sweep or ())
     files.check_free(svg, record, force=force)
     with progress(not quiet) as report:
         if report is not None:
@@ -148,6 +147,17 @@ def bench(
         files.write_whole(svg, boxplot_svg(found).encode(), force=force)
     _show(found, format_, verbose=verbose, as_json=as_json, quiet=quiet)
     return gating.outcome(found, bench_sentence(found))
+
+
+def _swept(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The sizes of each dim that is swept; one dim named twice has the sizes of both."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        read = _SWEEP.fullmatch(text.strip())
+        if read is None:
+            raise UsageError(f"'{text}' is not a sweep", hint="write DIM=N,N,…, for example --sweep seq=16,128,512")
+        found[read["dim"]] = found.get(read["dim"], ()) + tuple(map(int, read["sizes"].split(",")))
+    return found
 
 
 def _show(found: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:

@@ -40,7 +40,7 @@ def _height(point: Point) -> int:
 
 
 def _panel(point: Point, found: Benchmark, top: float) -> Iterator[str]:
-    low = min(each.low_whisker for each in point.timings)
+    low = min(seconds for each in point.timings for seconds in each.seconds)
     high = max(each.high_whisker for each in point.timings)
     marks = svg.ticks(1000 * low, 1000 * high, 8)
     first, last = marks[0], marks[-1]
@@ -65,7 +65,7 @@ def _panel(point: Point, found: Benchmark, top: float) -> Iterator[str]:
             said = f"{words.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
             yield svg.text(WIDTH - RIGHT, middle - BOX / 2 - 3, f"{said} →", "soft", anchor="end")
         for seconds in each.seconds:
-            if 1000 * seconds <= last and (seconds > each.high_whisker or seconds < each.low_whisker):
+            if 1000 * seconds <= last and not each.low_whisker <= seconds <= each.high_whisker:
                 yield svg.group(index, [_round(across(seconds), middle)])
 
 
