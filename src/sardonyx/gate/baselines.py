@@ -87,12 +87,12 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _kind_of(document: dict[str, Any]) -> Kind | None:
-    """The kind that has all its fields in the document; records do not name themselves, but no two have the same."""
-    fitting = [kind for kind in KINDS if required(kind.record) <= set(document)]
-    return max(fitting, key=lambda kind: len(required(kind.record)), default=None)
+    """The kind with most fields that has all of them in the document, since records do not name themselves."""
+    fitting = [kind for kind in KINDS if _required(kind.record) <= set(document)]
+    return max(fitting, key=lambda kind: len(_required(kind.record)), default=None)
 
 
-def required(record: type[Any]) -> set[str]:
+def _required(record: type[Any]) -> set[str]:
     """The fields that every record of a type has."""
     return {each.name for each in _fields(record) if each.default is MISSING and each.default_factory is MISSING}
 

@@ -20,7 +20,7 @@ from sardonyx.record import Counts, Extraction, Run, Verdict
 Measures = dict[str, Measure]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """One kind of record, and what may be asked of it."""
 

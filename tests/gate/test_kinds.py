@@ -1,0 +1,140 @@
+"""Every kind of record answers what it says it can be asked, and a record read back is a baseline with the same."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gate.sample_records import benchmark, records, timing
+from sardonyx import gate
+from sardonyx.bench_record import Finding
+from sardonyx.errors import UsageError
+
+IDS = [kind.title for kind in gate.KINDS]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return records(tmp_path_factory.mktemp("records"))
+
+
+def written(record: Any, path: Path) -> Path:
+    path.write_bytes(record.to_json() if hasattr(record, "to_json") else msgspec.json.encode(record))
+    return path
+
+
+@pytest.mark.parametrize("kind", gate.KINDS, ids=IDS)
+def test_every_name_can_be_asked_and_no_other(kind: gate.Kind, every: dict[str, Any]) -> None:
+    measures = kind.measures(every[kind.title])
+    assert {name for name in measures if "." not in name} == set(kind.names)
+    assert set(kind.common) <= set(kind.names)
+    assert set(kind.shares) == {name for name in kind.shares if measures[name].whole is not None}
+
+
+@pytest.mark.parametrize("kind", gate.KINDS, ids=IDS)
+def test_a_record_read_back_has_the_same_numbers(kind: gate.Kind, every: dict[str, Any], tmp_path: Path) -> None:
+    before = gate.read_baseline(written(every[kind.title], tmp_path / "r.json"), kind)
+    assert before.title == kind.title
+    for name, measure in kind.measures(every[kind.title]).items():
+        assert before.measures[name] == measure or not measure.known
+
+
+def test_the_numbers_are_those_of_the_record(every: dict[str, Any]) -> None:
+    def values(kind: gate.Kind, *names: str) -> list[float]:
+        measures = kind.measures(every[kind.title])
+        return [measures[name].value for name in names]
+
+    assert values(gate.INSPECTION, "nodes", "parameters", "bytes", "operators") == [3, 16, 64, 3]
+    assert values(gate.RUN, "nodes", "nodes_removed", "max_err") == [1, 2, 0]
+    assert values(gate.EXPORT, "nodes", "coverage", "placed", "root_nodes", "seconds") == [3, 0.5, 0.75, 1, 1.5]
+    assert values(gate.COMPARISON, "nodes", "nodes_removed", "removed", "added") == [1, 2, 2, 0]
+    assert values(gate.PROFILE, "kernel_ms", "kernel_ratio", "nodes") == [3, 0.75, 3]
+    assert values(gate.STUDY, "models", "failures", "cells") == [2, 1, 12]
+    assert values(gate.OPPORTUNITIES, "nodes", "nodes_after") == [3, 1]
+    assert values(gate.BENCHMARK, "peak_mb", "load_ms", "nodes") == [2, 200, 1]
+
+
+def test_of_several_sizes_the_worst_is_asked() -> None:
+    measures = gate.BENCHMARK.measures(benchmark(timing(0.9, 0.88, 0.92), timing(1.2, 1.1, 1.3)))
+    assert (measures["latency_ratio"].value, measures["latency_ratio"].low) == (1.2, 1.1)
+
+
+def test_where_no_difference_was_found_no_gate_on_a_difference_trips() -> None:
+    found = benchmark(timing(1.02, 1.005, 1.03, Finding.SAME))
+    gates = [
+        gate.BENCHMARK.parse(text) for text in ("latency_ratio > 1", "latency_ratio > 100.1%", "latency_ratio<0.99")
+    ]
+    assert all(each.met for each in gate.hold(gates, gate.BENCHMARK, found))
+    slower = benchmark(timing(1.02, 1.005, 1.03, Finding.SLOWER))
+    assert [each.met for each in gate.hold(gates, gate.BENCHMARK, slower)] == [False, False, True]
+
+
+def test_one_file_has_no_ratio_and_a_gate_on_it_trips() -> None:
+    measures = gate.BENCHMARK.measures(benchmark(timing(None)))
+    assert math.isnan(measures["latency_ratio"].value)
+
+
+def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any], tmp_path: Path) -> None:
+    looked = written(every[gate.INSPECTION.title], tmp_path / "looked.json")
+    before = gate.read_baseline(looked, gate.RUN)
+    assert before.measures["nodes"].value == 3
+    gate.parse_all(gate.RUN, ["nodes>baseline"], before)
+    with pytest.raises(UsageError, match="is an inspection and has no max_err") as caught:
+        gate.parse_all(gate.RUN, ["nodes>baseline", "max_err>baseline"], before)
+    assert "nodes" in str(caught.value.hint)
+    of_torch = gate.read_baseline(written(every[gate.ANALYSIS.title], tmp_path / "a.json"), gate.RUN)
+    with pytest.raises(UsageError, match="has no nodes"):  # nodes of a torch graph are something else
+        gate.parse_all(gate.RUN, ["nodes>baseline"], of_torch)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[1]", "is no record"),
+        ('"run"', "is no record"),
+        ("{}", "is no record"),
+        ('{"nodes": 3}', "is no record"),
+        ("[" * 10_000, "is not JSON"),
+        ("\udcff", "is not JSON"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError, match=said) as caught:
+        gate.read_baseline(path, gate.RUN)
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_not_there_or_of_another_version_or_broken_is_refused(
+    every: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        gate.read_baseline(tmp_path / "none.json", gate.RUN)
+    run = every[gate.RUN.title]
+    with pytest.raises(UsageError, match="an optimization of schema version 99, and this sardonyx knows version 1"):
+        gate.read_baseline(written(replace(run, schema_version=99), tmp_path / "new.json"), gate.RUN)
+    document = msgspec.json.decode(run.to_json())
+    document["after"]["nodes"] = "many"
+    (tmp_path / "broken.json").write_bytes(msgspec.json.encode(document))
+    with pytest.raises(UsageError, match=r"not a whole record of an optimization: .*after\.nodes"):
+        gate.read_baseline(tmp_path / "broken.json", gate.RUN)
+
+
+def test_what_is_wrong_is_told_with_the_number_the_limit_and_the_baseline(every: dict[str, Any]) -> None:
+    other = gate.Baseline("b.json", gate.RUN.title, {"nodes": gate.Measure(0.5)})
+    gates = gate.parse_all(gate.RUN, ["nodes > baseline + 50%", "nodes<50%", "bytes > 60", "constants>0"], other)
+    held = gate.hold(gates, gate.RUN, every[gate.RUN.title], other)
+    assert [each.sentence() for each in held if not each.met] == [
+        "gate not met: nodes > baseline + 50% (nodes is 1, limit 0.75, baseline 0.5)",
+        "gate not met: nodes<50% (nodes is 1, 33.333%)",
+        "gate not met: bytes > 60 (bytes is 64)",
+    ]
