@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
@@ -101,6 +102,52 @@ class Weight:
     modules: tuple[str, ...]  # instance paths
 
 
+class Family(StrEnum):
+    """What a network is by its structure; docs/fingerprint.md says where the borders are."""
+
+    CONVOLUTIONAL = "convolutional"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    ENCODER_DECODER = "encoder-decoder"  # whole, or a decoder that reads a memory
+    VISION_TRANSFORMER = "vision-transformer"
+    HYBRID = "hybrid"  # convolutions and attention, a good part of each
+    RECURRENT = "recurrent"
+    MLP = "mlp"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a fingerprint is told by: how often each way of mixing positions occurs in the live part of a graph."""
+
+    attention: int  # places where activations are weighed by a Softmax over products of activations
+    causal: int  # of these, where a position sees only what comes before it
+    cached: int  # of these, whose keys continue ones that are handed in, or are handed out
+    cross: int  # of these, whose keys come from elsewhere than the queries
+    pooling: int  # a Softmax that weighs activations otherwise: by learned queries, or along one axis
+    stem_convolutions: int  # with windows that overlap, before the first attention
+    convolutions: int  # with windows that overlap, all others
+    flat_convolutions: int  # of all of these, along one axis only
+    patches: int  # convolutions or poolings with windows that do not overlap
+    pictures: int  # convolutions over two or more axes, with any window larger than one
+    windows: int  # poolings that keep the size
+    products: int  # with weights
+    mutual_products: int  # of activations with activations, outside attention
+    lookups: int  # of rows of weights by integers
+    recurrences: int  # LSTM, GRU, RNN, loops that carry a state, and steps that are written out
+    transforms: int  # of Fourier
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The family of a model, told from structure alone."""
+
+    family: Family
+    confidence: float  # 0 to 1: how much of what was found speaks for the family
+    evidence: tuple[str, ...]  # in words, the weightiest first
+    features: Features
+
+
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """One model, looked at without running it."""
@@ -111,6 +158,7 @@ class Inspection:
     opsets: dict[str, int]
     producer: str
     graph: str  # its name
+    fingerprint: Fingerprint
     counts: Counts
     parameters: int  # elements of weights: constants of two or more that are not int32, int64, bool or string
     ops: tuple[OpUse, ...]

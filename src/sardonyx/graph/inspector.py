@@ -11,6 +11,7 @@ from typing import overload
 import onnx_ir as ir
 
 from sardonyx.graph.census import Census, coverage, modules, ops, port, root_nodes, tied
+from sardonyx.graph.fingerprint import fingerprint
 from sardonyx.graph.module_inspector import inspect_module
 from sardonyx.graph.scopes import bodies, label
 from sardonyx.graph.tagged import Source, Tagged, tagged
@@ -48,6 +49,7 @@ def _inspect_model(found: Tagged) -> Inspection:
         opsets=dict(model.opset_imports),
         producer=" ".join(part for part in (model.producer_name, model.producer_version) if part),
         graph=model.graph.name or "",
+        fingerprint=fingerprint(model),
         counts=census.counts,
         parameters=census.parameters,
         ops=ops(census.nodes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sardonyx.inspection import Coverage, Inspection, Module, OpUse, Port, RootNode, Weight
+from sardonyx.inspection import Coverage, Family, Fingerprint, Inspection, Module, OpUse, Port, RootNode, Weight
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
@@ -47,6 +47,7 @@ def _facts(found: Inspection, view: View) -> list[str]:
     counts = found.counts
     opsets = ", ".join(f"{words.name(domain) or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
     facts = {
+        "family": family_line(found.fingerprint),
         "opsets": opsets,
         "IR version": str(found.ir_version),
         "producer": words.name(found.producer) or "unknown",
@@ -60,6 +61,16 @@ def _facts(found: Inspection, view: View) -> list[str]:
         facts |= {words.name(key): words.name(value, 100) for key, value in found.metadata.items()}
     title = words.visible(found.path) if found.path else words.name(found.graph) or "model in memory"
     return titled(title, facts, view)
+
+
+def family_name(family: Family) -> str:
+    """A family as prose has it."""
+    return {Family.VISION_TRANSFORMER: "vision transformer", Family.MLP: "perceptron (MLP)"}.get(family, family.value)
+
+
+def family_line(found: Fingerprint) -> str:
+    """What kind of network it is, how sure that is, and why."""
+    return f"{family_name(found.family)} ({100 * found.confidence:.0f} % sure): {', '.join(found.evidence)}"
 
 
 def titled(title: str, facts: Mapping[str, str], view: View) -> list[str]:

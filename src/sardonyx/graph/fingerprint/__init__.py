@@ -1,0 +1,16 @@
+"""The family of a model from structure alone: no names, no weights, nothing run."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.fingerprint.features import features
+from sardonyx.graph.fingerprint.rules import judge
+from sardonyx.inspection import Family, Features, Fingerprint
+
+__all__ = ["Family", "Features", "Fingerprint", "features", "fingerprint", "judge"]
+
+
+def fingerprint(model: ir.Model) -> Fingerprint:
+    """What kind of network a model is, how sure that is, and why; the model is not changed."""
+    return judge(features(model))

@@ -1,0 +1,189 @@
+"""Where a model attends: a Softmax between two products of activations, or an operator that is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.graph.fingerprint.masks import Masks
+from sardonyx.graph.fingerprint.reading import Reading, operator
+
+PRODUCTS = frozenset(
+    {"MatMul", "Gemm", "Einsum", "FusedMatMul", "FusedGemm", "TransposeMatMul", "GemmFastGelu", "MatMulNBits"}
+    | {
+        "QLinearMatMul",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+        "QGemm",
+        "FusedMatMulActivation",
+    }
+)
+CONVOLUTIONS = frozenset(
+    {"Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv", "NhwcConv", "ConvInteger", "QLinearConv", "DeformConv"}
+)
+_TURNS = frozenset({"Sin", "Cos"})  # what rotates queries and keys is no source of them
+_LAYERS = PRODUCTS | CONVOLUTIONS | _TURNS
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Where an attention operator has its parts; -1 where it has no such input."""
+
+    key: int  # -1: queries, keys and values are one input, or come from one
+    masks: tuple[int, ...] = ()
+    past: int = -1
+    causal: bool = False  # by its nature
+
+
+FUSED: dict[tuple[str, str], Fused] = {
+    ("", "Attention"): Fused(1, (3,), 4),
+    ("com.microsoft", "Attention"): Fused(-1, (3, 5), 4),
+    ("com.microsoft", "QAttention"): Fused(-1, (5,), 8),
+    ("com.microsoft", "PackedAttention"): Fused(-1, (5,)),
+    ("com.microsoft", "LongformerAttention"): Fused(-1),
+    ("com.microsoft", "MultiHeadAttention"): Fused(1, (4, 5), 6),
+    ("com.microsoft", "PackedMultiHeadAttention"): Fused(1, (6,)),
+    ("com.microsoft", "DecoderMaskedMultiHeadAttention"): Fused(1, (), 5),
+    ("com.microsoft", "DecoderMaskedSelfAttention"): Fused(-1, (), 4, causal=True),
+    ("com.microsoft", "GroupQueryAttention"): Fused(1, (), 3, causal=True),
+    ("com.microsoft", "SparseAttention"): Fused(1, (), 3, causal=True),
+    ("com.microsoft", "PagedAttention"): Fused(1, (), 3, causal=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place of attention."""
+
+    first: ir.Node  # the node that multiplies queries and keys
+    nodes: tuple[ir.Node, ...]  # it, the Softmax and the node that multiplies the values
+    causal: bool
+    cached: bool
+    cross: bool
+
+
+def fused(node: ir.Node) -> Fused | None:
+    """How a node attends, if it is an attention operator."""
+    return FUSED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+
+
+class Attention:
+    """The places of attention of one model."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._masks = Masks(reading, self.ends)
+        self._results = {pair[1]: pair for node in reading.nodes if (pair := self._weighed(node)) is not None}
+        self.sites = tuple(self._sites())
+        self.pooling = self._count_pooling()
+
+    def ends(self, node: ir.Node) -> bool:
+        """Whether a node is a layer of its own: what is behind it is not part of what it feeds."""
+        name = operator(node)
+        return (
+            name in PRODUCTS
+            or name in CONVOLUTIONS
+            or name in _TURNS
+            or fused(node) is not None
+            or self._looks_up(node)
+        )
+
+    def _looks_up(self, node: ir.Node) -> bool:
+        return node.op_type == "Gather" and node.inputs[0] is not None and not self._reading.is_data(node.inputs[0])
+
+    def mutual(self, node: ir.Node) -> bool:
+        """Whether a node multiplies activations with activations."""
+        return operator(node) in PRODUCTS and all(self._reading.is_data(value) for value in node.inputs[:2])
+
+    def _weighed(self, node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+        """A Softmax and the product in which its result weighs activations."""
+        if operator(node) != "Softmax" or not self._reading.is_data(node.outputs[0]):
+            return None
+        for _, reader in self._reading.downward(node.outputs[0], self.ends):
+            if self.mutual(reader):
+                return node, reader
+        return None
+
+    def _sites(self) -> Iterator[Site]:
+        for node in self._reading.nodes:
+            shape = fused(node)
+            if shape is not None:
+                yield self._fused_site(node, shape)
+            elif operator(node) == "Softmax":
+                site = self._spelled_site(node)
+                if site is not None:
+                    yield site
+
+    def _spelled_site(self, softmax: ir.Node) -> Site | None:
+        weighed = self._weighed(softmax)
+        if weighed is None or softmax.inputs[0] is None:
+            return None
+        for value in self._reading.upward(softmax.inputs[0], self.ends):
+            scores = value.producer()
+            if scores is not None and self.mutual(scores):
+                query, key = scores.inputs[0], scores.inputs[1]
+                assert query is not None  # mutual() has looked at both
+                assert key is not None
+                cached = self._cached(key)
+                causal = cached or self._masks.causal(softmax.inputs[0])
+                return Site(scores, (scores, softmax, weighed[1]), causal, cached, self._is_cross(query, key))
+        return None
+
+    def _fused_site(self, node: ir.Node, shape: Fused) -> Site:
+        def given(index: int) -> ir.Value | None:
+            return node.inputs[index] if 0 <= index < len(node.inputs) else None
+
+        asked = any(node.attributes.get_int(name, 0) for name in ("is_causal", "unidirectional"))
+        query, key = given(0), given(shape.key)
+        cached = given(shape.past) is not None or (key is not None and self._cached(key))
+        masked = any(self._masks.causal(mask) for index in shape.masks if (mask := given(index)) is not None)
+        cross = query is not None and key is not None and self._is_cross(query, key)
+        return Site(node, (node,), shape.causal or asked or cached or masked, cached, cross)
+
+    def _cached(self, key: ir.Value) -> bool:
+        """Whether keys continue ones that are handed in, or are handed out."""
+        for value in self._reading.upward(key, self.ends):
+            if value.is_graph_output():
+                return True
+            maker = value.producer()
+            if maker is not None and operator(maker) == "Concat" and any(_is_input(each) for each in maker.inputs):
+                return True
+        return False
+
+    def _is_cross(self, query: ir.Value, key: ir.Value) -> bool:
+        """Whether keys come from elsewhere than queries: nothing near is what both are made from."""
+        return not (self._sources(query) & self._sources(key))
+
+    def _sources(self, value: ir.Value) -> set[ir.Value]:
+        """What a query or key is made from: the input of the nearest layer, and what that is made from in turn."""
+        for near in self._reading.upward(value, self.ends):
+            maker = near.producer()
+            if maker is None or (self.ends(maker) and operator(maker) not in _TURNS):
+                source = next(self._reading.data(maker), near) if maker is not None else near
+                return set(self._reading.upward(source, self._is_result))
+        return {value}
+
+    def _is_result(self, node: ir.Node) -> bool:
+        return node in self._results or fused(node) is not None
+
+    def _count_pooling(self) -> int:
+        """Softmaxes that weigh activations without scores between activations."""
+        known = {node for site in self.sites for node in site.nodes}
+        return sum(self._pools(node) for node in self._reading.nodes if node not in known)
+
+    def _pools(self, node: ir.Node) -> bool:
+        if operator(node) != "Softmax":
+            return False
+        if self._weighed(node) is not None:
+            return True
+        return any(
+            operator(reader) == "Mul" and all(self._reading.is_data(value) for value in reader.inputs)
+            for _, reader in self._reading.downward(node.outputs[0], self.ends)
+        )
+
+
+def _is_input(value: ir.Value | None) -> bool:
+    return value is not None and value.is_graph_input() and not value.is_initializer()

@@ -1,0 +1,146 @@
+"""A model as the fingerprint reads it: its live nodes in order, and which values are data, sizes or constants.
+
+Liveness keeps dead nodes from speaking. Constants stay what they are under any amount of folding: a weight behind a
+Transpose is the weight, and a mask made from sizes is known to come from no input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from sardonyx.graph.facts import RANDOM
+from sardonyx.graph.scopes import bodies
+
+NEAR = 64  # nodes that a search around a place looks at: more than any spelling of a layer needs, and no whole model
+
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
+_MEASURES = frozenset({"Shape", "Size"})
+
+
+class Kind(IntEnum):
+    """What a value follows from."""
+
+    FIXED = 0  # constants alone
+    SIZE = 1  # constants and the sizes of other values
+    DATA = 2  # inputs
+
+
+class Reading:
+    """The live part of one model, its functions written out; the model is not changed."""
+
+    def __init__(self, model: ir.Model) -> None:
+        if model.functions:
+            model = model.clone()
+            InlinePass()(model)
+        self.graph = model.graph
+        self.nodes = _live(model.graph)
+        self._kinds: dict[ir.Value, Kind] = {}
+        self._readers: dict[ir.Value, list[ir.Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    self._readers.setdefault(value, []).append(node)
+        for node in self.nodes:
+            kind = self._made(node)
+            for output in node.outputs:
+                self._kinds[output] = kind
+
+    def _made(self, node: ir.Node) -> Kind:
+        if node.op_type in _MEASURES:
+            return Kind.SIZE
+        if node.op_type in RANDOM or any(True for _ in bodies(node)):
+            return Kind.DATA
+        return max((self.kind(value) for value in node.inputs if value is not None), default=Kind.FIXED)
+
+    def kind(self, value: ir.Value) -> Kind:
+        """What a value follows from; an input with a default is the weight that it was before IR version 4."""
+        found = self._kinds.get(value)
+        if found is None:
+            found = self._kinds[value] = Kind.FIXED if value.is_initializer() else Kind.DATA
+        return found
+
+    def is_data(self, value: ir.Value | None) -> bool:
+        """Whether a value follows from inputs."""
+        return value is not None and self.kind(value) is Kind.DATA
+
+    def data(self, node: ir.Node) -> Iterator[ir.Value]:
+        """The inputs of a node that follow from inputs of the model."""
+        return (value for value in node.inputs if value is not None and self.kind(value) is Kind.DATA)
+
+    def readers(self, value: ir.Value) -> list[ir.Node]:
+        """The live nodes that read a value."""
+        return self._readers.get(value, [])
+
+    def upward(self, start: ir.Value, stop: Callable[[ir.Node], bool]) -> Iterator[ir.Value]:
+        """A value and the data it is made from, the nearest first, not looking behind nodes that stop."""
+        seen, waiting = {start}, deque([start])
+        while waiting and len(seen) < NEAR:
+            value = waiting.popleft()
+            yield value
+            maker = value.producer()
+            if maker is None or stop(maker):
+                continue
+            for each in self.data(maker):
+                if each not in seen:
+                    seen.add(each)
+                    waiting.append(each)
+        yield from waiting
+
+    def downward(self, start: ir.Value, stop: Callable[[ir.Node], bool]) -> Iterator[tuple[ir.Value, ir.Node]]:
+        """Values made from a value and who reads them, the nearest first, not looking behind nodes that stop."""
+        seen, waiting = {start}, deque([start])
+        while waiting and len(seen) < NEAR:
+            value = waiting.popleft()
+            for reader in self.readers(value):
+                yield value, reader
+                if stop(reader):
+                    continue
+                for each in reader.outputs:
+                    if each not in seen:
+                        seen.add(each)
+                        waiting.append(each)
+
+
+def operator(node: ir.Node) -> str:
+    """The operator, where it is one of ONNX or of its runtime."""
+    return node.op_type if node.domain in _DOMAINS else ""
+
+
+def above(start: ir.Node) -> set[ir.Node]:
+    """All nodes whose results a node needs."""
+    found: set[ir.Node] = set()
+    waiting = [start]
+    while waiting:
+        for value in waiting.pop().inputs:
+            maker = value.producer() if value is not None else None
+            if maker is not None and maker not in found:
+                found.add(maker)
+                waiting.append(maker)
+    return found
+
+
+def _live(graph: ir.Graph) -> tuple[ir.Node, ...]:
+    """The nodes that outputs need, bodies included, each after those it needs."""
+    needed: set[ir.Node] = set()
+    waiting = [value.producer() for value in graph.outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in needed:
+            continue
+        needed.add(node)
+        waiting.extend(value.producer() for value in node.inputs if value is not None)
+        waiting.extend(value.producer() for _, body in bodies(node) for value in body.outputs)
+    return tuple(_in_order(graph, needed))
+
+
+def _in_order(graph: ir.Graph, needed: set[ir.Node]) -> Iterator[ir.Node]:
+    for node in graph:
+        if node in needed:
+            for _, body in bodies(node):
+                yield from _in_order(body, needed)
+            yield node
