@@ -23,7 +23,7 @@ from sardonyx.graph.rewrite import Log, Rewriter, Tally
 from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
-from sardonyx.record import Artifact
+from sardonyx.record import Artifact, RolledBack, Verdict
 
 Source = str | Path | onnx.ModelProto | ir.Model
 Progress = Callable[[str, float | None], None]
@@ -40,6 +40,16 @@ class Candidate:
     log: Log
     hierarchy: Hierarchy
     before: ledger.Census
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """The furthest candidate that a proof let stand."""
+
+    candidate: Candidate
+    verdict: Verdict | None  # None: nothing was proven
+    rolled_back: tuple[RolledBack, ...]  # what had to be undone on the way
+    forbidden: Forbidden  # what it was made without
 
 
 class Job:

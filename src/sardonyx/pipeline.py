@@ -10,25 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx import ledger
-from sardonyx.candidates import WHOLE_PASS, Candidate, Forbidden, Job, Progress, Source
-from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.candidates import WHOLE_PASS, Job, Progress, Settled, Source
+from sardonyx.errors import UsageError
 from sardonyx.graph import io
 from sardonyx.graph.io import check_free
 from sardonyx.graph.opsets.raising import HIGHEST
 from sardonyx.passes import ALL, Pass
-from sardonyx.record import Event, RolledBack, Run, Verdict
-
-if TYPE_CHECKING:
-    from sardonyx.proof import Oracle
-
-Inputs = str | Path | Mapping[str, np.ndarray] | None
-PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
+from sardonyx.proving import Inputs, Prover
+from sardonyx.record import Run
+from sardonyx.tuning.wish import BUDGET, Settle, Wish
+from sardonyx.tuning_record import Tuning
 
 
 @dataclass(frozen=True)
@@ -56,6 +52,9 @@ def optimize(
     external: bool | None = None,
     hashes: bool | None = None,
     dry_run: bool = False,
+    tune: bool = False,
+    budget: float = BUDGET,
+    sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Make a graph smaller and prove that it computes the same.
@@ -77,6 +76,9 @@ def optimize(
         external: weights in a file of their own or inside; as in the source where None.
         hashes: put SHA-256 sums of both files into the record; by default where the result is proven.
         dry_run: say what would apply; prove and write nothing.
+        tune: measure on this machine, and keep only what pays on it; with one thread unless `threads` says otherwise.
+        budget: seconds that the measuring of `tune` may take.
+        sizes: of the dims that inputs leave open, by name, to measure on.
         progress: told the phase, and how far it is where that is known.
 
     Returns:
@@ -84,18 +86,28 @@ def optimize(
 
     Raises:
         VerificationFailed: where the models differ and no rewrite is to blame.
+        RuntimeFailure: where a model that is to be measured cannot be run.
     """
+    if tune and dry_run:
+        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
     began = time.perf_counter()
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
     if output is not None and not dry_run:
         check_free(os.fspath(output), force=force)
-    passes, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
+    usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
+    passes = select(target, only, skip, fewest_nodes=True) if tune else usual
     job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
-    prover = _Prover(job, inputs=inputs, seed=seed, threads=threads)
+    prover = Prover(job, inputs=inputs, seed=seed, threads=threads)
     with ThreadPoolExecutor(1) as pool:
         source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
-        candidate, verdict, rolled_back = prover.settle("off" if dry_run else verify)
+        mode = "off" if dry_run else verify
+        if tune:
+            wish = Wish(budget, sizes, threads or 1, seed)
+            settled, tuning = _tuned(job, functools.partial(prover.settle, mode), usual, wish)
+        else:
+            settled, tuning = prover.settle(mode), None
         digest = source_hash.result() if source_hash is not None else None
+    candidate = settled.candidate
     if output is not None and not dry_run:
         job.tell("writing", None)
         io.save(candidate.model, output, force=force, external=external)
@@ -113,6 +125,7 @@ def optimize(
             "keep_opset": keep_opset,
             "seed": seed,
             "dry_run": dry_run,
+            "tune": tune,
         },
         source=job.artifact(digest),
         result=ledger.artifact(candidate.model, None if dry_run else output, hashed=hashed),
@@ -123,12 +136,25 @@ def optimize(
         modules=ledger.module_counts(candidate.before, after, candidate.hierarchy),
         passes=ledger.pass_records(job.passes, candidate.log),
         events=tuple(candidate.log.events),
-        rolled_back=rolled_back,
-        verdict=verdict,
-        seconds={**prover.seconds, "total": time.perf_counter() - began},
+        rolled_back=settled.rolled_back,
+        verdict=settled.verdict,
+        seconds={
+            **prover.seconds,
+            **({} if tuning is None else {"tuning": tuning.seconds}),
+            "total": time.perf_counter() - began,
+        },
         notes=job.notes,
+        tuning=tuning,
         model=candidate.model,
     )
+
+
+def _tuned(job: Job, settle: Settle, usual: Sequence[Pass], wish: Wish) -> tuple[Settled, Tuning]:
+    """The job's result without its unusual passes, then fitted to this machine."""
+    from sardonyx.tuning.tuner import tune  # only here: a run that measures nothing need not load it
+
+    left_out = frozenset((each.name, WHOLE_PASS) for each in job.passes if each not in usual)
+    return tune(job, settle(left_out), settle, wish, left_out=left_out)
 
 
 def _opset_bound(most: int | None, *, keep: bool) -> int:
@@ -158,95 +184,3 @@ def select(
     usual = (each.name for each in ALL if fewest_nodes or not each.slower)
     wanted = set(usual if only is None else only) - set(skip or ())
     return tuple(each for each in ALL if each.name in wanted and target in each.targets)
-
-
-class _Prover:
-    """Proves candidates against the source, and finds what to undo where one fails."""
-
-    def __init__(self, job: Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
-        self._job = job
-        self._inputs = inputs
-        self._seed = seed
-        self._threads = threads
-        self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
-
-    def settle(self, mode: str) -> tuple[Candidate, Verdict | None, tuple[RolledBack, ...]]:
-        """The furthest candidate that holds, its verdict, and what had to be undone on the way.
-
-        Raises:
-            VerificationFailed: where even no rewrite at all gives a different function.
-        """
-        forbidden: set[tuple[str, str]] = set()
-        undone: list[RolledBack] = []
-        while True:
-            candidate = self._candidate(None, frozenset(forbidden))
-            if mode == "off":
-                return candidate, None, ()
-            good, bad, verdict = self._check(candidate, mode, frozenset(forbidden))
-            if bad is None:
-                return candidate, verdict, tuple(undone)
-            if bad == 0:
-                raise VerificationFailed(
-                    f"the model does not compute the same as itself: {verdict.failures[0]}",
-                    hint="its results may depend on something outside it; --verify off writes it unproven",
-                )
-            guilty, verdict = self._guilty(candidate, good, bad, verdict, frozenset(forbidden))
-            self._job.tell(f"rolled back {guilty.pass_name} at {guilty.root}", None)
-            undone.append(RolledBack(guilty.pass_name, guilty.root, guilty.owner, verdict.failures[0]))
-            forbidden.add((guilty.pass_name, guilty.root))
-            if sum(each.pass_name == guilty.pass_name for each in undone) >= PATIENCE:
-                undone = [each for each in undone if each.pass_name != guilty.pass_name]
-                undone.append(RolledBack(guilty.pass_name, WHOLE_PASS, "", verdict.failures[0]))
-                forbidden.add((guilty.pass_name, WHOLE_PASS))
-
-    def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
-        began = time.perf_counter()
-        candidate = self._job.candidate(limit, forbidden)
-        self.seconds["passes"] += time.perf_counter() - began
-        return candidate
-
-    def _check(self, candidate: Candidate, mode: str, forbidden: Forbidden) -> tuple[int, int | None, Verdict]:
-        """Prove the candidate; the number of rewrites that hold, and a number known not to."""
-        events, good = candidate.log.events, 0
-        if mode == "each":
-            for stop in range(1, len(events)):
-                if events[stop - 1].pass_name == events[stop].pass_name:
-                    continue
-                verdict = self._verdict(self._candidate(stop, forbidden))
-                if not verdict.passed:
-                    return good, stop, verdict
-                good = stop
-        verdict = self._verdict(candidate)
-        return good, None if verdict.passed else len(events), verdict
-
-    def _guilty(
-        self, candidate: Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
-    ) -> tuple[Event, Verdict]:
-        """The one rewrite between a state that holds and one that does not, by halving."""
-        while bad - good > 1:
-            self._job.tell(f"looking for the wrong rewrite among {bad - good}", None)
-            middle = (good + bad) // 2
-            probe = self._verdict(self._candidate(middle, forbidden))
-            if probe.passed:
-                good = middle
-            else:
-                bad, verdict = middle, probe
-        return candidate.log.events[bad - 1], verdict
-
-    @functools.cached_property
-    def _oracle(self) -> Oracle:
-        from sardonyx.proof import Oracle, seeds_from  # only here: a run without proof need not load it
-
-        return Oracle(
-            self._job.source,
-            inputs=self._inputs,
-            seeds=seeds_from(self._seed),
-            threads=self._threads,
-            progress=lambda text: self._job.tell(text, None),
-        )
-
-    def _verdict(self, candidate: Candidate) -> Verdict:
-        began = time.perf_counter()
-        verdict = self._oracle.check(candidate.model, ledger.loosest(candidate.log.events, self._job.passes))
-        self.seconds["proof"] += time.perf_counter() - began
-        return verdict

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import msgspec
 
+from sardonyx.tuning_record import Tuning
+
 SCHEMA_VERSION = 1
 
 
@@ -199,6 +201,15 @@ class Environment:
     packages: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What a model looks like, from its structure alone."""
+
+    family: str
+    confidence: float  # 0 to 1
+    evidence: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Run:
     """One optimization from file to file."""
@@ -219,6 +230,8 @@ class Run:
     verdict: Verdict | None  # None: verification was switched off
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()  # what a reader should know besides
+    fingerprint: Likeness | None = None  # of the source; None: nobody looked
+    tuning: Tuning | None = None  # None: nothing was measured
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> bytes:

@@ -1,0 +1,204 @@
+"""Fits a proven result to this machine: races, a search over what could be undone, and a last race that decides.
+
+Two models are in memory while it searches, three in the last race. What it returns is never slower than the source
+beyond the interval, since the source itself is among those it chooses from.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from sardonyx import ledger
+from sardonyx.candidates import WHOLE_PASS, Forbidden, Job, Settled
+from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.measure.feeds import at_size, open_dims
+from sardonyx.measure.rounds import Race
+from sardonyx.measure.statistics import Comparison, Finding, compare
+from sardonyx.proof.subject import Subject
+from sardonyx.runtime.timed import Settings
+from sardonyx.tuning import units as choosing
+from sardonyx.tuning.contest import Contender, Ground, least
+from sardonyx.tuning.deciding import SOURCE, TUNED, UNTUNED, choose, decisions
+from sardonyx.tuning.search import Effect, Found, State, search
+from sardonyx.tuning.wish import Settle, Wish
+from sardonyx.tuning_record import Pace, Question, Tuning
+
+LEVEL = 0.99  # of the interval that an answer of the search needs: it asks often, and must not be fooled once
+SAME_KERNELS = "same kernels"
+FAILS = "cannot run"
+_BEST, _OTHER = "best", "other"
+_SHARES = 8  # parts of the budget: the first and the last race get one each, a question of the search half of one
+_EFFECTS = {Finding.FASTER: Effect.FASTER, Finding.SLOWER: Effect.SLOWER, Finding.SAME: Effect.NONE}
+
+
+def tune(
+    job: Job, untuned: Settled, settle: Settle, wish: Wish, *, left_out: Forbidden = frozenset(), family: str = ""
+) -> tuple[Settled, Tuning]:
+    """The fastest of the source, the result as it is, and the result without what does not pay.
+
+    Args:
+        job: the source and all passes that may be chosen.
+        untuned: the result as it is.
+        settle: makes and proves another.
+        wish: how long, on which sizes, with how many threads.
+        left_out: passes of the job that the untuned result was made without and that may be added.
+        family: what the model looks like, which tells where to begin.
+
+    Raises:
+        RuntimeFailure: where the runtime cannot run the source or the result.
+    """
+    if wish.budget <= 0:
+        raise UsageError(f"a budget of {wish.budget:g} seconds is none")
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        return _Tuner(job, untuned, wish, left_out, Path(folder)).run(settle, convolutional="conv" in family)
+
+
+class _Tuner:
+    def __init__(self, job: Job, untuned: Settled, wish: Wish, left_out: Forbidden, folder: Path) -> None:
+        self._job = job
+        self._untuned = untuned
+        self._wish = wish
+        self._rolled_back = untuned.forbidden - left_out
+        self._units = choosing.units(untuned.candidate, job.passes, sorted(name for name, _ in left_out))
+        self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        source = Subject(job.source).model
+        self._settings = Settings(threads=wish.threads)
+        self._sizes = open_dims(source) | dict(wish.sizes or {})
+        self._ground = Ground(at_size(source, wish.sizes, seed=wish.seed), self._settings, folder, wish.seed, job.tell)
+        self._began = time.perf_counter()
+        self._elsewhere = 0.0  # seconds in proofs, which the budget is not meant for
+        self._loaded: dict[State, Contender] = {}  # the best state, and the one held against it last
+        self._answers: dict[tuple[frozenset[tuple[str, int]], ...], Comparison] = {}
+        self._questions: list[Question] = []
+        self._last = 0.0  # seconds that the last race is sure to need
+
+    def run(self, settle: Settle, *, convolutional: bool) -> tuple[Settled, Tuning]:
+        settled = {UNTUNED: self._untuned}
+        contenders = {SOURCE: self._load_source(), UNTUNED: self._ground.load(self._untuned.candidate.model)}
+        final = self._race(contenders, "racing source and result")
+        self._loaded[frozenset()] = contenders[UNTUNED]
+        slowest = max(contender.once for contender in contenders.values())
+        self._last = max(self._wish.budget / _SHARES, least(3, slowest)) + 3 * contenders[SOURCE].load
+        contenders.clear()
+        slower = final.comparison(UNTUNED).finding is Finding.SLOWER
+        groups = choosing.groups(self._units, convolutional=convolutional)
+        found = search(groups, self._answer, all_first=slower)
+        self._loaded.clear()
+        if found.flipped:
+            settled[TUNED] = self._settle(settle, self._forbidden(found.flipped))
+            models = {name: each.candidate.model for name, each in settled.items()}
+            contenders = {SOURCE: self._load_source()} | {n: self._ground.load(m) for n, m in models.items()}
+            final = self._race(contenders, "racing source, result and tuned result")
+            contenders.clear()
+        chosen, why = choose(final)
+        if chosen == SOURCE:
+            every = frozenset((each.name, WHOLE_PASS) for each in self._job.passes)
+            settled[SOURCE] = self._settle(settle, every)
+        return settled[chosen], self._record(found, final, settled, chosen, why)
+
+    def _load_source(self) -> Contender:
+        return self._ground.load(self._job.source)
+
+    def _forbidden(self, state: State) -> Forbidden:
+        return self._rolled_back | choosing.forbidden(self._units, state)
+
+    def _settle(self, settle: Settle, forbidden: Forbidden) -> Settled:
+        began = time.perf_counter()
+        settled = settle(forbidden)
+        self._elsewhere += time.perf_counter() - began
+        return settled
+
+    def _spent(self) -> float:
+        return time.perf_counter() - self._began - self._elsewhere
+
+    def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
+        return self._ground.race(contenders, seconds=self._wish.budget / _SHARES, what=what)
+
+    def _answer(self, then: State, now: State) -> Effect | None:
+        """What the search asks: is one state faster than the best so far."""
+        began, best = time.perf_counter(), self._loaded[now]
+        if self._spent() + self._last + best.load + least(2, best.once) > self._wish.budget:
+            return None
+        self._loaded = {now: best}  # the other one goes before the next one comes
+        back = len(then) < len(now)
+        self._job.tell(f"question {len(self._questions) + 1}: {', '.join(sorted(then ^ now))}", None)
+        try:
+            contender = self._loaded[then] = self._ground.load(self._job.candidate(None, self._forbidden(then)).model)
+        except RuntimeFailure:
+            self._keep(then ^ now, FAILS, None, began, back=back, accepted=False)
+            return Effect.SLOWER
+        if contender.kernels == best.kernels:
+            self._keep(then ^ now, SAME_KERNELS, None, began, back=back, accepted=back)
+            return Effect.NONE
+        comparison = self._compared(contender, best)
+        effect = _EFFECTS[comparison.finding]
+        accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
+        self._keep(then ^ now, comparison.finding.value, comparison, began, back=back, accepted=accepted)
+        return effect
+
+    def _compared(self, contender: Contender, best: Contender) -> Comparison:
+        """A race, or what an earlier one between the same kernels gave."""
+        pair = (frozenset(contender.kernels.items()), frozenset(best.kernels.items()))
+        if pair not in self._answers:
+            what = f"question {len(self._questions) + 1}"
+            race = self._ground.race(
+                {_BEST: best, _OTHER: contender}, seconds=self._wish.budget / _SHARES / 2, what=what
+            )
+            self._answers[pair] = _surely(race)
+        return self._answers[pair]
+
+    def _keep(
+        self, names: State, finding: str, measured: Comparison | None, began: float, *, back: bool, accepted: bool
+    ) -> None:
+        asked = [unit for unit in self._units if unit.name in names]
+        does = "restore" if back else "add" if all(unit.added for unit in asked) else "undo"
+        self._questions.append(
+            Question(
+                tuple(unit.name for unit in asked),
+                does,
+                finding,
+                *((measured.ratio, measured.low, measured.high, measured.floor) if measured else (None,) * 4),
+                rounds=measured.rounds if measured else 0,
+                seconds=round(time.perf_counter() - began, 3),
+                accepted=accepted,
+            )
+        )
+
+    def _record(self, found: Found, final: Race, settled: Mapping[str, Settled], chosen: str, why: str) -> Tuning:
+        nodes = {name: ledger.census(each.candidate.model).counts.nodes for name, each in settled.items()}
+        nodes[SOURCE] = self._untuned.candidate.before.counts.nodes
+        return Tuning(
+            chosen=chosen,
+            why=why,
+            standing=tuple(_pace(final, name, nodes[name]) for name in final.seconds),
+            gain=final.comparison(TUNED, UNTUNED).ratio if TUNED in final.seconds else None,
+            floor=final.floor(),
+            decisions=decisions(self._units, found, self._questions),
+            questions=tuple(self._questions),
+            sizes=self._sizes,
+            threads=self._settings.threads,
+            provider=self._settings.provider,
+            clock=self._ground.clock,
+            budget=self._wish.budget,
+            seconds=round(self._spent(), 3),
+            load=self._load,
+        )
+
+
+def _surely(race: Race) -> Comparison:
+    """The other one over the best, with the interval that an answer of the search needs."""
+    ours, theirs = race.seconds[_OTHER], race.seconds[_BEST]
+    return compare(ours, theirs, floor=race.floor(), level=LEVEL, seed=race.seed)
+
+
+def _pace(race: Race, name: str, nodes: int) -> Pace:
+    milliseconds = 1000 * statistics.median(race.seconds[name])
+    if name == race.reference:
+        return Pace(name, nodes, milliseconds, 1.0, 1.0, 1.0, Finding.SAME.value)
+    found = race.comparison(name)
+    return Pace(name, nodes, milliseconds, found.ratio, found.low, found.high, found.finding.value)

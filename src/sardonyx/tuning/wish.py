@@ -1,0 +1,22 @@
+"""What the user wants of tuning, apart from what carries it out: asking must load nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sardonyx.candidates import Forbidden, Settled
+
+BUDGET = 120.0  # seconds
+Settle: TypeAlias = Callable[[Forbidden], Settled]  # makes a candidate without what is forbidden, and proves it
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How long tuning may take, and what it measures on."""
+
+    budget: float = BUDGET  # seconds
+    sizes: Mapping[str, int] | None = None  # of dims that inputs leave open
+    threads: int = 1
+    seed: int = 0
