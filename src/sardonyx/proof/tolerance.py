@@ -91,7 +91,7 @@ def float_difference(reference: Array, result: Array) -> Difference:
     """Measure two float (or complex) tensors of equal type and shape; NaN equals NaN and infinities must match."""
     if reference.dtype.kind == "c":
         return float_difference(_parts(reference), _parts(result))
-    ulp = _ulp_distance(reference, result)
+    ulp = ulp_distance(reference, result)
     a, b = reference.astype(np.float64), result.astype(np.float64)
     pattern = _pattern(a, b)
     both = np.isfinite(a) & np.isfinite(b)
@@ -142,7 +142,7 @@ def _pattern(a: Array, b: Array) -> str | None:
 _WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
-def _ulp_distance(a: Array, b: Array) -> Array:
+def ulp_distance(a: Array, b: Array) -> Array:
     """How many representable numbers lie between, elementwise; +0 and -0 are the same number."""
     first, second = _ordinals(a), _ordinals(b)
     return np.abs(first.astype(np.float64) - second.astype(np.float64))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from sardonyx.studying.experiment import Experiment
 from sardonyx.studying.experiments.forensics import Forensics
 from sardonyx.studying.experiments.shape_chains import ShapeChains
+from sardonyx.studying.experiments.tolerance import Tolerance
 
 ALL: tuple[Experiment, ...] = (
+    Tolerance(),
     Forensics(),
     ShapeChains(),
 )
