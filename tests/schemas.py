@@ -8,7 +8,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sardonyx import analysis_record, bench_record, comparison, export_record, inspection, module_graphs, record
+from sardonyx import (
+    analysis_record,
+    bench_record,
+    comparison,
+    export_record,
+    inspection,
+    module_graphs,
+    profile_record,
+    record,
+)
 
 SCHEMAS = {
     "run.schema.json": record.json_schema,
@@ -21,6 +30,7 @@ SCHEMAS = {
     "opportunities.schema.json": inspection.opportunities_json_schema,
     "adoption.schema.json": inspection.adoption_json_schema,
     "bench.schema.json": bench_record.json_schema,
+    "profile.schema.json": profile_record.json_schema,
     "analysis.schema.json": analysis_record.json_schema,
     "decomposed.schema.json": analysis_record.decomposed_schema,
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sardonyx.graph.inspector import inspect as inspect
     from sardonyx.measure.benching import bench as bench
     from sardonyx.pipeline import optimize as optimize
+    from sardonyx.profiling.profiler import profile as profile
     from sardonyx.proof import verify as verify
 
 _VERBS = {
@@ -38,6 +39,7 @@ _VERBS = {
     "inspect": "sardonyx.graph.inspector",
     "opportunities": "sardonyx.forensics.opportunities",
     "optimize": "sardonyx.pipeline",
+    "profile": "sardonyx.profiling.profiler",
     "verify": "sardonyx.proof",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "inspect",
     "opportunities",
     "optimize",
+    "profile",
     "verify",
 ]
 

@@ -34,7 +34,7 @@ class KernelTime:
     origins: tuple[str, ...]  # modules those came from
     owner: str | None  # their lowest common module, as an instance path ("" is the model itself); None: not attributed
     traced_by: TracedBy
-    milliseconds: float  # a run: the median over the runs
+    milliseconds: float  # a run: the median over the runs; of one with a body, without the kernels in the body
     calls: int  # a run
 
 
@@ -57,7 +57,7 @@ class Slice:
 
     kernel: int  # place in `ProfiledModel.kernels`
     start_us: float  # since the run began
-    duration_us: float
+    duration_us: float  # of one with a body, the whole: the slices of the kernels in the body lie within
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class ProfiledModel:
     label: str  # short name for tables
     nodes: int  # compute nodes of the file
     runs: int
-    wall_ms: float  # a whole run, median, as the runtime's profile has it
-    kernel_ms: float  # in kernels, a run
+    plain_ms: float  # a whole run without the profiler, median
+    wall_ms: float  # a whole run, median, as the runtime's profile has it: writing the profile down is in it
+    kernel_ms: float  # in kernels, a run: the sum of their medians
     attributed_ms: float  # in kernels that belong to a module or to the model itself
     kernels: tuple[KernelTime, ...]  # in the order they run
     modules: tuple[ModuleTime, ...]  # by path, parents before children; parents without kernels of their own too

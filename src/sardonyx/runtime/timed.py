@@ -35,6 +35,8 @@ _LEVELS = {
     Level.LAYOUT: "ORT_ENABLE_LAYOUT",
     Level.ALL: "ORT_ENABLE_ALL",
 }
+_WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
+_WEIGHTS_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Timed:
         source: the model.
         settings: threads, provider and level.
         profile: where the runtime's profile is to begin its name; no profile where None.
-        optimized: where to keep the graph as the runtime has optimized it; nowhere where None.
+        optimized: where to keep the graph as the runtime has optimized it, weights beside it; nowhere where None.
 
     Raises:
         RuntimeFailure: where the runtime does not take the model.
@@ -79,6 +81,8 @@ class Timed:
             options.profile_file_prefix = str(profile)
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
+            options.add_session_config_entry(_WEIGHTS_FILE, weights_beside(optimized).name)
+            options.add_session_config_entry(_WEIGHTS_SIZE, "1024")
         provider = _full(settings.provider)
         began = time.perf_counter()
         self._session: Any = library.opened(source, options, [provider])
@@ -102,6 +106,11 @@ class Timed:
     def end_profile(self) -> Path:
         """Stop profiling; the file that the runtime wrote."""
         return Path(self._session.end_profiling())
+
+
+def weights_beside(optimized: Path) -> Path:
+    """Where the weights of an optimized graph go; a link to nowhere put there keeps them from being written at all."""
+    return optimized.with_name(optimized.name + ".weights")
 
 
 def _full(provider: str) -> str:

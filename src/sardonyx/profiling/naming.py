@@ -1,0 +1,120 @@
+"""What names that the runtime gives tell: which node a kernel was made from, and which value a new one stands for.
+
+The runtime keeps most names. Where it fuses, it takes the name of one of the nodes and adds a word; where it changes
+the layout of a value it names the maker after the value, or the value after its maker; what it puts in between to move
+data about has no more meaning than what it moves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from sardonyx.profiling.alike import Values, consumers
+from sardonyx.profiling.steps import Step, Steps
+
+BLOCKED = "_nchwc"  # after the value that a kernel on blocks of channels makes
+_ADDED = re.compile(r"(/+[A-Za-z0-9]*Fusion[A-Za-z0-9]*/*|/+|_new_reshape|_token_\d+)$")
+_FUSED = "fused "
+_MOVES = frozenset(
+    [
+        "Cast",
+        "Identity",
+        "MemcpyFromHost",
+        "MemcpyToHost",
+        "ReorderInput",
+        "ReorderOutput",
+        "Reshape",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
+)
+
+
+class Names:
+    """Names of a graph, to look up those of the graph that the runtime made of it."""
+
+    def __init__(self, graph: Steps, values: Values) -> None:
+        count = Counter(step.name for step in graph.steps)
+        self._steps = {
+            step.name: index for index, step in enumerate(graph.steps) if step.name and count[step.name] == 1
+        }
+        self._graph = graph
+        self._values = values
+        self._readers = consumers(graph)
+
+    def step(self, name: str) -> int | None:
+        """The step that goes by a name, or by one that the runtime made this name of; None where none or several do."""
+        if name.endswith(BLOCKED) and name not in self._steps:
+            return self._values.maker.get(name.removesuffix(BLOCKED))
+        while name and name not in self._steps:
+            shorter = _ADDED.sub("", name).removeprefix(_FUSED)
+            if shorter == name:
+                return None
+            name = shorter
+        return self._steps.get(name)
+
+    def unchanged(self, step: Step) -> int | None:
+        """The step that has the same name and does the same."""
+        index = self._steps.get(step.name)
+        return index if index is not None and self._graph.steps[index].operator == step.operator else None
+
+    def stands_for(self, step: Step) -> Mapping[str, str]:
+        """Which of our values the outputs of a step stand for, as far as its name and theirs tell."""
+        found = {name: name for name in step.outputs if name in self._values.maker}
+        like = self.unchanged(step)
+        for place, name in enumerate(step.outputs):
+            if not name or name in found:
+                continue
+            if step.name.endswith(BLOCKED) and (value := step.name.removesuffix(BLOCKED)) in self._values.maker:
+                found[name] = value
+            elif like is not None and place < len(self._graph.steps[like].outputs):
+                found[name] = self._graph.steps[like].outputs[place]
+            elif name in self._steps:
+                found[name] = self._graph.steps[self._steps[name]].outputs[0]
+        return found
+
+    def onward(self, value: str, has: Set[str], done: Set[str]) -> str:
+        """What a value has become once its maker has done what follows too: steps that nobody else does any more.
+
+        A kernel on blocks of channels takes a sum and an activation in, and keeps the name of the value before them.
+        """
+        while len(users := self._readers.get(value, ())) == 1:
+            step = self._graph.steps[users[0]]
+            others = {name for name in step.inputs if name in self._values.maker} - {value}
+            if step.bodies or len(step.outputs) != 1 or step.outputs[0] in done or not others <= has:
+                break
+            value = step.outputs[0]
+        return value
+
+
+def standing(run: Steps, names: Names, known: Sequence[str]) -> dict[str, frozenset[str]]:
+    """For each value of the graph as run, the values of ours that it stands for; nothing where nobody can tell.
+
+    What is moved about without being changed stands for what it was, and what is only there to be moved for what it
+    becomes.
+    """
+    found: dict[str, frozenset[str]] = {name: frozenset({name}) for name in known}
+    done = {value for step in run.steps for value in names.stands_for(step).values()}
+    for step in run.steps:
+        said = names.stands_for(step)
+        if step.name.endswith(BLOCKED):
+            has = frozenset[str]().union(*(found.get(name, ()) for name in step.inputs))
+            said = {name: names.onward(value, has, done) for name, value in said.items()}
+        found |= {name: frozenset({value}) for name, value in said.items()}
+        if moves(step) and step.outputs[0] not in found and step.inputs[0] in found:
+            found[step.outputs[0]] = found[step.inputs[0]]
+    readers = consumers(run)
+    for step in reversed(run.steps):
+        for name in step.outputs:
+            users = [run.steps[index] for index in readers.get(name, ())]
+            if name and name not in found and users and all(moves(user) and user.outputs[0] in found for user in users):
+                found[name] = frozenset[str]().union(*(found[user.outputs[0]] for user in users))
+    return found
+
+
+def moves(step: Step) -> bool:
+    """Whether a step only moves data about."""
+    return step.op_type in _MOVES and bool(step.inputs) and bool(step.outputs)
