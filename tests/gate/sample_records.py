@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -20,6 +22,7 @@ from sardonyx.export_record import Export, SourceModule
 from sardonyx.inspection import Adoption, Coverage
 from sardonyx.profile_record import KernelTime, Profile, ProfiledModel, TracedBy
 from sardonyx.study_record import Failure, Study
+from sardonyx.tuning_record import Pace, Tuning
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -27,6 +30,8 @@ g (float[batch,4] x) => (float[batch,4] y) { same = Identity (x) shifted = Trans
 y = MatMul (shifted, w) }
 """
 ENVIRONMENT = sample_run().environment
+_TUNING = {"chosen": "untuned", "why": "nothing to undo", "gain": None, "floor": 0.01, "decisions": (), "questions": ()}
+_TUNING |= {"sizes": {}, "threads": 1, "provider": "cpu", "clock": "cpu", "budget": 1.0, "seconds": 1.0, "load": None}
 
 
 def write_model(path: Path, *, scale: float = 1.0) -> Path:
@@ -92,7 +97,9 @@ def records(folder: Path) -> dict[str, Any]:
     """One of every kind, by the title of the kind."""
     path = write_model(folder / "m.onnx")
     small = folder / "small.onnx"
-    run = sardonyx.optimize(path, small)
+    pace = Pace("untuned", 1, 2.0, 0.8, 0.7, 0.9, "faster")
+    tuning = msgspec.convert(_TUNING | {"standing": [pace]}, Tuning)
+    run = replace(sardonyx.optimize(path, small), tuning=tuning)
     attention = AttentionCost("attn", "by hand", {"scores": 1})
     made = {
         gate.RUN: run,

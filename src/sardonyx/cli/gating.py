@@ -60,9 +60,16 @@ class Gating:
 
     def check_provable(self, proven: bool, hint: str) -> None:
         """Refuse gates on what only a verification knows, where there is none."""
-        unproven = next((each for each in self.gates if each.name in gate.NEEDS_VERDICT), None)
-        if unproven is not None and not proven:
-            raise UsageError(f"--fail-if {unproven.text!r} needs a verification", hint=hint)
+        self._check(gate.NEEDS_VERDICT, proven, "a verification", hint)
+
+    def check_timed(self, timed: bool, hint: str) -> None:
+        """Refuse gates on what only a measurement knows, where there is none."""
+        self._check(gate.NEEDS_TUNING, timed, "a measurement", hint)
+
+    def _check(self, names: Collection[str], given: bool, what: str, hint: str) -> None:
+        without = next((each for each in self.gates if each.name in names), None)
+        if without is not None and not given:
+            raise UsageError(f"--fail-if {without.text!r} needs {what}", hint=hint)
 
     def outcome(self, record: Any, sentence: str, *, failed: int = 0) -> int:
         """Hold the record to its gates, write the page, and answer the exit code.

@@ -16,6 +16,7 @@ from sardonyx.gate.kinds import (
     EXTRACTION,
     INSPECTION,
     MODULE,
+    NEEDS_TUNING,
     NEEDS_VERDICT,
     OPPORTUNITIES,
     RUN,
@@ -27,6 +28,6 @@ from sardonyx.gate.measures import Measure as Measure
 
 __all__ = [
     "ADOPTION", "ANALYSIS", "BENCHMARK", "COMPARISON", "DECOMPOSED", "EXPORT", "EXTRACTION", "INSPECTION", "KINDS",
-    "MODULE", "NEEDS_VERDICT", "OPPORTUNITIES", "PROFILE", "RUN", "STUDY", "VERDICT", "Baseline", "Gate", "Kind",
-    "Measure", "Outcome", "hold", "parse_all", "read_baseline",
+    "MODULE", "NEEDS_TUNING", "NEEDS_VERDICT", "OPPORTUNITIES", "PROFILE", "RUN", "STUDY", "VERDICT", "Baseline",
+    "Gate", "Kind", "Measure", "Outcome", "hold", "parse_all", "read_baseline",
 ]  # fmt: skip

@@ -13,9 +13,10 @@ from typing import Any
 from sardonyx.comparison import Comparison
 from sardonyx.export_record import Export
 from sardonyx.gate.expressions import Gate, parse
-from sardonyx.gate.measures import Measure, share, worst
+from sardonyx.gate.measures import Measure, ratio, share, worst
 from sardonyx.inspection import Adoption, Coverage, Inspection, ModuleInspection, Opportunities
 from sardonyx.record import Counts, Extraction, Run, Verdict
+from sardonyx.tuning_record import Tuning
 
 Measures = dict[str, Measure]
 
@@ -64,7 +65,8 @@ _PROVEN = {
     "max_ulp": "the largest difference in units in the last place",
     "trials": "sets of inputs both were run on",
 }
-NEEDS_VERDICT = tuple(_PROVEN)
+_TUNED = {"latency_ratio": "time of a run of the result over that of the source, with --tune; below 1 is faster"}
+NEEDS_VERDICT, NEEDS_TUNING = tuple(_PROVEN), tuple(_TUNED)
 _REMOVED = {f"{name}_removed": f"how many fewer than before: {what}" for name, what in (_COUNTED | _FILE).items()}
 _SIZES = (*_COUNTED, *_FILE, *_REMOVED)
 _SHARES = ("coverage", "placed")
@@ -132,7 +134,13 @@ def _of_run(run: Run) -> Measures:
             "seconds": _spent(run.seconds),
         }
         | _proven(run.verdict)
+        | _tuned(run.tuning)
     )
+
+
+def _tuned(tuning: Tuning | None) -> Measures:
+    pace = next((each for each in tuning.standing if each.name == tuning.chosen), None) if tuning else None
+    return {} if pace is None else {"latency_ratio": ratio(pace.ratio, pace.low, pace.high, pace.finding)}
 
 
 def _of_export(made: Export) -> Measures:
@@ -226,8 +234,9 @@ RUN = Kind(
     | _REMOVED
     | {"rewrites": "rewrites that were applied", "rolled_back": "rewrites undone because the proof failed with them"}
     | _SECONDS
-    | _PROVEN,
-    shares=_SIZES,
+    | _PROVEN
+    | _TUNED,
+    shares=(*_SIZES, *_TUNED),
     common=(*_COUNTED, *_FILE, *_PROVEN),
 )
 VERDICT = Kind("a verdict", Verdict, _proven, _PROVEN, common=tuple(_PROVEN))

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from sardonyx.analysis_record import Analysis, Decomposed
-from sardonyx.bench_record import Benchmark, Comparison, Finding, Timing
+from sardonyx.bench_record import Benchmark, Comparison, Timing
 from sardonyx.gate.kinds import Kind, Measures
-from sardonyx.gate.measures import Measure, share
+from sardonyx.gate.measures import Measure, ratio, share
 from sardonyx.profile_record import Profile
 from sardonyx.study_record import Study
 
@@ -96,11 +96,7 @@ def _of_benchmark(found: Benchmark) -> Measures:
 
 
 def _ratio(compared: Comparison) -> Measure:
-    """Where no difference was found it may be none."""
-    low, high = compared.low, compared.high
-    if compared.finding is Finding.SAME:
-        low, high = min(low, 1.0), max(high, 1.0)
-    return Measure(compared.ratio, 1.0, low, high)
+    return ratio(compared.ratio, compared.low, compared.high, compared.finding)
 
 
 def _latency(timing: Timing) -> Measure:

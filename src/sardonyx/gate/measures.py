@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sardonyx.bench_record import Finding
+
+NO_DIFFERENCE = Finding.SAME.value
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -51,6 +55,13 @@ def shown(number: float) -> str:
 def share(part: float, whole: float) -> Measure:
     """A share from 0 to 1, which may be asked for in percent; of nothing it is all."""
     return Measure(part / whole if whole else 1.0, 1.0)
+
+
+def ratio(value: float, low: float, high: float, finding: str) -> Measure:
+    """One time over another with its interval; where no difference was found, it may be none."""
+    if finding == NO_DIFFERENCE:
+        low, high = min(low, 1.0), max(high, 1.0)
+    return Measure(value, 1.0, low, high)
 
 
 def worst(values: Iterable[float]) -> float:
