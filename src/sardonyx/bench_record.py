@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -31,6 +32,11 @@ class Comparison:
     floor: float  # relative noise of the reference against itself in the same race
     finding: Finding
     rounds: int
+
+    @property
+    def width(self) -> float:
+        """The upper end as a multiple of the lower one, less one."""
+        return self.high / self.low - 1 if self.low > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sardonyx import ledger
-from sardonyx.bench_record import Benchmark, Comparison, Finding, Point, Start, Timing
+from sardonyx.bench_record import Benchmark, Point, Start
 from sardonyx.errors import UsageError
-from sardonyx.measure import agreement, feeds, isolated, machine, rounds, statistics, sweeps
-from sardonyx.measure.contestants import Contestant, Files, entered, opened, told_of
-from sardonyx.measure.isolated import Isolated
-from sardonyx.measure.lanes import Lane
+from sardonyx.measure import feeds, machine, sweeps
+from sardonyx.measure.contestants import Contestant, Files, entered, told_of
 from sardonyx.measure.remarks import remarks
-from sardonyx.runtime import Feeds
+from sardonyx.measure.turns import Conditions, Field, Planned, started
 from sardonyx.runtime.timed import Level, Settings
 from sardonyx.source.inputs.specs import check_names, read_arrays
 
 STARTS = 3
 Given = str | Path | Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What stays the same for all sizes."""
-
-    settings: Settings
-    isolate: bool
-    starts: int
-    seed: int
 
 
 def bench(
@@ -77,7 +61,7 @@ def bench(
         ModelError: for a file that cannot be read.
         RuntimeFailure: where the runtime does not take or run a model.
     """
-    asked = _Asked(Settings(threads, provider, _level(level)), isolate, starts, seed)
+    asked = Conditions(Settings(threads, provider, _level(level)), isolate, seed)
     if not seconds > 0:
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="give it some, for example 60")
     clock = ledger.Clock(progress)
@@ -87,12 +71,12 @@ def bench(
             contestants = entered(files, Path(folder))
             plan = list(_plan(contestants[0], sizes, sweep, inputs, seed))
         with clock.phase("starting"):
-            started = [_started(contestants, fed, asked, first=not index) for index, (_, fed) in enumerate(plan)]
+            fresh = [started(contestants, each, asked, starts if each is plan[0] else min(1, starts)) for each in plan]
         with clock.phase("loading"):
-            lanes = [_lane(held, each, asked) for each in (*contestants, contestants[0])]
-        watch = machine.Watch(lane.process for lane in lanes if isinstance(lane, Isolated))
+            field = Field(contestants, asked, held)
+        watch = machine.Watch(field.processes)
         with clock.phase("timing"):
-            points = _timed(contestants, lanes, plan, started, seconds, asked, clock)
+            points = tuple(_timed(field, plan, fresh, seconds, clock.tell))
         busy_during = watch.share()
     used = machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
     return Benchmark(
@@ -111,7 +95,7 @@ def bench(
             "inputs": "given" if inputs is not None else "drawn",
         },
         files=tuple(each.file for each in contestants),
-        points=tuple(points),
+        points=points,
         seconds=clock.seconds,
         notes=tuple(remarks(points, used, asked.settings, {*(sizes or ()), *(sweep or ())})),
     )
@@ -130,106 +114,39 @@ def _plan(
     sweep: Mapping[str, Sequence[int]] | None,
     inputs: Given,
     seed: int,
-) -> Iterator[tuple[dict[str, int], Feeds]]:
+) -> Iterator[Planned]:
     """Each size with the feeds at that size."""
     if inputs is not None:
         if sizes or sweep:
             raise UsageError("given inputs have their sizes", hint="leave out either the inputs or the sizes")
         given = read_arrays(Path(inputs)) if isinstance(inputs, (str, Path)) else dict(inputs)
         check_names(given, [value.name or "" for value in first.model.graph.inputs])
-        yield {}, given
+        yield Planned({}, given, "it was run on the inputs that were given")
         return
+    assumed = feeds.open_dims(first.model)
     for each in sweeps.points(sizes, sweep):
+        chosen = assumed | each
         with told_of(first.label):
-            yield feeds.open_dims(first.model) | each, feeds.at_size(first.model, each, seed=seed)
-
-
-def _started(contestants: Sequence[Contestant], fed: Feeds, asked: _Asked, *, first: bool) -> list[tuple[Start, ...]]:
-    """Fresh starts of each file, in another order each time."""
-    found: list[list[Start]] = [[] for _ in contestants]
-    shuffle, order = random.Random(asked.seed).shuffle, list(range(len(contestants)))
-    for _ in range(asked.starts if first else min(1, asked.starts)):
-        shuffle(order)
-        for place in order:
-            with told_of(contestants[place].label):
-                found[place].append(isolated.start(contestants[place].path, asked.settings, fed))
-    return [tuple(each) for each in found]
-
-
-def _lane(held: contextlib.ExitStack, contestant: Contestant, asked: _Asked) -> Lane:
-    lane = opened(contestant, asked.settings, isolate=asked.isolate)
-    held.callback(lane.close)
-    return lane
+            drawn = feeds.at_size(first.model, each, seed=seed)
+        said = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
+        yield Planned(chosen, drawn, f"it was run at {said}; choose other sizes of open dims" if said else None)
 
 
 def _timed(
-    contestants: Sequence[Contestant],
-    lanes: Sequence[Lane],
-    plan: Sequence[tuple[dict[str, int], Feeds]],
-    started: Sequence[Sequence[tuple[Start, ...]]],
+    field: Field,
+    plan: Sequence[Planned],
+    fresh: Sequence[Sequence[tuple[Start, ...]]],
     seconds: float,
-    asked: _Asked,
-    clock: ledger.Clock,
-) -> list[Point]:
+    tell: ledger.Progress,
+) -> Iterator[Point]:
     """All sizes in turn; what one of them leaves of its share of the time goes to those after it."""
-    points: list[Point] = []
     left = seconds
-    for index, ((sizes, fed), starts) in enumerate(zip(plan, started, strict=True)):
-        for lane, contestant in zip(lanes, (*contestants, contestants[0]), strict=True):
-            with told_of(contestant.label):
-                lane.feed(fed)
+    for index, (planned, starts) in enumerate(zip(plan, fresh, strict=True)):
+        which = "timing" if len(plan) == 1 else f"timing size {index + 1} of {len(plan)}"
 
-        def tell(phase: str, fraction: float | None, index: int = index) -> None:
-            whole = None if fraction is None else (index + fraction) / len(plan)
-            clock.tell(f"timing, {phase}" if len(plan) == 1 else f"timing {index + 1} of {len(plan)}, {phase}", whole)
+        def told(phase: str, fraction: float | None, index: int = index, which: str = which) -> None:
+            tell(f"{which}, {phase}", None if fraction is None else (index + fraction) / len(plan))
 
-        race = rounds.race(
-            {contestant.label: lane.turn for contestant, lane in zip(contestants, lanes[:-1], strict=True)},
-            twin=lanes[-1].turn,
-            seconds=max(0.0, left / (len(plan) - index)),
-            seed=asked.seed,
-            tell=tell,
-        )
+        race = field.race(planned, max(0.0, left / (len(plan) - index)), told)
         left -= race.spent
-        points.append(_point(sizes, fed, race, lanes, contestants, starts))
-    return points
-
-
-def _point(
-    sizes: dict[str, int],
-    fed: Feeds,
-    race: rounds.Race,
-    lanes: Sequence[Lane],
-    contestants: Sequence[Contestant],
-    starts: Sequence[tuple[Start, ...]],
-) -> Point:
-    reference = lanes[0].answers()
-    timings: list[Timing] = []
-    for index, (contestant, lane) in enumerate(zip(contestants, lanes, strict=False)):
-        times = race.seconds[contestant.label]
-        spread = statistics.spread(times)
-        timings.append(
-            Timing(
-                label=contestant.label,
-                seconds=times,
-                median=spread.median,
-                low_quartile=spread.low_quartile,
-                high_quartile=spread.high_quartile,
-                low_whisker=spread.low_whisker,
-                high_whisker=spread.high_whisker,
-                against_first=_recorded(race.comparison(contestant.label)) if index else None,
-                starts=starts[index],
-                disagrees=agreement.difference(lane.answers(), reference) if index else None,
-            )
-        )
-    return Point(sizes, {name: _shape(value) for name, value in fed.items()}, race.floor(), tuple(timings))
-
-
-def _recorded(found: statistics.Comparison) -> Comparison:
-    return Comparison(found.ratio, found.low, found.high, found.floor, Finding(found.finding), found.rounds)
-
-
-def _shape(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]"  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
-    return "list" if isinstance(value, list) else "none"
+        yield field.point(planned, race, starts)

@@ -88,12 +88,12 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def told_of(label: str) -> Generator[None]:
-    """Errors from here on say which file they are about."""
+def told_of(label: str, hint: str | None = None) -> Generator[None]:
+    """Errors from here on say which file they are about, and give this hint where they have none."""
     try:
         yield
     except SardonyxError as error:
-        raise type(error)(f"{label}: {error.message}", hint=error.hint) from error
+        raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
 
 
 def opened(contestant: Contestant, settings: Settings, *, isolate: bool) -> Lane:

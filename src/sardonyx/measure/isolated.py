@@ -19,6 +19,7 @@ from typing import Any
 import sardonyx
 from sardonyx.bench_record import Start
 from sardonyx.errors import RuntimeFailure
+from sardonyx.measure.rounds import SLOT
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings
 
@@ -51,9 +52,9 @@ class Isolated:
         """The number of its process."""
         return self._process.pid
 
-    def feed(self, feeds: Feeds) -> float:
-        """Run on these from now on; the seconds that the first of those runs took."""
-        seconds, self.peak_bytes = self._ask("feed", dict(feeds))
+    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
+        """Run on these from now on, for so long a turn; the seconds that the first of those runs took."""
+        seconds, self.peak_bytes = self._ask("feed", dict(feeds), slot_seconds)
         return seconds
 
     def turn(self) -> float:

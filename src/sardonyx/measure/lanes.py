@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sardonyx.errors import UsageError
 from sardonyx.measure import memory
-from sardonyx.measure.rounds import Run, slot
+from sardonyx.measure.rounds import SLOT, Run, slot
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings, Timed
 
@@ -16,8 +16,8 @@ from sardonyx.runtime.timed import Settings, Timed
 class Lane(Protocol):
     """A loaded model that can be timed."""
 
-    def feed(self, feeds: Feeds) -> float:
-        """Run on these from now on; the seconds that the first of those runs took."""
+    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
+        """Run on these from now on, for so long a turn; the seconds that the first of those runs took."""
         ...
 
     def turn(self) -> float:
@@ -29,7 +29,7 @@ class Lane(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back; may be called twice."""
+        """Give everything back; nothing is asked of it afterwards."""
         ...
 
 
@@ -43,8 +43,8 @@ class Here:
         self._answers: list[Value] = []
         self._turn: Run | None = None
 
-    def feed(self, feeds: Feeds) -> float:
-        """Run on these from now on."""
+    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
+        """Run on these from now on, for so long a turn."""
         missing = next((name for name in self._model.inputs if name not in feeds), None)
         if missing is not None:
             raise UsageError(
@@ -54,7 +54,7 @@ class Here:
         began = time.perf_counter()
         self._answers = run()
         seconds = time.perf_counter() - began
-        self._turn = slot(run)
+        self._turn = slot(run, seconds=slot_seconds)
         return seconds
 
     def turn(self) -> float:

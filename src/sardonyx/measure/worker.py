@@ -6,6 +6,7 @@ that it cannot be taken for a reply; when the asking process ends, however it en
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -28,9 +29,9 @@ class _Worker:
         self._lane = Here(Path(path), settings)
         return self._lane.load_seconds
 
-    def feed(self, feeds: Any) -> tuple[float, int | None]:
+    def feed(self, feeds: Any, slot_seconds: float) -> tuple[float, int | None]:
         assert self._lane is not None, "a model is loaded before it is fed"
-        return self._lane.feed(feeds), self._lane.peak_bytes()
+        return self._lane.feed(feeds, slot_seconds), self._lane.peak_bytes()
 
     def turn(self) -> float:
         assert self._lane is not None, "a model is loaded before it is timed"
@@ -43,6 +44,7 @@ class _Worker:
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until nobody asks."""
     worker = _Worker()
+    gc.disable()  # nothing here makes garbage, and nothing is to be collected while a model is timed
     while True:
         try:
             name, *arguments = pickle.load(requests)
