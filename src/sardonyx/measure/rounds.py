@@ -3,8 +3,9 @@
 Every round runs each contender for one short slot, in another random order each time, and the reference twice, the
 second time as a session of its own where the caller has one: how far those two lie apart is what this machine, now,
 cannot tell from noise. Looking at the result while it comes in and stopping when one likes it would find differences
-that are not there. So the race is looked at only at set times; it ends early when all intervals are narrow, or when
-every verdict would stand at a far stricter level than the one it is told at.
+that are not there. So the race is looked at only now and then, at set rounds; it ends early when all intervals are
+narrow, or when every verdict would stand at a far stricter level than the one it is told at.
+`benchmarks/believable.py` shows how often such verdicts are wrong.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sardonyx.ledger import Progress
+from sardonyx.bench_record import Comparison, Finding
 from sardonyx.measure import statistics
-from sardonyx.measure.statistics import Comparison, Finding
+
+if TYPE_CHECKING:
+    from sardonyx.ledger import Progress  # it loads every pass, which the process of an isolated model has no use for
 
 SLOT = 0.05  # seconds that one contender works within a round: what is shorter is repeated
 FEWEST = 12  # rounds, however long they take
 STRICT = 0.999  # level at which a verdict may end the race early
-LEAST = 0.01  # smallest floor: sessions of one file differ about so much by where their memory happens to lie
-_NEXT_LOOK = 1.3  # times the rounds of the last look
+# Smallest floor. Sessions of one file differ for as long as they live, by where their memory happens to lie: half a
+# percent is common, and two sessions of the reference alone cannot show how far a third may be off.
+LEAST = 0.012
+EVEN = 0.5  # the floor is how far apart the reference's two sessions are at even odds, or further
+_NEXT_LOOK = 1.5  # times the rounds of the last look
 
 Run = Callable[[], float]  # one slot of work; answers the seconds that one run of it takes
 Now = Callable[[], float]
@@ -38,7 +45,7 @@ class Race:
     reference: str
     seconds: dict[str, tuple[float, ...]]  # of the reference: the geometric mean of its two slots in a round
     twins: tuple[tuple[float, ...], tuple[float, ...]]  # the reference's first and second slot of each round
-    spent: float  # seconds that all rounds took
+    spent: float  # seconds that it took, warming up included
     seed: int
 
     @property
@@ -46,20 +53,29 @@ class Race:
         """How often everyone ran."""
         return len(self.twins[0])
 
-    def floor(self, level: float = statistics.LEVEL) -> float:
-        """The relative difference that two sessions of the reference showed in these rounds, at least `LEAST`."""
-        return max(LEAST, statistics.noise_floor(*self.twins, level=level, seed=self.seed))
+    def floor(self) -> float:
+        """The relative difference that the reference showed against itself in these rounds, at least `LEAST`."""
+        return _floor(statistics.estimate(*self.twins, seed=self.seed))
 
-    def comparison(self, name: str, against: str | None = None, *, level: float = statistics.LEVEL) -> Comparison:
+    def comparison(self, name: str, against: str | None = None) -> Comparison:
         """One contender over another, by default over the reference."""
         theirs = self.seconds[against or self.reference]
-        return statistics.compare(self.seconds[name], theirs, floor=self.floor(level), level=level, seed=self.seed)
+        return statistics.compare(self.seconds[name], theirs, floor=self.floor(), seed=self.seed)
 
 
 def slot(run: Callable[[], object], *, seconds: float = SLOT, now: Now = time.perf_counter) -> Run:
     """Repeats a run for a short while and answers the seconds that its fastest run took.
 
-    What disturbs a run only ever adds to it, so the fastest of a slot is the least disturbed one.
+    What disturbs a run only ever adds to it, so the fastest of a slot is the least disturbed one. Measured on two
+    cores with eight other jobs, intervals from the fastest runs were a third as wide as from the slots' medians where
+    a run took 2 ms, and a tenth narrower at 15 ms; on an idle machine they are alike. Means were always the widest.
+    The price: slots say nothing of runs that are slow now and then by themselves, and who is twice as fast has twice as
+    many runs to be lucky with, which flatters it by about a third of the jitter of a run; a verdict never hangs on it.
+
+    Args:
+        run: what is timed.
+        seconds: how long to go on.
+        now: the clock. For one thread, `time.thread_time` leaves out what the system gave to others.
     """
 
     def once() -> float:
@@ -97,46 +113,54 @@ def race(
         tell: hears how far the race is.
         now: the clock that `seconds` is counted by.
     """
-    reference = next(iter(runs))
-    turns = [*runs.items(), ("", twin or runs[reference])]
-    took: dict[str, list[float]] = {name: [] for name, _ in turns}
-    shuffle, began, look = random.Random(seed).shuffle, now(), FEWEST
-
-    def so_far() -> Race:
-        first, second = tuple(took[reference]), tuple(took[""])
-        both = tuple(math.sqrt(one * two) for one, two in zip(first, second, strict=True))
-        others = {name: tuple(took[name]) for name in runs if name != reference}
-        return Race(reference, {reference: both} | others, (first, second), now() - began, seed)
-
+    reference, began, look = next(iter(runs)), now(), FEWEST
+    turns = [(name, name == reference, run) for name, run in runs.items()] + [
+        (reference, False, twin or runs[reference])
+    ]
+    took: dict[tuple[str, bool], list[float]] = {(name, first): [] for name, first, _ in turns}
+    shuffle = random.Random(seed).shuffle
     with _undisturbed():
-        for _, run in turns:
+        for *_, run in turns:
             run()  # the first slot of a session allocates and warms up; it does not count
         while True:
             shuffle(turns)
-            for name, run in turns:
-                took[name].append(run())
-            rounds, spent = len(took[""]), now() - began
+            for name, first, run in turns:
+                took[name, first].append(run())
+            rounds, spent = len(took[reference, True]), now() - began
             if tell is not None:
                 tell(f"round {rounds}", min(1.0, spent / seconds) if seconds else 1.0)
-            if rounds >= FEWEST and spent >= seconds:
-                return so_far()
-            if rounds >= look:
-                if _settled(so_far(), narrow):
-                    return so_far()
+            over = rounds >= FEWEST and spent >= seconds
+            if over or rounds >= look:
+                so_far = _race(reference, runs, took, spent, seed)
+                if over or _settled(so_far, narrow):
+                    return so_far
                 look = math.ceil(look * _NEXT_LOOK)
+
+
+def _race(
+    reference: str, runs: Mapping[str, Run], took: Mapping[tuple[str, bool], list[float]], spent: float, seed: int
+) -> Race:
+    first, second = tuple(took[reference, True]), tuple(took[reference, False])
+    both = tuple(math.sqrt(one * two) for one, two in zip(first, second, strict=True))
+    seconds = {name: both if name == reference else tuple(took[name, False]) for name in runs}
+    return Race(reference, seconds, (first, second), spent, seed)
+
+
+def _floor(same: statistics.Estimate) -> float:
+    return max(LEAST, same.difference(EVEN))
 
 
 def _settled(race: Race, narrow: float) -> bool:
     """Whether more rounds would change little: every interval narrow, or its verdict beyond a far stricter doubt."""
-    twins_are_narrow = statistics.compare(*race.twins, seed=race.seed).width <= narrow
-    for name in race.seconds:
-        if name == race.reference:
-            continue
-        if twins_are_narrow and race.comparison(name).width <= narrow:
-            continue
-        if race.comparison(name, level=STRICT).finding is Finding.SAME:
+    same = statistics.estimate(*race.twins, seed=race.seed)
+    known = same.comparison().width <= narrow
+    others = [name for name in race.seconds if name != race.reference]
+    for name in others:
+        found = statistics.estimate(race.seconds[name], race.seconds[race.reference], seed=race.seed)
+        clear = found.comparison(floor=_floor(same), level=STRICT).finding is not Finding.SAME
+        if not clear and not (known and found.comparison().width <= narrow):
             return False
-    return twins_are_narrow or len(race.seconds) > 1
+    return known or bool(others)
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 Contenders of one round run within the same moment, so that what else the machine does hits all of them alike: only
 the ratio within a round counts. Ratios are taken as logarithms, which makes "ours over theirs" and "theirs over ours"
-the same statement. Their centre is the mean of the middle three fifths: single disturbed rounds do not move it, and it
-needs about a third fewer rounds than a median to be as sure. Its error is found by drawing runs of neighbouring rounds
-again, so that disturbances that last for several rounds widen the interval as they should.
+the same statement. Their centre is the mean of the middle third: where a third of the rounds is disturbed, as on shared
+machines, it needs a third of the rounds that a mean of the middle two thirds needs, and on quiet ones fewer than the
+median. Its error is found by drawing stretches of neighbouring rounds again, so that what lasts for several rounds
+widens the interval as it should.
 """
 
 from __future__ import annotations
@@ -12,44 +13,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sardonyx.bench_record import Comparison, Finding
+
 LEVEL = 0.95
-TRIM = 0.2  # of the rounds are left out at either end
-DRAWS = 1000
-_FEWEST_DRAWS, _NUMBERS = 200, 500_000  # long series are drawn less often: each draw then tells more
+TRIM = 0.35  # of the rounds are left out at either end
+DRAWS = 400
+_TELLING = 0.6  # of the rounds say how wide the interval is: the share that keeps its promise for few of them
+_FEWEST_DRAWS, _NUMBERS = 200, 200_000  # long series are drawn less often: each draw then tells more
 
 Floats: TypeAlias = "NDArray[np.float64]"
 
 
-class Finding(StrEnum):
-    """What a comparison lets one say."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "no difference"
-
-
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Ours as a multiple of theirs: below one is faster."""
+class Estimate:
+    """The logarithm of a ratio and how unsure it is, at whatever level one asks."""
 
-    ratio: float
-    low: float
-    high: float
-    floor: float  # relative difference up to which the machine tells nothing apart
-    finding: Finding
+    centre: float
+    error: float
+    freedom: float  # rounds that count, blocks of neighbours counted once
     rounds: int
 
-    @property
-    def width(self) -> float:
-        """The upper end as a multiple of the lower one, less one."""
-        return self.high / self.low - 1 if self.low > 0 else math.inf
+    def reach(self, level: float = LEVEL) -> float:
+        """How far the interval goes to either side."""
+        return self.error * _student((1 + level) / 2, self.freedom)
+
+    def difference(self, level: float = LEVEL) -> float:
+        """How far apart the two may be, as a relative difference: the outer end of the interval."""
+        return _exp(abs(self.centre) + self.reach(level)) - 1
+
+    def comparison(self, *, floor: float = 0.0, level: float = LEVEL) -> Comparison:
+        """What this says beyond a floor."""
+        low, high, edge = self.centre - self.reach(level), self.centre + self.reach(level), math.log1p(floor)
+        finding = Finding.SLOWER if low > edge else Finding.FASTER if high < -edge else Finding.SAME
+        return Comparison(_exp(self.centre), _exp(low), _exp(high), floor, finding, self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +95,23 @@ def compare(
         level: how often the interval is to cover the truth.
         seed: of the draws; equal numbers and seeds give equal answers.
     """
+    return estimate(ours, theirs, seed=seed).comparison(floor=floor, level=level)
+
+
+def estimate(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The same before one has chosen a level and a floor: the costly part, to be asked several times."""
+    if not len(ours) == len(theirs) > 0:
+        raise ValueError(f"rounds come in pairs: {len(ours)} of ours, {len(theirs)} of theirs")
     logs = np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))
-    centre, reach = _interval(logs, level, seed)
-    low, high, edge = centre - reach, centre + reach, math.log1p(floor)
-    finding = Finding.SLOWER if low > edge else Finding.FASTER if high < -edge else Finding.SAME
-    return Comparison(_exp(centre), _exp(low), _exp(high), floor, finding, len(logs))
-
-
-def noise_floor(first: Sequence[float], second: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> float:
-    """How far apart two measurements of the same thing may be: the outer end of their interval, as a difference."""
-    found = compare(first, second, level=level, seed=seed)
-    return max(found.high, 1 / found.low) - 1 if found.low > 0 else math.inf
+    count, centre = len(logs), float(_centre(logs[np.newaxis])[0])
+    if count == 1:
+        return Estimate(centre, math.inf, 1.0, 1)
+    block = _block(logs - centre)
+    draws = int(np.clip(_NUMBERS / count, _FEWEST_DRAWS, DRAWS))
+    starts = np.random.default_rng(seed).integers(0, count, (draws, -(-count // block)))
+    places = (starts[:, :, np.newaxis] + np.arange(block)).reshape(draws, -1)[:, :count] % count
+    error = float(np.std(_centre(logs[places]), ddof=1)) * math.sqrt(count / (count - block))
+    return Estimate(centre, error, max(1.0, _TELLING * count / block - 1), count)
 
 
 def spread(seconds: Sequence[float]) -> Spread:
@@ -127,7 +135,7 @@ def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL,
     """How x and y go together, with bootstrap intervals over the points; NaN where a series is constant."""
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     count = len(first)
-    draws = np.random.default_rng(seed).integers(0, count, (2 * DRAWS, count))
+    draws = np.random.default_rng(seed).integers(0, count, (2000, count))
     r = float(_pearson(first, second))
     low, high = _ends(_pearson(first[draws], second[draws]), level)
     ranks = _ranks(first), _ranks(second)
@@ -136,21 +144,6 @@ def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL,
     changes = np.abs(np.nan_to_num(np.asarray(without) - r))
     most = int(np.argmax(changes)) if count else -1
     return Correlation(r, low, high, float(_pearson(*ranks)), rank_low, rank_high, without, most, count)
-
-
-def _interval(logs: Floats, level: float, seed: int) -> tuple[float, float]:
-    """Centre of the log-ratios, and how far its interval reaches to either side."""
-    count = len(logs)
-    centre = float(_centre(logs[np.newaxis])[0])
-    if count < 2:  # one round tells nothing of how far another would lie
-        return centre, math.inf
-    block = _block(logs - centre)
-    draws = int(np.clip(_NUMBERS / count, _FEWEST_DRAWS, DRAWS))
-    starts = np.random.default_rng(seed).integers(0, count, (draws, -(-count // block)))
-    places = (starts[:, :, np.newaxis] + np.arange(block)).reshape(draws, -1)[:, :count] % count
-    error = float(np.std(_centre(logs[places]), ddof=1))
-    freedom = max(1.0, (1 - 2 * TRIM) * count / block - 1)
-    return centre, error * math.sqrt(count / max(count - block, 1)) * _student((1 + level) / 2, freedom)
 
 
 def _centre(rows: Floats) -> Floats:
