@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
 from sardonyx import ledger
-from sardonyx.candidates import WHOLE_PASS, Job, Progress, Settled, Source
+from sardonyx.candidates import WHOLE_PASS, Job, Progress, Source
 from sardonyx.errors import UsageError
 from sardonyx.graph import io
+from sardonyx.graph.fingerprint import Family, fingerprint
 from sardonyx.graph.io import check_free
 from sardonyx.graph.opsets.raising import HIGHEST
 from sardonyx.passes import ALL, Pass
 from sardonyx.proving import Inputs, Prover
-from sardonyx.record import Run
-from sardonyx.tuning.wish import BUDGET, Settle, Wish
-from sardonyx.tuning_record import Tuning
+from sardonyx.record import Likeness, Run
+from sardonyx.tuning.wish import BUDGET, Wish
+
+if TYPE_CHECKING:
+    from sardonyx.tuning.tuner import Tuner
 
 
 @dataclass(frozen=True)
@@ -96,16 +101,19 @@ def optimize(
         check_free(os.fspath(output), force=force)
     usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
     passes = select(target, only, skip, fewest_nodes=True) if tune else usual
+    left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
     job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
     prover = Prover(job, inputs=inputs, seed=seed, threads=threads)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+        wish = Wish(budget, sizes, threads or 1, seed, left_out)
+        tuner = stack.enter_context(_tuning(job, wish)) if tune else None
         source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
         mode = "off" if dry_run else verify
-        if tune:
-            wish = Wish(budget, sizes, threads or 1, seed)
-            settled, tuning = _tuned(job, functools.partial(prover.settle, mode), usual, wish)
-        else:
-            settled, tuning = prover.settle(mode), None
+        settled = prover.settle(mode, left_out)
+        likeness, tuning = _likeness(settled.candidate.model), None
+        if tuner is not None:
+            settle, convolutional = functools.partial(prover.settle, mode), likeness.family == Family.CONVOLUTIONAL
+            settled, tuning = tuner.run(settled, settle, convolutional=convolutional)
         digest = source_hash.result() if source_hash is not None else None
     candidate = settled.candidate
     if output is not None and not dry_run:
@@ -144,17 +152,25 @@ def optimize(
             "total": time.perf_counter() - began,
         },
         notes=job.notes,
+        fingerprint=likeness,
         tuning=tuning,
         model=candidate.model,
     )
 
 
-def _tuned(job: Job, settle: Settle, usual: Sequence[Pass], wish: Wish) -> tuple[Settled, Tuning]:
-    """The job's result without its unusual passes, then fitted to this machine."""
-    from sardonyx.tuning.tuner import tune  # only here: a run that measures nothing need not load it
+def _likeness(result: ir.Model) -> Likeness:
+    """What the model looks like: told from the result, which means the same as the source and has far fewer nodes."""
+    found = fingerprint(result)
+    return Likeness(found.family.value, found.confidence, found.evidence)
 
-    left_out = frozenset((each.name, WHOLE_PASS) for each in job.passes if each not in usual)
-    return tune(job, settle(left_out), settle, wish, left_out=left_out)
+
+@contextlib.contextmanager
+def _tuning(job: Job, wish: Wish) -> Generator[Tuner]:
+    """A tuner, and a folder for as long as it works."""
+    from sardonyx.tuning.tuner import Tuner  # only here: a run that measures nothing need not load it
+
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        yield Tuner(job, wish, Path(folder))
 
 
 def _opset_bound(most: int | None, *, keep: bool) -> int:

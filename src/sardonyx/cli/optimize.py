@@ -9,9 +9,10 @@ import typer
 from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import complain, progress, show
+from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Proof, Target, reject_both
-from sardonyx.errors import VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.report.text import closing_sentence, render_run
 from sardonyx.report.view import View
 
@@ -23,11 +24,13 @@ HELP = f"""\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
   sardonyx optimize model.onnx --dry-run -v
+  sardonyx optimize model.onnx --tune --budget 2m --size seq=512 --threads 4
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
 Every node still knows the module it comes from. Where a fusion needs a newer opset, the model is raised to it if
-everything in it stays the same.
+everything in it stays the same. With --tune, rewrites that a measurement shows to cost time on this machine are undone,
+and the result is never slower than the original beyond the interval; with one thread unless --threads says otherwise.
 
 {gate.RUN.help()}
 
@@ -59,6 +62,10 @@ External = Annotated[
     typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: as they were]"),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would apply, where, and why not; write nothing.")]
+Tune = Annotated[bool, typer.Option("--tune", help="Measure on this machine, and undo what does not pay on it.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="How long --tune may measure: 90s, 5m. [default: 2m]")
+]
 
 
 def optimize(
@@ -77,6 +84,9 @@ def optimize(
     threads: options.Threads = None,
     external: External = None,
     dry_run: DryRun = False,
+    tune: Tune = False,
+    budget: Budget = None,
+    sizes: options.Sizes = None,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
@@ -90,6 +100,10 @@ def optimize(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
+    reject_both("--dry-run", dry_run, "--tune", tune)
+    if (budget or sizes) and not tune:
+        raise UsageError(f"{'--budget' if budget else '--size'} is for measuring", hint="add --tune")
+    seconds, asked = duration(budget or "2m"), options.parse_sizes(sizes)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
     gating.check_provable(not dry_run and verify is not Proof.OFF, "drop --verify off and --dry-run")
@@ -115,6 +129,9 @@ def optimize(
             force=force,
             external=external,
             dry_run=dry_run,
+            tune=tune,
+            budget=seconds,
+            sizes=asked or None,
             progress=report,
             hashes=True if record is not None or as_json else None,
         )

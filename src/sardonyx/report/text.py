@@ -8,6 +8,7 @@ from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, Run
 from sardonyx.report import words
 from sardonyx.report.modules import module_label, module_rows
 from sardonyx.report.table import Column, Line, table, text_column
+from sardonyx.report.tuning import tuning_clause, tuning_lines
 from sardonyx.report.verdict import failed_sentence, proof, verdict_lines
 from sardonyx.report.view import View
 from sardonyx.report.words import Style
@@ -26,6 +27,7 @@ def render_run(run: Run, view: View | None = None) -> str:
         _modules(run.modules, view),
         _rolled_back(run, view),
         verdict_lines(run.verdict, view.style, verbose=view.verbose),
+        tuning_lines(run.tuning, view),
         [closing_sentence(run, view.style)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -41,6 +43,7 @@ def closing_sentence(run: Run, style: Style | None = None) -> str:
     if run.rolled_back:
         clauses.append(f"{words.plural(len(run.rolled_back), 'rewrite')} rolled back")
     clauses.append(proof(run.verdict))
+    clauses += filter(None, [tuning_clause(run.tuning)])
     where = "" if run.result.path is None or dry else f" → {words.visible(run.result.path)}"
     sentence = f"{'would give ' if dry else ''}{', '.join(clauses)}{where}{'; nothing written' if dry else ''}"
     return style.strong(sentence)
@@ -58,6 +61,9 @@ def _heading_block(run: Run, view: View) -> list[str]:
     lines = [view.style.strong(source)]
     for domain, (old, new) in sorted(run.opset_changes.items()):
         lines.append(f"  opset {words.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it")
+    if run.fingerprint is not None:
+        family = run.fingerprint.family.replace("-", " ")
+        lines.append(f"  looks like: {words.name(family)} ({words.one_line(', '.join(run.fingerprint.evidence))})")
     lines += [f"  {words.one_line(note)}" for note in run.notes]
     if view.verbose:
         spent = ", ".join(f"{words.name(phase)} {words.seconds(time)}" for phase, time in run.seconds.items())

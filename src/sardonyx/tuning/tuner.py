@@ -6,9 +6,9 @@ beyond the interval, since the source itself is among those it chooses from.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,8 @@ from sardonyx.runtime.timed import Settings
 from sardonyx.tuning import units as choosing
 from sardonyx.tuning.contest import Contender, Ground, least
 from sardonyx.tuning.deciding import SOURCE, TUNED, UNTUNED, choose, decisions
-from sardonyx.tuning.search import Effect, Found, State, search
+from sardonyx.tuning.search import Effect, State, search
+from sardonyx.tuning.units import Unit
 from sardonyx.tuning.wish import Settle, Wish
 from sardonyx.tuning_record import Pace, Question, Tuning
 
@@ -36,82 +37,104 @@ _SHARES = 8  # parts of the budget: the first and the last race get one each, a 
 _EFFECTS = {Finding.FASTER: Effect.FASTER, Finding.SLOWER: Effect.SLOWER, Finding.SAME: Effect.NONE}
 
 
-def tune(
-    job: Job, untuned: Settled, settle: Settle, wish: Wish, *, left_out: Forbidden = frozenset(), family: str = ""
-) -> tuple[Settled, Tuning]:
-    """The fastest of the source, the result as it is, and the result without what does not pay.
+class Tuner:
+    """Fits one job's result to this machine.
 
     Args:
         job: the source and all passes that may be chosen.
-        untuned: the result as it is.
-        settle: makes and proves another.
         wish: how long, on which sizes, with how many threads.
-        left_out: passes of the job that the untuned result was made without and that may be added.
-        family: what the model looks like, which tells where to begin.
+        folder: empty, for what the runtime writes.
 
     Raises:
-        RuntimeFailure: where the runtime cannot run the source or the result.
+        UsageError: for a budget that is none, or a size of a dim that is not open.
     """
-    if wish.budget <= 0:
-        raise UsageError(f"a budget of {wish.budget:g} seconds is none")
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        return _Tuner(job, untuned, wish, left_out, Path(folder)).run(settle, convolutional="conv" in family)
 
-
-class _Tuner:
-    def __init__(self, job: Job, untuned: Settled, wish: Wish, left_out: Forbidden, folder: Path) -> None:
+    def __init__(self, job: Job, wish: Wish, folder: Path) -> None:
+        if not wish.budget > 0:
+            raise UsageError(f"a budget of {wish.budget:g} seconds is none")
         self._job = job
-        self._untuned = untuned
         self._wish = wish
-        self._rolled_back = untuned.forbidden - left_out
-        self._units = choosing.units(untuned.candidate, job.passes, sorted(name for name, _ in left_out))
-        self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         source = Subject(job.source).model
-        self._settings = Settings(threads=wish.threads)
         self._sizes = open_dims(source) | dict(wish.sizes or {})
+        self._settings = Settings(threads=wish.threads)
         self._ground = Ground(at_size(source, wish.sizes, seed=wish.seed), self._settings, folder, wish.seed, job.tell)
-        self._began = time.perf_counter()
-        self._elsewhere = 0.0  # seconds in proofs, which the budget is not meant for
+        self._units: tuple[Unit, ...] = ()
+        self._rolled_back: Forbidden = frozenset()  # what a proof has ruled out
         self._loaded: dict[State, Contender] = {}  # the best state, and the one held against it last
         self._answers: dict[tuple[frozenset[tuple[str, int]], ...], Comparison] = {}
         self._questions: list[Question] = []
+        self._began = self._elsewhere = 0.0  # the latter: seconds in proofs, which the budget is not meant for
         self._last = 0.0  # seconds that the last race is sure to need
 
-    def run(self, settle: Settle, *, convolutional: bool) -> tuple[Settled, Tuning]:
-        settled = {UNTUNED: self._untuned}
-        contenders = {SOURCE: self._load_source(), UNTUNED: self._ground.load(self._untuned.candidate.model)}
-        final = self._race(contenders, "racing source and result")
-        self._loaded[frozenset()] = contenders[UNTUNED]
-        slowest = max(contender.once for contender in contenders.values())
-        self._last = max(self._wish.budget / _SHARES, least(3, slowest)) + 3 * contenders[SOURCE].load
-        contenders.clear()
+    def run(self, untuned: Settled, settle: Settle, *, convolutional: bool = False) -> tuple[Settled, Tuning]:
+        """The fastest of the source, the result as it is, and the result without what does not pay.
+
+        Args:
+            untuned: the result as it is.
+            settle: makes and proves another.
+            convolutional: what the model looks like, which tells where to begin.
+
+        Raises:
+            RuntimeFailure: where the runtime cannot run the source or the result.
+        """
+        self._began, load = time.perf_counter(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        self._units = choosing.units(
+            untuned.candidate, self._job.passes, sorted(name for name, _ in self._wish.left_out)
+        )
+        self._rolled_back = untuned.forbidden - self._wish.left_out
+        final = self._first_race(untuned)
         slower = final.comparison(UNTUNED).finding is Finding.SLOWER
-        groups = choosing.groups(self._units, convolutional=convolutional)
-        found = search(groups, self._answer, all_first=slower)
+        found = search(choosing.groups(self._units, convolutional=convolutional), self._answer, all_first=slower)
         self._loaded.clear()
+        settled = {UNTUNED: untuned}
         if found.flipped:
-            settled[TUNED] = self._settle(settle, self._forbidden(found.flipped))
-            models = {name: each.candidate.model for name, each in settled.items()}
-            contenders = {SOURCE: self._load_source()} | {n: self._ground.load(m) for n, m in models.items()}
-            final = self._race(contenders, "racing source, result and tuned result")
-            contenders.clear()
+            settled[TUNED] = self._settle(settle, self._forbidden(found.flipped), untuned)
+            final = self._last_race(settled)
         chosen, why = choose(final)
         if chosen == SOURCE:
             every = frozenset((each.name, WHOLE_PASS) for each in self._job.passes)
-            settled[SOURCE] = self._settle(settle, every)
-        return settled[chosen], self._record(found, final, settled, chosen, why)
+            settled[SOURCE] = self._settle(settle, every, None)
+        nodes = {name: ledger.census(each.candidate.model).counts.nodes for name, each in settled.items()}
+        nodes[SOURCE] = untuned.candidate.before.counts.nodes
+        return settled[chosen], Tuning(
+            chosen=chosen,
+            why=why,
+            standing=tuple(_pace(final, name, nodes[name]) for name in final.seconds),
+            gain=final.comparison(TUNED, UNTUNED).ratio if TUNED in final.seconds else None,
+            floor=final.floor(),
+            decisions=decisions(self._units, found, self._questions),
+            questions=tuple(self._questions),
+            sizes=self._sizes,
+            threads=self._settings.threads,
+            provider=self._settings.provider,
+            clock=self._ground.clock,
+            budget=self._wish.budget,
+            seconds=round(self._spent(), 3),
+            load=load,
+        )
 
-    def _load_source(self) -> Contender:
-        return self._ground.load(self._job.source)
+    def _first_race(self, untuned: Settled) -> Race:
+        contenders = {SOURCE: self._ground.load(self._job.source), UNTUNED: self._ground.load(untuned.candidate.model)}
+        slowest = max(contender.once for contender in contenders.values())
+        self._last = max(self._wish.budget / _SHARES, least(3, slowest)) + 3 * contenders[SOURCE].load
+        self._loaded[frozenset()] = contenders[UNTUNED]
+        return self._race(contenders, "racing source and result")
+
+    def _last_race(self, settled: Mapping[str, Settled]) -> Race:
+        contenders = {SOURCE: self._ground.load(self._job.source)}
+        contenders |= {name: self._ground.load(each.candidate.model) for name, each in settled.items()}
+        return self._race(contenders, "racing source, result and tuned result")
 
     def _forbidden(self, state: State) -> Forbidden:
         return self._rolled_back | choosing.forbidden(self._units, state)
 
-    def _settle(self, settle: Settle, forbidden: Forbidden) -> Settled:
+    def _settle(self, settle: Settle, forbidden: Forbidden, before: Settled | None) -> Settled:
+        """Made and proven; what a proof rolled back before stays told."""
         began = time.perf_counter()
         settled = settle(forbidden)
         self._elsewhere += time.perf_counter() - began
-        return settled
+        known = before.rolled_back if before is not None else ()
+        return dataclasses.replace(settled, rolled_back=known + settled.rolled_back)
 
     def _spent(self) -> float:
         return time.perf_counter() - self._began - self._elsewhere
@@ -167,26 +190,6 @@ class _Tuner:
                 seconds=round(time.perf_counter() - began, 3),
                 accepted=accepted,
             )
-        )
-
-    def _record(self, found: Found, final: Race, settled: Mapping[str, Settled], chosen: str, why: str) -> Tuning:
-        nodes = {name: ledger.census(each.candidate.model).counts.nodes for name, each in settled.items()}
-        nodes[SOURCE] = self._untuned.candidate.before.counts.nodes
-        return Tuning(
-            chosen=chosen,
-            why=why,
-            standing=tuple(_pace(final, name, nodes[name]) for name in final.seconds),
-            gain=final.comparison(TUNED, UNTUNED).ratio if TUNED in final.seconds else None,
-            floor=final.floor(),
-            decisions=decisions(self._units, found, self._questions),
-            questions=tuple(self._questions),
-            sizes=self._sizes,
-            threads=self._settings.threads,
-            provider=self._settings.provider,
-            clock=self._ground.clock,
-            budget=self._wish.budget,
-            seconds=round(self._spent(), 3),
-            load=self._load,
         )
 
 

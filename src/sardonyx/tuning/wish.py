@@ -14,9 +14,10 @@ Settle: TypeAlias = Callable[[Forbidden], Settled]  # makes a candidate without 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How long tuning may take, and what it measures on."""
+    """How long tuning may take, what it measures on, and what it may choose from."""
 
     budget: float = BUDGET  # seconds
     sizes: Mapping[str, int] | None = None  # of dims that inputs leave open
     threads: int = 1
     seed: int = 0
+    left_out: Forbidden = frozenset()  # passes that the usual result is made without and that may be added
