@@ -32,6 +32,7 @@ class Branch:
     own: Numbers
     total: Numbers  # with the children
     children: tuple[Branch, ...]
+    others: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # the siblings it is shown for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class Row:
     own: Numbers
     total: Numbers
     hidden: int  # children not shown because they lie too deep
+    alike: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # every copy of it, in what it is in too
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of every module that the line stands for."""
+        return tuple(branch.path for branch in self.alike)
 
 
 @dataclass(slots=True)
@@ -78,9 +85,10 @@ def build(entries: Iterable[Entry], width: int, *, fold: bool = True) -> Branch:
 
 def rows(root: Branch, depth: int | None = None) -> Iterator[Row]:
     """The tree from the top, down to `depth` levels below the root."""
-    stack = [(0, root, root.copies)]
+    stack: list[tuple[int, tuple[Branch, ...]]] = [(0, (root, *root.others))]
     while stack:
-        level, branch, copies = stack.pop()
+        level, alike = stack.pop()
+        branch, copies = alike[0], len(alike)
         shown = depth is None or level < depth
         yield Row(
             depth=level,
@@ -88,9 +96,18 @@ def rows(root: Branch, depth: int | None = None) -> Iterator[Row]:
             own=tuple(n * copies for n in branch.own),
             total=tuple(n * copies for n in branch.total),
             hidden=0 if shown else len(branch.children),
+            alike=alike,
         )
         if shown:
-            stack.extend((level + 1, child, copies * child.copies) for child in reversed(branch.children))
+            places = reversed(range(len(branch.children)))  # the children of equal branches are equal, one by one
+            stack.extend((level + 1, tuple(_at(place, alike))) for place in places)
+
+
+def _at(place: int, alike: Iterable[Branch]) -> Iterator[Branch]:
+    """The child at a place of each branch, and those that it stands for."""
+    for branch in alike:
+        yield branch.children[place]
+        yield from branch.children[place].others
 
 
 def _grow(entries: Iterable[Entry], width: int) -> list[_Spot]:
@@ -121,7 +138,9 @@ def _fold(kids: list[_Spot]) -> list[Branch]:
         first, name = _done(kids[start]), kids[start].name
         if end - start > 1:  # the label may go on after the name, when a container was named with what it holds
             label = f"{name}…{kids[end - 1].name}{first.label.removeprefix(name)}"
-            first = replace(first, label=label, copies=first.copies * (end - start))
+            rest = [branch for kid in kids[start + 1 : end] for branch in (_done(kid), *_done(kid).others)]
+            others = (*first.others, *rest)
+            first = replace(first, label=label, copies=1 + len(others), others=others)
         branches.append(first)
         start = end
     return branches

@@ -66,7 +66,7 @@ def _profile() -> Profile:
         "/layer/MatMul", "MatMul", "cpu", ("/layer/MatMul",), ("layer",), "layer", TracedBy.NAME, 2.0, 1
     )
     models = tuple(
-        ProfiledModel("m.onnx", "m", 3, 10, 5.0, total, 0.98 * total, (kernel,), (), ()) for total in (4.0, 3.0)
+        ProfiledModel("m.onnx", "m", 3, 10, 5.0, 5.1, total, 0.98 * total, (kernel,), (), ()) for total in (4.0, 3.0)
     )
     return Profile(ENVIRONMENT, {}, models, {})
 

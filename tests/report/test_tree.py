@@ -57,3 +57,16 @@ def test_a_path_may_be_as_deep_as_it_likes() -> None:
     deep = ".".join(["a", "b"] * 1500)
     shown = list(rows(build([Entry(deep, "x", (1,)), Entry("a.b", "y", (1,)), Entry("9" * 5000, "", (1,))], 1)))
     assert shown[0].total == (3,)
+
+
+@given(ENTRIES)
+def test_a_line_knows_every_module_it_stands_for(entries: list[Entry]) -> None:
+    own: dict[str, int] = {}
+    for entry in entries:
+        own[entry.path] = own.get(entry.path, 0) + entry.numbers[0]
+    shown = list(rows(build(entries, 1)))
+    for row in shown:
+        assert row.own[0] == sum(own.get(path, 0) for path in row.paths)
+    paths = [path for row in shown for path in row.paths]
+    assert len(paths) == len(set(paths))
+    assert {path for path, number in own.items() if number} <= set(paths)

@@ -122,7 +122,7 @@ def _of_profile(found: Profile) -> Measures:
     first, last = found.models[0], found.models[-1]
     return {
         "kernel_ms": Measure(last.kernel_ms),
-        "wall_ms": Measure(last.wall_ms),
+        "run_ms": Measure(last.plain_ms),
         "attributed": share(last.attributed_ms, last.kernel_ms),
         "kernel_ratio": share(last.kernel_ms, first.kernel_ms),
         "kernels": Measure(len(last.kernels)),
@@ -180,7 +180,7 @@ PROFILE = Kind(
     _of_profile,
     {
         "kernel_ms": "milliseconds a run of the last file spends in kernels",
-        "wall_ms": "milliseconds a run takes, as the runtime's profile has it",
+        "run_ms": "milliseconds a run takes while nothing is profiled",
         "attributed": "share of the time in kernels that belongs to a module or to the model itself",
         "kernel_ratio": "time in kernels of the last file over that of the first",
         "kernels": "kernels that run",
