@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.graph.fingerprint.masks import Masks
-from sardonyx.graph.fingerprint.reading import Reading, operator
+from sardonyx.graph.fingerprint.reading import Reading
 
 PRODUCTS = frozenset(
     {"MatMul", "Gemm", "Einsum", "FusedMatMul", "FusedGemm", "TransposeMatMul", "GemmFastGelu", "MatMulNBits"}
@@ -75,61 +75,55 @@ class Attention:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._masks = Masks(reading, self.ends)
-        self._results = {pair[1]: pair for node in reading.nodes if (pair := self._weighed(node)) is not None}
+        names = reading.names
+        self._fused = {node: way for node in names if (way := fused(node)) is not None}
+        self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
+        self.layers.update(node for node, name in names.items() if name == "Gather" and self._looks_up(node))
+        self._masks = Masks(reading, self.layers)
+        softmaxes = (node for node, name in names.items() if name == "Softmax")
+        self._softmaxes = [node for node in softmaxes if reading.is_data(node.outputs[0])]
+        self._weighs = {node: product for node in self._softmaxes if (product := self._weighed(node)) is not None}
+        self._results = {*self._weighs.values(), *self._fused}
         self.sites = tuple(self._sites())
         self.pooling = self._count_pooling()
 
-    def ends(self, node: ir.Node) -> bool:
-        """Whether a node is a layer of its own: what is behind it is not part of what it feeds."""
-        name = operator(node)
-        return (
-            name in PRODUCTS
-            or name in CONVOLUTIONS
-            or name in _TURNS
-            or fused(node) is not None
-            or self._looks_up(node)
-        )
-
     def _looks_up(self, node: ir.Node) -> bool:
-        return node.op_type == "Gather" and node.inputs[0] is not None and not self._reading.is_data(node.inputs[0])
+        return not self._reading.is_data(node.inputs[0])
 
     def mutual(self, node: ir.Node) -> bool:
         """Whether a node multiplies activations with activations."""
-        return operator(node) in PRODUCTS and all(self._reading.is_data(value) for value in node.inputs[:2])
+        if self._reading.names[node] not in PRODUCTS or len(node.inputs) < 2:
+            return False
+        return all(map(self._reading.is_data, node.inputs[:2]))
 
-    def _weighed(self, node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
-        """A Softmax and the product in which its result weighs activations."""
-        if operator(node) != "Softmax" or not self._reading.is_data(node.outputs[0]):
-            return None
-        for _, reader in self._reading.downward(node.outputs[0], self.ends):
+    def _weighed(self, softmax: ir.Node) -> ir.Node | None:
+        """The product in which the result of a Softmax weighs activations."""
+        for reader in self._reading.downward(softmax.outputs[0], self.layers):
             if self.mutual(reader):
-                return node, reader
+                return reader
         return None
 
     def _sites(self) -> Iterator[Site]:
-        for node in self._reading.nodes:
-            shape = fused(node)
-            if shape is not None:
-                yield self._fused_site(node, shape)
-            elif operator(node) == "Softmax":
-                site = self._spelled_site(node)
+        for node in self._reading.names:
+            if node in self._fused:
+                yield self._fused_site(node, self._fused[node])
+            elif node in self._weighs:
+                site = self._spelled_site(node, self._weighs[node])
                 if site is not None:
                     yield site
 
-    def _spelled_site(self, softmax: ir.Node) -> Site | None:
-        weighed = self._weighed(softmax)
-        if weighed is None or softmax.inputs[0] is None:
-            return None
-        for value in self._reading.upward(softmax.inputs[0], self.ends):
+    def _spelled_site(self, softmax: ir.Node, result: ir.Node) -> Site | None:
+        start = softmax.inputs[0]
+        assert start is not None  # a Softmax that made data has read some
+        for value in self._reading.upward(start, self.layers):
             scores = value.producer()
-            if scores is not None and self.mutual(scores):
+            if scores in self.layers and self.mutual(scores):
                 query, key = scores.inputs[0], scores.inputs[1]
                 assert query is not None  # mutual() has looked at both
                 assert key is not None
                 cached = self._cached(key)
-                causal = cached or self._masks.causal(softmax.inputs[0])
-                return Site(scores, (scores, softmax, weighed[1]), causal, cached, self._is_cross(query, key))
+                causal = cached or self._masks.causal(start)
+                return Site(scores, (scores, softmax, result), causal, cached, self._is_cross(query, key))
         return None
 
     def _fused_site(self, node: ir.Node, shape: Fused) -> Site:
@@ -145,11 +139,11 @@ class Attention:
 
     def _cached(self, key: ir.Value) -> bool:
         """Whether keys continue ones that are handed in, or are handed out."""
-        for value in self._reading.upward(key, self.ends):
+        for value in self._reading.upward(key, self.layers):
             if value.is_graph_output():
                 return True
             maker = value.producer()
-            if maker is not None and operator(maker) == "Concat" and any(_is_input(each) for each in maker.inputs):
+            if maker is not None and self._reading.names[maker] == "Concat" and any(map(_is_input, maker.inputs)):
                 return True
         return False
 
@@ -159,29 +153,23 @@ class Attention:
 
     def _sources(self, value: ir.Value) -> set[ir.Value]:
         """What a query or key is made from: the input of the nearest layer, and what that is made from in turn."""
-        for near in self._reading.upward(value, self.ends):
+        for near in self._reading.upward(value, self.layers):
             maker = near.producer()
-            if maker is None or (self.ends(maker) and operator(maker) not in _TURNS):
+            if maker is None or (maker in self.layers and self._reading.names[maker] not in _TURNS):
                 source = next(self._reading.data(maker), near) if maker is not None else near
-                return set(self._reading.upward(source, self._is_result))
+                return set(self._reading.upward(source, self._results))
         return {value}
-
-    def _is_result(self, node: ir.Node) -> bool:
-        return node in self._results or fused(node) is not None
 
     def _count_pooling(self) -> int:
         """Softmaxes that weigh activations without scores between activations."""
         known = {node for site in self.sites for node in site.nodes}
-        return sum(self._pools(node) for node in self._reading.nodes if node not in known)
+        return sum(node in self._weighs or self._scales(node) for node in self._softmaxes if node not in known)
 
-    def _pools(self, node: ir.Node) -> bool:
-        if operator(node) != "Softmax":
-            return False
-        if self._weighed(node) is not None:
-            return True
+    def _scales(self, softmax: ir.Node) -> bool:
+        """Whether the result of a Softmax is multiplied with activations, element by element."""
         return any(
-            operator(reader) == "Mul" and all(self._reading.is_data(value) for value in reader.inputs)
-            for _, reader in self._reading.downward(node.outputs[0], self.ends)
+            self._reading.names[reader] == "Mul" and all(map(self._reading.is_data, reader.inputs))
+            for reader in self._reading.downward(softmax.outputs[0], self.layers)
         )
 
 

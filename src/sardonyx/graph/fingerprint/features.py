@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.graph.fingerprint.attention import CONVOLUTIONS, PRODUCTS, Attention
-from sardonyx.graph.fingerprint.reading import Reading, above, operator
+from sardonyx.graph.fingerprint.reading import Reading, above
 from sardonyx.graph.fingerprint.recurrence import count_recurrences
 from sardonyx.inspection import Features
 
 _POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _TRANSFORMS = frozenset({"DFT", "STFT", "Rfft", "Irfft"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
+_SPEAKING = CONVOLUTIONS | PRODUCTS | _POOLS | _TRANSFORMS | _LOOKUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def features(model: ir.Model) -> Features:
     parts = {node for site in sites for node in site.nodes}
     before = above(sites[0].first) if sites else set[ir.Node]()
     counts: Counter[str] = Counter()
-    for node in reading.nodes:
-        if node not in parts:
+    for node, name in reading.names.items():
+        if name in _SPEAKING and node not in parts and any(map(reading.is_data, node.outputs)):
             counts.update(_says(node, reading, attention, node in before))
     return Features(
         attention=len(sites),
@@ -65,16 +66,14 @@ def features(model: ir.Model) -> Features:
         products=counts["product"],
         mutual_products=counts["mutual"],
         lookups=counts["lookup"],
-        recurrences=count_recurrences(reading, attention.ends),
+        recurrences=count_recurrences(reading, attention.layers),
         transforms=counts["transform"],
     )
 
 
 def _says(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> Iterator[str]:
     """What a node speaks for."""
-    name = operator(node)
-    if not any(map(reading.is_data, node.outputs)):
-        return
+    name = reading.names[node]
     if name in CONVOLUTIONS:
         yield from _of_convolution(Window.of(node), stem)
     elif name in PRODUCTS:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import constant_tensor
-from sardonyx.graph.fingerprint.reading import Kind, Reading, operator
+from sardonyx.graph.fingerprint.reading import Kind, Reading
 from sardonyx.graph.scopes import is_constant
 
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
@@ -21,7 +21,7 @@ _BLOCKED = -1e4  # what a mask of numbers adds where it blocks, or less; float16
 class Masks:
     """What is known of the masks of one model; each is looked through once."""
 
-    def __init__(self, reading: Reading, ends: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, reading: Reading, ends: Container[ir.Node]) -> None:
         self._reading = reading
         self._ends = ends
         self._known: dict[ir.Value, bool] = {}
@@ -38,7 +38,7 @@ class Masks:
                 self._known[value] = True
                 return True
             maker = each.producer()
-            if maker is None or self._ends(maker) or operator(maker) in _LEAVES:
+            if maker is None or maker in self._ends or self._reading.names[maker] in _LEAVES:
                 continue
             for source in maker.inputs:
                 if source is not None and source not in seen:
@@ -54,9 +54,9 @@ class Masks:
         maker = value.producer()
         if maker is None:
             return False
-        if operator(maker) == "Trilu":
+        if self._reading.names[maker] == "Trilu":
             return maker.inputs[0] is not None and self._reading.kind(maker.inputs[0]) is not Kind.DATA
-        return operator(maker) in _COMPARISONS and self._orders(maker)
+        return self._reading.names[maker] in _COMPARISONS and self._orders(maker)
 
     def _orders(self, comparison: ir.Node) -> bool:
         """Whether positions are compared with positions, not with a number or a length."""
@@ -76,9 +76,9 @@ class Masks:
                 counts = counts or _is_range(tensor)
                 continue
             maker = value.producer()
-            if maker is None or self._ends(maker):
+            if maker is None or maker in self._ends:
                 continue
-            name = operator(maker)
+            name = self._reading.names[maker]
             if name == "Abs":
                 return False
             if name in _POSITIONS:

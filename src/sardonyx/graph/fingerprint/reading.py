@@ -7,7 +7,7 @@ Transpose is the weight, and a mask made from sizes is known to come from no inp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from enum import IntEnum
 
 import onnx_ir as ir
@@ -38,24 +38,26 @@ class Reading:
             model = model.clone()
             InlinePass()(model)
         self.graph = model.graph
-        self.nodes = _live(model.graph)
+        self.names: dict[ir.Node, str] = {}  # live nodes in order, and their operators; "" for foreign ones
         self._kinds: dict[ir.Value, Kind] = {}
-        self._readers: dict[ir.Value, list[ir.Node]] = {}
-        for node in self.nodes:
-            for value in node.inputs:
-                if value is not None:
-                    self._readers.setdefault(value, []).append(node)
-        for node in self.nodes:
-            kind = self._made(node)
+        live, holders = _live(model.graph)
+        for node in _in_order(model.graph, live, holders):
+            name = node.op_type if node.domain in _DOMAINS else ""
+            self.names[node] = name
+            kind = self._made(node, name, node in holders)
             for output in node.outputs:
                 self._kinds[output] = kind
 
-    def _made(self, node: ir.Node) -> Kind:
-        if node.op_type in _MEASURES:
+    def _made(self, node: ir.Node, name: str, holds: bool) -> Kind:
+        if name in _MEASURES:
             return Kind.SIZE
-        if node.op_type in RANDOM or any(True for _ in bodies(node)):
+        if holds or name in RANDOM:
             return Kind.DATA
-        return max((self.kind(value) for value in node.inputs if value is not None), default=Kind.FIXED)
+        most = Kind.FIXED
+        for value in node.inputs:
+            if value is not None and (kind := self.kind(value)) > most:
+                most = kind
+        return most
 
     def kind(self, value: ir.Value) -> Kind:
         """What a value follows from; an input with a default is the weight that it was before IR version 4."""
@@ -74,16 +76,16 @@ class Reading:
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """The live nodes that read a value."""
-        return self._readers.get(value, [])
+        return [node for node in value.consumers() if node in self.names]
 
-    def upward(self, start: ir.Value, stop: Callable[[ir.Node], bool]) -> Iterator[ir.Value]:
+    def upward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Value]:
         """A value and the data it is made from, the nearest first, not looking behind nodes that stop."""
         seen, waiting = {start}, deque([start])
         while waiting and len(seen) < NEAR:
             value = waiting.popleft()
             yield value
             maker = value.producer()
-            if maker is None or stop(maker):
+            if maker is None or maker in stop:
                 continue
             for each in self.data(maker):
                 if each not in seen:
@@ -91,24 +93,18 @@ class Reading:
                     waiting.append(each)
         yield from waiting
 
-    def downward(self, start: ir.Value, stop: Callable[[ir.Node], bool]) -> Iterator[tuple[ir.Value, ir.Node]]:
-        """Values made from a value and who reads them, the nearest first, not looking behind nodes that stop."""
+    def downward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Node]:
+        """The nodes that read a value or what is made from it, the nearest first, not looking behind ones that stop."""
         seen, waiting = {start}, deque([start])
         while waiting and len(seen) < NEAR:
-            value = waiting.popleft()
-            for reader in self.readers(value):
-                yield value, reader
-                if stop(reader):
+            for reader in self.readers(waiting.popleft()):
+                yield reader
+                if reader in stop:
                     continue
                 for each in reader.outputs:
                     if each not in seen:
                         seen.add(each)
                         waiting.append(each)
-
-
-def operator(node: ir.Node) -> str:
-    """The operator, where it is one of ONNX or of its runtime."""
-    return node.op_type if node.domain in _DOMAINS else ""
 
 
 def above(start: ir.Node) -> set[ir.Node]:
@@ -124,23 +120,27 @@ def above(start: ir.Node) -> set[ir.Node]:
     return found
 
 
-def _live(graph: ir.Graph) -> tuple[ir.Node, ...]:
-    """The nodes that outputs need, bodies included, each after those it needs."""
+def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:
+    """The nodes that outputs need, bodies included, and those of them that have bodies."""
     needed: set[ir.Node] = set()
+    holders: set[ir.Node] = set()
     waiting = [value.producer() for value in graph.outputs]
     while waiting:
         node = waiting.pop()
         if node is None or node in needed:
             continue
         needed.add(node)
-        waiting.extend(value.producer() for value in node.inputs if value is not None)
-        waiting.extend(value.producer() for _, body in bodies(node) for value in body.outputs)
-    return tuple(_in_order(graph, needed))
+        waiting.extend([value.producer() for value in node.inputs if value is not None])
+        for _, body in bodies(node):
+            holders.add(node)
+            waiting.extend([value.producer() for value in body.outputs])
+    return needed, holders
 
 
-def _in_order(graph: ir.Graph, needed: set[ir.Node]) -> Iterator[ir.Node]:
+def _in_order(graph: ir.Graph, needed: set[ir.Node], holders: set[ir.Node]) -> Iterator[ir.Node]:
     for node in graph:
         if node in needed:
-            for _, body in bodies(node):
-                yield from _in_order(body, needed)
+            if node in holders:
+                for _, body in bodies(node):
+                    yield from _in_order(body, needed, holders)
             yield node
