@@ -1,0 +1,212 @@
+"""Does the order of the passes matter: shuffled orders, and where the result differs, which two passes and why.
+
+Passes run to a joint fixed point, so that most orders should end alike. Where one does not, the way from the usual
+order to the shuffled one is halved, one swap of neighbours at a time, until two orders are left that differ in one
+swap and in their result. Those two passes are then tried by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sardonyx import ledger
+from sardonyx.passes import Pass
+from sardonyx.pipeline import select
+from sardonyx.record import Event
+from sardonyx.study_record import Entry, Finding, Table
+from sardonyx.studying.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studying.experiments import results
+from sardonyx.studying.structure import shape_of, values_of
+
+SAME, ROUNDING, OTHER, ENDLESS = "same", "other constants", "other graph", "no end"
+_SHUFFLES = {False: 3, True: 10}
+_DECIDED = ("first", "then", "alone", "why")
+_NAMED = 3  # nodes that a reason names
+_ABOUT = (
+    "The passes of the target in shuffled orders, against the usual one. same: equal graphs up to names, constants "
+    "included; other constants: equal graphs whose folded numbers differ, in rounding as a rule; other graph: another "
+    "structure. first and then are two passes whose order decides it, found by halving the way between the orders; "
+    "alone: whether these two passes by themselves, in either order, already give different graphs."
+)
+
+
+class Order(Experiment):
+    """Some shuffled orders a model."""
+
+    name = "order"
+
+    def __init__(self, passes: Sequence[Pass] | None = None) -> None:
+        """The target's passes where none are given."""
+        self._passes = passes
+
+    def cells(self, subject: Subject, asked: Asked) -> list[Cell]:
+        """One shuffle each."""
+        first = asked.seed * 1000
+        return [
+            Cell(self.name, subject.name, f"shuffle {first + index}", asked.only("target") | {"shuffle": first + index})
+            for index in range(_SHUFFLES[asked.thorough])
+        ]
+
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        """Compare one shuffled order with the usual one."""
+        bench = _Bench(subject.path, cell.options["target"])
+        usual = tuple(self._passes if self._passes is not None else select(cell.options["target"]))
+        other = list(usual)
+        random.Random(cell.options["shuffle"]).shuffle(other)
+        ours, theirs = bench.result(usual), bench.result(tuple(other))
+        answer: Answer = {"outcome": ours.outcome(theirs), "usual": ours.told(), "shuffled": theirs.told()}
+        if answer["outcome"] in (OTHER, ENDLESS):
+            acting = {event.pass_name for event in (*ours.events, *theirs.events)}
+            answer |= _culprits(bench, usual, tuple(other), acting)
+        return answer
+
+    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
+        """One row a shuffle."""
+        columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled", "operators")
+        rows = tuple(_row(each) for each in answers)
+        return [Table("order", "Shuffled orders of the passes", (*columns, *_DECIDED), rows, _ABOUT)]
+
+    def findings(self, tables: Mapping[str, Table], asked: Asked) -> list[Finding]:
+        """How often it matters, and the pairs that decide."""
+        rows = [dict(zip(tables["order"].columns, row, strict=True)) for row in tables["order"].rows]
+        if not rows:
+            return []
+        counts = Counter(str(row["outcome"]) for row in rows)
+        alike = counts[SAME] + counts[ROUNDING]
+        said = [
+            Finding(
+                f"{alike} of {len(rows)} shuffled orders end in the usual graph, {counts[SAME]} of them with the same "
+                f"constants to the bit; {len(rows) - alike} do not.",
+                "order",
+            )
+        ]
+        pairs = Counter((str(row["first"]), str(row["then"])) for row in rows if row["first"] is not None)
+        for (first, then), count in pairs.most_common():
+            models = sorted({str(row["model"]) for row in rows if (row["first"], row["then"]) == (first, then)})
+            times = f"{count} times" if count > 1 else "once"
+            said.append(
+                Finding(f"The order of {first} and {then} decides the graph, {times} ({', '.join(models)}).", "order")
+            )
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Where an order ends; an order without an end has its own words for it."""
+
+    shape: str
+    values: str
+    nodes: int | None
+    ops: Counter[str]
+    events: tuple[Event, ...]
+    endless: str | None = None
+
+    def outcome(self, other: _Result) -> str:
+        if self.endless or other.endless:
+            return ENDLESS
+        if self.shape != other.shape:
+            return OTHER
+        return SAME if self.values == other.values else ROUNDING
+
+    def told(self) -> dict[str, Any]:
+        return {"nodes": self.nodes, "ops": dict(sorted(self.ops.items())), "endless": self.endless}
+
+
+class _Bench:
+    """Runs orders of passes on one model."""
+
+    def __init__(self, path: Path, target: str) -> None:
+        self._path, self._target = path, target
+
+    def result(self, passes: Sequence[Pass]) -> _Result:
+        try:
+            made = results.candidate(self._path, passes, self._target)
+        except AssertionError as error:  # the driver's own guard against passes that undo each other
+            return _Result("", "", None, Counter(), (), endless=str(error))
+        ops = ledger.census(made.model).ops
+        return _Result(shape_of(made.model), values_of(made.model), ops.total(), ops, tuple(made.log.events))
+
+
+def _culprits(bench: _Bench, usual: Sequence[Pass], other: Sequence[Pass], acting: set[str]) -> Answer:
+    """Two passes whose order decides, whether they do by themselves, and what one takes from the other."""
+    few = [tuple(each for each in order if each.name in acting) for order in (usual, other)]
+    end = bench.result(few[0])
+    if end.outcome(bench.result(few[1])) in (OTHER, ENDLESS):  # the others have no part in it
+        usual, other = few
+    else:
+        end = bench.result(usual)
+    swaps = _way(usual, other)
+    low, high = 0, len(swaps)  # the order after `low` swaps ends as usual, the one after `high` does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        same = bench.result(_after(usual, swaps[:middle])).outcome(end) in (SAME, ROUNDING)
+        low, high = (middle, high) if same else (low, middle)
+    before, after = _after(usual, swaps[:low]), _after(usual, swaps[:high])
+    first, then = before[swaps[low]], before[swaps[low] + 1]
+    one, two = bench.result((first, then)), bench.result((then, first))
+    alone = one.outcome(two) in (OTHER, ENDLESS)
+    if not alone:
+        one, two = bench.result(before), bench.result(after)
+    return {"first": first.name, "then": then.name, "alone": alone, "why": _reason(first, then, one, two)}
+
+
+def _way(start: Sequence[Pass], goal: Sequence[Pass]) -> list[int]:
+    """Places to swap with the next one, in turn, that lead from one order to the other."""
+    now, swaps = list(start), list[int]()
+    for place, wanted in enumerate(goal):
+        at = now.index(wanted)
+        for index in range(at - 1, place - 1, -1):
+            now[index], now[index + 1] = now[index + 1], now[index]
+            swaps.append(index)
+    return swaps
+
+
+def _after(start: Sequence[Pass], swaps: Sequence[int]) -> tuple[Pass, ...]:
+    now = list(start)
+    for index in swaps:
+        now[index], now[index + 1] = now[index + 1], now[index]
+    return tuple(now)
+
+
+def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
+    """What happens only in one of the two orders, and which nodes both passes want."""
+    if one.endless or two.endless:
+        return one.endless or two.endless or ""
+    said: list[str] = []
+    for mine, others, name, rival in ((one, two, first.name, then.name), (two, one, then.name, first.name)):
+        done = {(event.pass_name, event.root) for event in others.events}
+        new = [event for event in mine.events if (event.pass_name, event.root) not in done]
+        wanted = {node.name for event in others.events if event.pass_name == rival for node in event.before}
+        taken = [event for event in new if event.pass_name == name and wanted & {node.name for node in event.before}]
+        if taken:
+            ops = "+".join(node.op_type for node in taken[0].before)
+            where = _places(taken)
+            said.append(f"with {name} first it takes {ops} at {where}, nodes that {rival} rewrites in the other order")
+        elif new:
+            counts = Counter(event.pass_name for event in new).most_common(_NAMED)
+            did = ", ".join(f"{count} of {who}" for who, count in counts)
+            said.append(f"with {name} first there are rewrites that the other order has not: {did}")
+    return "; ".join(said) or "the same rewrites, in another order, end in another graph"
+
+
+def _places(events: Sequence[Event]) -> str:
+    more = f" and {len(events) - _NAMED} more places" if len(events) > _NAMED else ""
+    return ", ".join(event.root for event in events[:_NAMED]) + more
+
+
+def _row(each: Answered) -> tuple[Entry, ...]:
+    answer = each.answer
+    usual, shuffled = answer["usual"], answer["shuffled"]
+    changes = {
+        op: shuffled["ops"].get(op, 0) - usual["ops"].get(op, 0) for op in sorted({*usual["ops"], *shuffled["ops"]})
+    }
+    operators = ", ".join(f"{op} {change:+d}" for op, change in changes.items() if change)
+    known = None if shuffled["endless"] else operators
+    decided = (answer.get(name) for name in _DECIDED)
+    shuffle = each.cell.options["shuffle"]
+    return (each.subject.name, shuffle, answer["outcome"], usual["nodes"], shuffled["nodes"], known, *decided)
