@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.bench_record import Comparison, Finding, Point, Start, Timing
+from sardonyx.bench_record import Point, Start, Timing
 from sardonyx.ledger import Progress
 from sardonyx.measure import agreement, isolated, rounds, statistics
 from sardonyx.measure.contestants import Contestant, opened, told_of
@@ -102,7 +102,7 @@ class Field:
             high_quartile=spread.high_quartile,
             low_whisker=spread.low_whisker,
             high_whisker=spread.high_whisker,
-            against_first=_recorded(race.comparison(str(place))) if place else None,
+            against_first=race.comparison(str(place)) if place else None,
             starts=starts,
             disagrees=agreement.difference(self._lanes[place].answers(), reference) if place else None,
         )
@@ -111,10 +111,6 @@ class Field:
 def _turn(turn: Callable[[], float], label: str) -> float:
     with told_of(label):
         return turn()
-
-
-def _recorded(found: statistics.Comparison) -> Comparison:
-    return Comparison(found.ratio, found.low, found.high, found.floor, Finding(found.finding), found.rounds)
 
 
 def _shape(value: Value) -> str:

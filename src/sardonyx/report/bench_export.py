@@ -6,7 +6,7 @@ import csv
 import io
 
 from sardonyx.bench_record import Benchmark
-from sardonyx.report import markdown
+from sardonyx.report import markdown, words
 from sardonyx.report.bench import columns, facts, rows
 from sardonyx.report.bench_words import bench_sentence, size_of, verdict
 
@@ -32,11 +32,12 @@ def benchmark_csv(found: Benchmark) -> str:
     dims = list(found.points[0].sizes)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["file", *dims, "round", "seconds"])
+    writer.writerow(["file", *map(words.visible, dims), "round", "seconds"])
     for point in found.points:
         for timing in point.timings:
+            label = words.visible(timing.label)
             for number, seconds in enumerate(timing.seconds, 1):
-                writer.writerow([timing.label, *(point.sizes[dim] for dim in dims), number, repr(seconds)])
+                writer.writerow([label, *(point.sizes[dim] for dim in dims), number, repr(seconds)])
     return stream.getvalue()
 
 
