@@ -60,11 +60,14 @@ def page(width: int, height: int, title: str, about: str, body: Iterable[str], *
     ))  # fmt: skip
 
 
-def text(x: float, y: float, what: str, kind: str = "", *, anchor: str = "start", longest: int = LONGEST) -> str:
-    """Words at a place; a very long name loses its middle. `anchor`: start, middle or end."""
+def text(
+    x: float, y: float, what: str, kind: str = "", *, anchor: str = "start", turned: float = 0.0, longest: int = LONGEST
+) -> str:
+    """Words at a place; a very long name loses its middle. `anchor`: start, middle or end; `turned` in degrees."""
     classed = f' class="{kind}"' if kind else ""
     anchored = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text{classed} x="{at(x)}" y="{at(y)}"{anchored}>{safe(what, longest)}</text>'
+    rotated = f' transform="rotate({at(turned)} {at(x)} {at(y)})"' if turned else ""
+    return f'<text{classed} x="{at(x)}" y="{at(y)}"{anchored}{rotated}>{safe(what, longest)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str = "rule") -> str:
