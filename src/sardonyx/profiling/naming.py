@@ -76,26 +76,32 @@ class Names:
                 found[name] = self._graph.steps[self._steps[name]].outputs[0]
         return found
 
+    def read(self, index: int) -> frozenset[str]:
+        """What a step reads, constants and sizes aside."""
+        return frozenset(name for name in self._graph.steps[index].inputs if name and not self._values.is_size(name))
+
     def onward(self, value: str, has: Set[str], done: Set[str]) -> str:
         """What a value has become once its maker has done what follows too: steps that nobody else does any more.
 
         A kernel on blocks of channels takes a sum and an activation in, and keeps the name of the value before them.
         """
-        while len(users := self._readers.get(value, ())) == 1:
-            step = self._graph.steps[users[0]]
-            others = {name for name in step.inputs if name in self._values.maker} - {value}
-            if step.bodies or len(step.outputs) != 1 or step.outputs[0] in done or not others <= has:
-                break
-            value = step.outputs[0]
+        inside, taken, waiting = {value}, set[int](), [value]
+        while waiting:
+            for index in self._readers.get(waiting.pop(), ()):
+                made = self._graph.steps[index].outputs
+                if index in taken or len(made) != 1 or made[0] in done or not self.read(index) <= inside | has:
+                    continue
+                taken.add(index)
+                inside.add(made[0])
+                waiting.append(made[0])
+                leaving = [name for name in inside if not taken.issuperset(self._readers.get(name, ()))]
+                if len(leaving) == 1:
+                    value = leaving[0]
         return value
 
 
 def standing(run: Steps, names: Names, known: Sequence[str]) -> dict[str, frozenset[str]]:
-    """For each value of the graph as run, the values of ours that it stands for; nothing where nobody can tell.
-
-    What is moved about without being changed stands for what it was, and what is only there to be moved for what it
-    becomes.
-    """
+    """For each value of the graph as run, the values of ours that it stands for; nothing where nobody can tell."""
     found: dict[str, frozenset[str]] = {name: frozenset({name}) for name in known}
     done = {value for step in run.steps for value in names.stands_for(step).values()}
     for step in run.steps:
@@ -104,6 +110,28 @@ def standing(run: Steps, names: Names, known: Sequence[str]) -> dict[str, frozen
             has = frozenset[str]().union(*(found.get(name, ()) for name in step.inputs))
             said = {name: names.onward(value, has, done) for name, value in said.items()}
         found |= {name: frozenset({value}) for name, value in said.items()}
+    _missing(run, names, found)
+    _moved(run, found)
+    return found
+
+
+def _missing(run: Steps, names: Names, found: dict[str, frozenset[str]]) -> None:
+    """Where all but one of the values that a step reads are known, the last is what our step reads beside them."""
+    done = frozenset[str]().union(*found.values())
+    makers = {name: step for step in run.steps for name in step.outputs}
+    for step in run.steps:
+        unknown = {name for name in step.inputs if name in makers and name not in found}
+        if len(unknown) != 1 or (index := names.step(step.name)) is None:
+            continue
+        name = unknown.pop()
+        rest = names.read(index).difference(*(found.get(other, ()) for other in step.inputs))
+        if len(rest) == 1 and (moves(makers[name]) or not rest & done):
+            found[name] = rest
+
+
+def _moved(run: Steps, found: dict[str, frozenset[str]]) -> None:
+    """What is moved about stands for what it was, and what is only there to be moved for what it becomes."""
+    for step in run.steps:
         if moves(step) and step.outputs[0] not in found and step.inputs[0] in found:
             found[step.outputs[0]] = found[step.inputs[0]]
     readers = consumers(run)
@@ -112,7 +140,6 @@ def standing(run: Steps, names: Names, known: Sequence[str]) -> dict[str, frozen
             users = [run.steps[index] for index in readers.get(name, ())]
             if name and name not in found and users and all(moves(user) and user.outputs[0] in found for user in users):
                 found[name] = frozenset[str]().union(*(found[user.outputs[0]] for user in users))
-    return found
 
 
 def moves(step: Step) -> bool:

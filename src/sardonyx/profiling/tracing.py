@@ -24,6 +24,7 @@ class Trace:
     by: TracedBy
 
 
+_NO_WORK = ("Dropout", "Identity")  # the runtime runs none of them, and whoever takes their place does nothing more
 UNTRACED = Trace(frozenset(), TracedBy.NOTHING)
 
 
@@ -133,6 +134,7 @@ class _Tracer:
         like = self.values.like
         read = {like(value) for name in step.inputs for value in self.stands.get(name, ())}
         targets = {value for name in step.outputs for value in self.stands.get(name, ()) if like(value) not in read}
+        makes = {like(value) for value in targets}  # its own: others with the same name for it do not stop the search
         found: set[int] = set()
         for target in targets:
             sizes_too = self.values.is_size(target)
@@ -143,10 +145,11 @@ class _Tracer:
                     continue
                 found.add(maker)
                 for name in self.file.steps[maker].inputs:
-                    known = like(name) in read or like(name) in self._made
+                    same = like(name)
+                    known = same in read or (same in self._made and same not in makes)
                     if name and not known and (sizes_too or not self.values.is_size(name)):
                         waiting.append(name)
-        return frozenset(found)
+        return frozenset(index for index in found if self.file.steps[index].op_type not in _NO_WORK)
 
     def with_twins(self, found: _Places) -> _Places:
         """Add to steps those equal to them that the runtime dropped for them."""
