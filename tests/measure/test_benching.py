@@ -119,7 +119,9 @@ def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> No
     found = sardonyx.bench(both, seconds=SHORT, starts=0, inputs=tmp_path / "x.npz")
     assert [each.label for each in found.files] == ["a.onnx (1)", "a.onnx (2)"]
     assert found.points[0].inputs == {"x": "float32[3,2,8]"}
+    assert found.points[0].sizes == {"batch": 3, "seq": 2}
     assert found.options["inputs"] == "given"
+    assert not any("assumed" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

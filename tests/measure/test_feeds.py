@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.errors import UsageError
-from sardonyx.measure.feeds import at_size, open_dims
+from sardonyx.measure.feeds import at_size, open_dims, sizes_of
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -35,6 +35,11 @@ def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:
     found = _shapes(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
     assert found == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2)}
     assert _shapes(model, {"seq": 6})["m"] == (1, 134)
+
+
+def test_sizes_are_read_back_from_feeds(model: ir.Model) -> None:
+    fed = at_size(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
+    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # nothing tells what a formula is made of
 
 
 def test_the_model_keeps_its_shapes(model: ir.Model) -> None:

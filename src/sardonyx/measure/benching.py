@@ -78,6 +78,7 @@ def bench(
         with clock.phase("timing"):
             points = tuple(_timed(field, plan, fresh, seconds, clock.tell))
         busy_during = watch.share()
+    chosen = points[0].sizes if inputs is not None else {*(sizes or ()), *(sweep or ())}
     used = machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
     return Benchmark(
         environment=ledger.environment(),
@@ -97,7 +98,7 @@ def bench(
         files=tuple(each.file for each in contestants),
         points=points,
         seconds=clock.seconds,
-        notes=tuple(remarks(points, used, asked.settings, {*(sizes or ()), *(sweep or ())})),
+        notes=tuple(remarks(points, used, asked.settings, chosen)),
     )
 
 
@@ -121,7 +122,7 @@ def _plan(
             raise UsageError("given inputs have their sizes", hint="leave out either the inputs or the sizes")
         given = read_arrays(Path(inputs)) if isinstance(inputs, (str, Path)) else dict(inputs)
         check_names(given, [value.name or "" for value in first.model.graph.inputs])
-        yield Planned({}, given, "it was run on the inputs that were given")
+        yield Planned(feeds.sizes_of(first.model, given), given, "it was run on the inputs that were given")
         return
     assumed = feeds.open_dims(first.model)
     for each in sweeps.points(sizes, sweep):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import UsageError
@@ -45,6 +46,20 @@ def at_size(model: ir.Model, sizes: Mapping[str, int] | None = None, *, seed: in
     finally:
         for value, shape in zip(required, kept, strict=True):
             value.shape = shape
+
+
+def sizes_of(model: ir.Model, feeds: Feeds) -> dict[str, int]:
+    """The sizes that feeds give to the open dims."""
+    known = open_dims(model)
+    found: dict[str, int] = {}
+    for value in _required(model):
+        fed = feeds.get(value.name or "")
+        if isinstance(fed, np.ndarray):
+            for axis, (dim, size) in enumerate(zip(value.shape or (), fed.shape, strict=False)):
+                name = dim if isinstance(dim, int) else dim.value or f"{value.name}[{axis}]"
+                if name in known:
+                    found.setdefault(str(name), size)
+    return found
 
 
 def _required(model: ir.Model) -> list[ir.Value]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 from sardonyx.errors import UsageError
-from sardonyx.measure import memory
 from sardonyx.measure.rounds import SLOT, Run, slot
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings, Timed
@@ -37,7 +36,6 @@ class Here:
     """A model in this process."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        self._before = memory.resident()
         self._model = Timed(path, settings)
         self.load_seconds = self._model.load_seconds
         self._answers: list[Value] = []
@@ -65,10 +63,6 @@ class Here:
     def answers(self) -> list[Value]:
         """What the model said to its feeds the first time."""
         return self._answers
-
-    def peak_bytes(self) -> int | None:
-        """The most memory of this process since the model began to load, less what it held before."""
-        return memory.grown_since(self._before)
 
     def close(self) -> None:
         """Drop the session."""

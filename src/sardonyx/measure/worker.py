@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sardonyx.errors import SardonyxError
+from sardonyx.measure import memory
 from sardonyx.measure.lanes import Here
 from sardonyx.runtime import library
 
@@ -23,15 +24,17 @@ class _Worker:
 
     def __init__(self) -> None:
         self._lane: Here | None = None
+        self._before: int | None = None  # bytes that were resident before the model was loaded
         library.onnxruntime()  # so that neither its time nor its memory is counted as the model's
 
     def load(self, path: str, settings: Any) -> float:
+        self._before = memory.resident()
         self._lane = Here(Path(path), settings)
         return self._lane.load_seconds
 
     def feed(self, feeds: Any, slot_seconds: float) -> tuple[float, int | None]:
         assert self._lane is not None, "a model is loaded before it is fed"
-        return self._lane.feed(feeds, slot_seconds), self._lane.peak_bytes()
+        return self._lane.feed(feeds, slot_seconds), memory.grown_since(self._before)
 
     def turn(self) -> float:
         assert self._lane is not None, "a model is loaded before it is timed"

@@ -87,6 +87,8 @@ class Timed:
         began = time.perf_counter()
         self._session: Any = library.opened(source, options, [provider])
         self.load_seconds = time.perf_counter() - began
+        if provider not in self._session.get_providers():  # it falls back in silence
+            raise RuntimeFailure(f"ONNX Runtime could not start its provider {settings.provider!r} here")
         self.inputs: tuple[str, ...] = tuple(each.name for each in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
 
