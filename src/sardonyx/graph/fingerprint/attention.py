@@ -152,13 +152,19 @@ class Attention:
         return not (self._sources(query) & self._sources(key))
 
     def _sources(self, value: ir.Value) -> set[ir.Value]:
-        """What a query or key is made from: the input of the nearest layer, and what that is made from in turn."""
+        """What a query or key is made from: the input of the nearest layer, and what that is made from in turn.
+
+        Where there is no layer it is what is handed in, such as the keys of a memory; beside one that is a cache.
+        """
+        source = value
         for near in self._reading.upward(value, self.layers):
             maker = near.producer()
-            if maker is None or (maker in self.layers and self._reading.names[maker] not in _TURNS):
-                source = next(self._reading.data(maker), near) if maker is not None else near
-                return set(self._reading.upward(source, self._results))
-        return {value}
+            if maker is None:
+                source = near
+            elif maker in self.layers and self._reading.names[maker] not in _TURNS:
+                source = next(self._reading.data(maker), near)
+                break
+        return set(self._reading.upward(source, self._results))
 
     def _count_pooling(self) -> int:
         """Softmaxes that weigh activations without scores between activations."""
