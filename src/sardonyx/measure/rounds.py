@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.bench_record import Comparison, Finding
-from sardonyx.measure import statistics
+from sardonyx.measure.statistics import Estimate, estimate
 
 if TYPE_CHECKING:
     from sardonyx.ledger import Progress  # it loads every pass, which the process of an isolated model has no use for
@@ -43,24 +43,36 @@ class Race:
     """What a race measured: seconds a run, round by round."""
 
     reference: str
-    seconds: dict[str, tuple[float, ...]]  # of the reference: the geometric mean of its two slots in a round
-    twins: tuple[tuple[float, ...], tuple[float, ...]]  # the reference's first and second slot of each round
+    seconds: dict[str, tuple[float, ...]]
+    twin: tuple[float, ...]  # the reference's second slot of each round
     spent: float  # seconds that it took, warming up included
     seed: int
 
     @property
     def rounds(self) -> int:
         """How often everyone ran."""
-        return len(self.twins[0])
+        return len(self.twin)
 
     def floor(self) -> float:
         """The relative difference that the reference showed against itself in these rounds, at least `LEAST`."""
-        return _floor(statistics.estimate(*self.twins, seed=self.seed))
+        return max(LEAST, self.against_itself().difference(EVEN))
 
     def comparison(self, name: str, against: str | None = None) -> Comparison:
         """One contender over another, by default over the reference."""
-        theirs = self.seconds[against or self.reference]
-        return statistics.compare(self.seconds[name], theirs, floor=self.floor(), seed=self.seed)
+        return self.estimate(name, against).comparison(floor=self.floor())
+
+    def estimate(self, name: str, against: str | None = None) -> Estimate:
+        """The same without a verdict; who is compared with the reference is so with both of its slots."""
+        ours, theirs = self.seconds[name], self.seconds[against or self.reference]
+        if name == self.reference and against is not None:
+            return estimate(theirs, ours, self.twin, seed=self.seed).turned()
+        if against in (None, self.reference) and name != self.reference:
+            return estimate(ours, theirs, self.twin, seed=self.seed)
+        return estimate(ours, theirs, seed=self.seed)
+
+    def against_itself(self) -> Estimate:
+        """The reference's first slots over its second ones."""
+        return estimate(self.seconds[self.reference], self.twin, seed=self.seed)
 
 
 def slot(run: Callable[[], object], *, seconds: float = SLOT, now: Now = time.perf_counter) -> Run:
@@ -114,50 +126,36 @@ def race(
         now: the clock that `seconds` is counted by.
     """
     reference, began, look = next(iter(runs)), now(), FEWEST
-    turns = [(name, name == reference, run) for name, run in runs.items()] + [
-        (reference, False, twin or runs[reference])
-    ]
-    took: dict[tuple[str, bool], list[float]] = {(name, first): [] for name, first, _ in turns}
+    took: dict[str, list[float]] = {name: [] for name in runs}
+    again: list[float] = []
+    turns = [(run, took[name]) for name, run in runs.items()] + [(twin or runs[reference], again)]
     shuffle = random.Random(seed).shuffle
     with _undisturbed():
-        for *_, run in turns:
+        for run, _ in turns:
             run()  # the first slot of a session allocates and warms up; it does not count
         while True:
             shuffle(turns)
-            for name, first, run in turns:
-                took[name, first].append(run())
-            rounds, spent = len(took[reference, True]), now() - began
+            for run, times in turns:
+                times.append(run())
+            spent = now() - began
             if tell is not None:
-                tell(f"round {rounds}", min(1.0, spent / seconds) if seconds else 1.0)
-            over = rounds >= FEWEST and spent >= seconds
-            if over or rounds >= look:
-                so_far = _race(reference, runs, took, spent, seed)
+                tell(f"round {len(again)}", min(1.0, spent / seconds) if seconds else 1.0)
+            over = len(again) >= FEWEST and spent >= seconds
+            if over or len(again) >= look:
+                so_far = Race(reference, {name: tuple(each) for name, each in took.items()}, tuple(again), spent, seed)
                 if over or _settled(so_far, narrow):
                     return so_far
                 look = math.ceil(look * _NEXT_LOOK)
 
 
-def _race(
-    reference: str, runs: Mapping[str, Run], took: Mapping[tuple[str, bool], list[float]], spent: float, seed: int
-) -> Race:
-    first, second = tuple(took[reference, True]), tuple(took[reference, False])
-    both = tuple(math.sqrt(one * two) for one, two in zip(first, second, strict=True))
-    seconds = {name: both if name == reference else tuple(took[name, False]) for name in runs}
-    return Race(reference, seconds, (first, second), spent, seed)
-
-
-def _floor(same: statistics.Estimate) -> float:
-    return max(LEAST, same.difference(EVEN))
-
-
 def _settled(race: Race, narrow: float) -> bool:
     """Whether more rounds would change little: every interval narrow, or its verdict beyond a far stricter doubt."""
-    same = statistics.estimate(*race.twins, seed=race.seed)
-    known = same.comparison().width <= narrow
+    known = race.against_itself().comparison().width <= narrow
+    floor = race.floor()
     others = [name for name in race.seconds if name != race.reference]
     for name in others:
-        found = statistics.estimate(race.seconds[name], race.seconds[race.reference], seed=race.seed)
-        clear = found.comparison(floor=_floor(same), level=STRICT).finding is not Finding.SAME
+        found = race.estimate(name)
+        clear = found.comparison(floor=floor, level=STRICT).finding is not Finding.SAME
         if not clear and not (known and found.comparison().width <= narrow):
             return False
     return known or bool(others)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -24,8 +24,12 @@ from sardonyx.bench_record import Comparison, Finding
 LEVEL = 0.95
 TRIM = 0.35  # of the rounds are left out at either end
 DRAWS = 400
+_POINT_DRAWS = 2000  # of correlations, whose ends are read off the draws themselves
 _TELLING = 0.6  # of the rounds say how wide the interval is: the share that keeps its promise for few of them
 _FEWEST_DRAWS, _NUMBERS = 200, 200_000  # long series are drawn less often: each draw then tells more
+
+# The middle of the draws says how wide all of them are: one wild round, drawn many times over, cannot widen it.
+_WITHIN_ONE_ERROR = (NormalDist().cdf(-1), NormalDist().cdf(1))
 
 Floats: TypeAlias = "NDArray[np.float64]"
 
@@ -46,6 +50,10 @@ class Estimate:
     def difference(self, level: float = LEVEL) -> float:
         """How far apart the two may be, as a relative difference: the outer end of the interval."""
         return _exp(abs(self.centre) + self.reach(level)) - 1
+
+    def turned(self) -> Estimate:
+        """Theirs over ours."""
+        return replace(self, centre=-self.centre)
 
     def comparison(self, *, floor: float = 0.0, level: float = LEVEL) -> Comparison:
         """What this says beyond a floor."""
@@ -98,19 +106,24 @@ def compare(
     return estimate(ours, theirs, seed=seed).comparison(floor=floor, level=level)
 
 
-def estimate(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The same before one has chosen a level and a floor: the costly part, to be asked several times."""
-    if not len(ours) == len(theirs) > 0:
-        raise ValueError(f"rounds come in pairs: {len(ours)} of ours, {len(theirs)} of theirs")
-    logs = np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))
-    count, centre = len(logs), float(_centre(logs[np.newaxis])[0])
+def estimate(ours: Sequence[float], *theirs: Sequence[float], seed: int = 0) -> Estimate:
+    """The same before one has chosen a level and a floor: the costly part, to be asked several times.
+
+    Theirs may be given several times, as sessions that ran in the same rounds; ours is then compared with each of them.
+    Their mean must not be taken instead: who is measured twice is disturbed in more of the rounds, and would seem slow.
+    """
+    if not theirs or not all(len(each) == len(ours) > 0 for each in theirs):
+        raise ValueError(f"rounds come in pairs: {len(ours)} of ours, {', '.join(str(len(each)) for each in theirs)}")
+    logs = (np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))).T
+    count, centre = len(logs), float(_centre(logs.reshape(1, -1))[0])
     if count == 1:
         return Estimate(centre, math.inf, 1.0, 1)
-    block = _block(logs - centre)
-    draws = int(np.clip(_NUMBERS / count, _FEWEST_DRAWS, DRAWS))
+    block = _block(logs.mean(axis=1))
+    draws = int(np.clip(_NUMBERS / logs.size, _FEWEST_DRAWS, DRAWS))
     starts = np.random.default_rng(seed).integers(0, count, (draws, -(-count // block)))
     places = (starts[:, :, np.newaxis] + np.arange(block)).reshape(draws, -1)[:, :count] % count
-    error = float(np.std(_centre(logs[places]), ddof=1)) * math.sqrt(count / (count - block))
+    low, high = np.quantile(_centre(logs[places].reshape(draws, -1)), _WITHIN_ONE_ERROR)
+    error = float(high - low) / 2 * math.sqrt(count / (count - block))
     return Estimate(centre, error, max(1.0, _TELLING * count / block - 1), count)
 
 
@@ -135,15 +148,15 @@ def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL,
     """How x and y go together, with bootstrap intervals over the points; NaN where a series is constant."""
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     count = len(first)
-    draws = np.random.default_rng(seed).integers(0, count, (2000, count))
+    draws = np.random.default_rng(seed).integers(0, count, (_POINT_DRAWS, count))
     r = float(_pearson(first, second))
     low, high = _ends(_pearson(first[draws], second[draws]), level)
-    ranks = _ranks(first), _ranks(second)
-    rank_low, rank_high = _ends(_pearson(_ranks(first[draws]), _ranks(second[draws])), level)
+    ranks, ranked = _ranks(first), _ranks(second)
+    rank_low, rank_high = _ends(_pearson(ranks[draws], ranked[draws]), level)
     without = tuple(float(_pearson(np.delete(first, at), np.delete(second, at))) for at in range(count))
     changes = np.abs(np.nan_to_num(np.asarray(without) - r))
     most = int(np.argmax(changes)) if count else -1
-    return Correlation(r, low, high, float(_pearson(*ranks)), rank_low, rank_high, without, most, count)
+    return Correlation(r, low, high, float(_pearson(ranks, ranked)), rank_low, rank_high, without, most, count)
 
 
 def _centre(rows: Floats) -> Floats:
@@ -155,23 +168,23 @@ def _centre(rows: Floats) -> Floats:
     return np.partition(rows, (left_out, count - left_out - 1), axis=1)[:, left_out : count - left_out].mean(axis=1)
 
 
-def _block(residuals: Floats) -> int:
+def _block(logs: Floats) -> int:
     """How many neighbouring rounds to draw together: more, the longer a disturbance lasts."""
-    count = len(residuals)
-    ranks = _ranks(residuals) - (count - 1) / 2  # ranks: a single spike must not hide what its neighbours share
+    count = len(logs)
+    ranks = _ranks(logs) - (count - 1) / 2  # ranks: a single spike must not hide what its neighbours share
     whole = float(ranks @ ranks)
     alike = float(ranks[:-1] @ ranks[1:]) / whole if whole > 0 else 0.0
     alike = min(max(alike, 0.0), 0.97)
-    ideal = (6 * (alike / (1 - alike * alike)) ** 2 * count) ** (1 / 3)
+    ideal = (6 * (alike / (1 - alike * alike)) ** 2 * count) ** (
+        1 / 3
+    )  # least error where each round hangs on the last
     return int(min(max(1, math.ceil(ideal)), max(1, count // 5)))
 
 
 def _ranks(values: Floats) -> Floats:
-    """Place of each number among those of its row; equal numbers share the mean of their places."""
-    ordered = np.sort(values, axis=-1)
-    if values.ndim == 1:
-        return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2
-    return np.stack([_ranks(row) for row in values])
+    """Place of each number among all; equal numbers share the mean of their places."""
+    ordered = np.sort(values)
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") - 1) / 2
 
 
 def _pearson(x: Floats, y: Floats) -> Any:
