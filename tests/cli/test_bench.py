@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -173,3 +174,10 @@ def _children(process: int) -> list[str]:
         return Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
         return []
+
+
+def test_the_documentation_names_only_options_there_are(command: Command) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"--[a-z][a-z-]+", page))
+    assert named
+    assert named <= set(re.findall(r"--[a-z][a-z-]+", command("bench", "--help").out))
