@@ -25,7 +25,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one unit: a fusion, or the clean-up passes of one family together."""
+    """What became of one unit in the tuned model: a fusion, or the clean-up passes of one family together."""
 
     unit: str
     passes: tuple[str, ...]

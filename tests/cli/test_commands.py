@@ -29,6 +29,9 @@ DEFAULTS = {
     "force": False,
     "external": None,
     "dry_run": False,
+    "tune": False,
+    "budget": 120.0,
+    "sizes": None,
     "hashes": None,
     "progress": None,
 }

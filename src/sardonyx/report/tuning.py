@@ -83,19 +83,25 @@ def _decisions(tuning: Tuning, view: View) -> list[str]:
     changed = [each for each in tuning.decisions if each.choice in _CHANGED]
     lines = [Line((words.name(each.unit), each.choice, *_answer(tuning, each))) for each in changed]
     shown = table(columns, lines, view.style) if lines else []
-    kept = [each for each in tuning.decisions if each.choice not in (*_CHANGED, UNDECIDED)]
-    for finding in ("slower", "no difference", "same kernels", "cannot run"):
-        units = [each.unit for each in kept if _question(tuning, each).finding == finding]
-        shown += _named(_WHY[finding], units)
+    unchanged: dict[str, list[str]] = {}
+    for each in tuning.decisions:
+        if each.choice not in (*_CHANGED, UNDECIDED):
+            unchanged.setdefault(_why(tuning, each), []).append(each.unit)
+    for why, units in sorted(unchanged.items()):
+        shown += _named(why, units)
     return shown + _named("no time to ask about", tuning.unexamined)
 
 
-_WHY = {
-    "slower": "slower with a change to",
-    "no difference": "no difference found by a change to",
-    "same kernels": "the runtime runs the same kernels with or without",
-    "cannot run": "the runtime cannot run it with a change to",
-}
+_FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
+
+
+def _why(tuning: Tuning, decision: Decision) -> str:
+    """Why a unit is as usual: what was found about the other way."""
+    question = _question(tuning, decision)
+    finding = _FINDINGS.get(question.finding, question.finding)
+    if question.does == "restore" and finding == "faster":
+        finding = "slower"  # the other way round
+    return f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
 
 
 def _named(why: str, units: Iterable[str]) -> list[str]:

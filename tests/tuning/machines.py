@@ -1,0 +1,41 @@
+"""A machine on which operators take the time that a test says: the tuner's own work is real, its clock is not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sardonyx.proof.subject import Model, Subject
+from sardonyx.tuning import tuner
+from sardonyx.tuning.contest import Contender, Ground
+
+Price = Callable[[Counter[str]], float]  # seconds of a run, by how often each operator occurs
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch, price: Price) -> list[Counter[str]]:
+    """Let the tuner run its models on such a machine; the list it gives fills with what was loaded."""
+    loaded: list[Counter[str]] = []
+
+    class Simulated(Ground):
+        def load(self, model: Model) -> Contender:
+            operators = Counter(node.op_type for node in Subject(model).model.graph)
+            loaded.append(operators)
+            del operators["Identity"]  # as the runtime does
+            return Contender(operators, 0.0, 0.0, lambda: price(operators))
+
+    monkeypatch.setattr(tuner, "Ground", Simulated)
+    monkeypatch.setattr(tuner, "least", lambda *_: 0.0)
+    return loaded
+
+
+def priced(base: float = 1.0, **prices: float) -> Price:
+    """Every operator takes `base` milliseconds, those named take their own."""
+    return lambda operators: math.fsum(count * prices.get(op, base) for op, count in operators.items()) / 1000
+
+
+def flags(**more: Any) -> dict[str, Any]:
+    return {"tune": True, "budget": 60.0} | more

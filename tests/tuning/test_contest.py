@@ -1,0 +1,129 @@
+"""Real models in the real runtime: what is loaded, what it runs, and what is undone where the harm is beyond doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx.pipeline as pipeline
+from sardonyx.candidates import Job
+from sardonyx.errors import RuntimeFailure
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Replacement
+from sardonyx.passes import Example, NodePass
+from sardonyx.pipeline import optimize, select
+from sardonyx.record import Accuracy, Run
+from sardonyx.runtime.timed import Settings
+from sardonyx.tuning.contest import Ground
+from sardonyx.tuning.units import ADDED, forbidden, groups, units
+
+SIDE = 384
+
+
+def parsed(body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> g (float[4, {SIDE}] x) => (float[4, {SIDE}] y) {{ {body} }}'
+    )
+
+
+def ground(folder: Path) -> Ground:
+    feeds = {"x": np.ones((4, SIDE), np.float32)}
+    return Ground(feeds, Settings(), folder, 0, lambda _phase, _fraction: None)
+
+
+def test_models_that_the_runtime_makes_the_same_have_the_same_kernels(tmp_path: Path) -> None:
+    load = ground(tmp_path).load
+    plain = load(parsed("a = Sin(x) y = Relu(a)"))
+    assert plain.kernels.total() == 2
+    assert load(parsed("other = Sin(x) i = Identity(other) y = Relu(i)")).kernels == plain.kernels
+    assert load(parsed("a = Relu(x) y = Sin(a)")).kernels == plain.kernels
+    assert load(parsed("a = Sin(x) y = Neg(a)")).kernels != plain.kernels
+    assert load(parsed("a = Sin(x) b = Relu(a) y = Neg(b)")).kernels != plain.kernels
+    assert plain.run() > 0
+    assert not list(tmp_path.iterdir()), "profiles are left behind"
+
+
+def test_a_model_that_cannot_run_says_so(tmp_path: Path) -> None:
+    bad = parsed("a = Sin(x) y = Relu(a)")
+    bad.graph.node[0].domain = "nobody.knows"
+    with pytest.raises(RuntimeFailure):
+        ground(tmp_path).load(bad)
+
+
+class Costly(NodePass):
+    """Relu(x) => Relu(x) times the unit matrix, again and again: the same function, and thousands of times the work."""
+
+    name = "costly"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Relu",)
+    example = Example(before="", after="", near_miss="")
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        return Match((node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        unit = op.constant(np.eye(SIDE, dtype=np.float32))
+        value = op.Max(match.root.inputs[0], op.constant(np.zeros((), np.float32)))
+        for _ in range(60):
+            value = op.MatMul(value, unit)
+        return value
+
+
+def test_harm_beyond_doubt_is_not_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Undone by the search, or left by taking the source where the machine is too busy to ask: never kept."""
+    monkeypatch.setattr(pipeline, "ALL", (Costly(),))
+    path = tmp_path / "tuned.onnx"
+    run = optimize(parsed("a = Sin(x) y = Relu(a)"), path, tune=True, budget=8.0)
+    assert run.tuning is not None
+    assert run.tuning.chosen in ("tuned", "source")
+    assert sorted(node.op_type for node in onnx.load(path).graph.node) == ["Relu", "Sin"]
+    assert run.verdict is not None
+    assert run.verdict.passed
+    untuned = next(pace for pace in run.tuning.standing if pace.name == "untuned")
+    assert (untuned.finding, untuned.nodes) == ("slower", 62)
+    assert Run.from_json(run.to_json()).tuning == run.tuning
+
+
+def test_a_real_model_is_tuned_and_proven(small_model: Callable[[str, str], Path]) -> None:
+    """What is found depends on the machine; that it adds up does not."""
+    run = optimize(small_model("bert", "torchscript"), target="ort", tune=True, budget=6.0)
+    tuning = run.tuning
+    assert tuning is not None
+    assert run.verdict is not None
+    assert run.verdict.passed
+    assert tuning.sizes
+    assert {each.choice for each in tuning.decisions} <= {"kept", "undone", "added", "left out", "not examined"}
+    assert set(tuning.unexamined) == {each.unit for each in tuning.decisions if each.question is None}
+    for question in tuning.questions:
+        assert (question.ratio is None) == (question.finding in ("same kernels", "cannot run"))
+        assert question.ratio is None or (question.low or 0) <= question.ratio <= (question.high or 0)
+    chosen = next(pace for pace in tuning.standing if pace.name == tuning.chosen)
+    assert chosen.nodes == run.after.nodes
+    assert chosen.finding != "slower"
+    assert run.fingerprint is not None
+    assert run.fingerprint.family == "encoder"
+
+
+def test_units_are_what_changed_the_model(small_model: Callable[[str, str], Path]) -> None:
+    job = Job(small_model("bert", "torchscript"), select("ort"), "ort", lambda _phase, _fraction: None)
+    candidate = job.candidate()
+    found = units(candidate, job.passes, ["fuse-skip-layer-norm"])
+    covered = [name for unit in found for name in unit.passes]
+    active = {name for name, tally in candidate.log.tallies.items() if tally.rewrites and name != "raise-opset"}
+    assert sorted(covered) == sorted({*active, "fuse-skip-layer-norm"})
+    by_name = {unit.name: unit for unit in found}
+    assert by_name["fuse-attention"].family == "attention"
+    assert "drop-dead-nodes" in by_name["clean-up of tidy"].passes
+    assert (by_name["fuse-skip-layer-norm"].family, by_name["fuse-skip-layer-norm"].added) == (ADDED, True)
+    assert forbidden(found, frozenset()) == {("fuse-skip-layer-norm", "*")}
+    assert forbidden(found, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
+    tried = [unit for group in groups(found) for unit in group]
+    assert sorted(tried) == sorted(by_name), "each in one group"
+    assert tried.index("fuse-attention") < tried.index("fuse-layer-norm") < tried.index("clean-up of tidy")
+    assert len(groups(found)) == len({unit.family for unit in found})

@@ -1,0 +1,231 @@
+"""Tuning end to end on machines whose every operator has a price: what is chosen, proven, told and returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx.pipeline as pipeline
+from sardonyx import provenance as p
+from sardonyx.errors import UsageError
+from sardonyx.graph import io
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Replacement
+from sardonyx.passes import ALL, Example, NodePass
+from sardonyx.pipeline import optimize
+from sardonyx.record import Accuracy, Run
+from tuning.machines import flags, priced, simulate
+
+# Two spelled-out fusions that have nothing to do with each other, and something to clean up.
+LAYERS = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[2, 3, 4] x) => (float[2, 3, 4] y)
+    <float two = {2.0}, float root = {1.4142135}, float one = {1.0}, float half = {0.5}, int64[1] last = {-1},
+     float eps = {0.00001}, float[4] scale = {1, 2, 3, 4}, float[4] shift = {0.5, 1, -1, 2}> {
+        a = Identity(x)
+        mean = ReduceMean(a, last)  d = Sub(a, mean)  dd = Pow(d, two)  var = ReduceMean(dd, last)
+        v = Add(var, eps)  s = Sqrt(v)  n = Div(d, s)  m = Mul(n, scale)  norm = Add(m, shift)
+        e1 = Div(norm, root)  e2 = Erf(e1)  e3 = Add(e2, one)  e4 = Mul(norm, e3)  y = Mul(e4, half)
+    }
+""")
+SPELLED_OUT = Counter(node.op_type for node in LAYERS.graph.node if node.op_type != "Identity")
+RESIDUAL = onnx.parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 18]>
+    agraph (float[2, 3, 4] x, float[2, 3, 4] skip) => (float[2, 3, 4] y)
+    <float[4] scale = {1, 2, 3, 4}, float[4] shift = {0.5, 1, -1, 2}> {
+        a = Add(x, skip)  y = LayerNormalization(a, scale, shift)
+    }
+""")
+
+
+def operators(run: pipeline.Optimized) -> Counter[str]:
+    assert run.model is not None
+    return Counter(node.op_type for node in run.model.graph)
+
+
+def choices(run: Run) -> dict[str, str]:
+    assert run.tuning is not None
+    return {each.unit: each.choice for each in run.tuning.decisions}
+
+
+def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, priced())
+    plain, run = optimize(LAYERS), optimize(LAYERS, **flags())
+    assert run.tuning is not None
+    assert (run.tuning.chosen, run.tuning.gain) == ("untuned", None)
+    assert operators(run) == operators(plain) == {"LayerNormalization": 1, "Gelu": 1}
+    assert choices(run)["fuse-gelu"] == choices(run)["fuse-layer-norm"] == "kept"
+    source, untuned = run.tuning.standing
+    assert (source.ratio, source.nodes, untuned.nodes) == (1.0, run.before.nodes, run.after.nodes)
+    assert untuned.ratio == pytest.approx(2 / (run.before.nodes - 1)), "of which one is an Identity"
+    assert run.tuning.latency_ratio == untuned.ratio
+    assert plain.tuning is None
+
+
+def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, priced(Gelu=7.0))
+    run = optimize(LAYERS, **flags())
+    assert run.tuning is not None
+    assert run.tuning.chosen == "tuned"
+    assert operators(run) == {"LayerNormalization": 1, "Div": 1, "Erf": 1, "Add": 1, "Mul": 2}
+    assert {unit for unit, choice in choices(run).items() if choice == "undone"} == {"fuse-gelu"}
+    assert run.verdict is not None
+    assert run.verdict.passed
+    assert run.tuning.gain == pytest.approx(6 / 8)
+    assert [pace.name for pace in run.tuning.standing] == ["source", "untuned", "tuned"]
+    decided = next(each for each in run.tuning.decisions if each.unit == "fuse-gelu")
+    assert decided.question is not None
+    assert "fuse-gelu" in run.tuning.questions[decided.question].units
+    assert Run.from_json(run.to_json()).tuning == run.tuning
+
+
+def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoing both costs time on the whole, so they must be taken apart."""
+    simulate(monkeypatch, priced(Gelu=7.0, ReduceMean=5.0))
+    run = optimize(LAYERS, **flags())
+    assert run.tuning is not None
+    assert choices(run)["fuse-gelu"] == "undone"
+    assert choices(run)["fuse-layer-norm"] == "kept"
+    first = run.tuning.questions[0]
+    assert (set(first.units), first.finding, first.accepted) == ({"fuse-layer-norm", "fuse-gelu"}, "slower", False)
+
+
+def test_where_every_result_is_slower_the_source_is_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Even what no unit accounts for must not make it slower: here, that nodes know their module."""
+    simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
+    run = optimize(LAYERS, tmp_path / "out.onnx", **flags())
+    assert run.tuning is not None
+    assert run.tuning.chosen in ("source", "tuned")
+    assert run.tuning.latency_ratio <= 1
+    assert operators(run) - Counter(["Identity"]) == SPELLED_OUT
+    assert run.verdict is not None
+    assert run.verdict.passed
+    for node in onnx.load(tmp_path / "out.onnx").graph.node:
+        assert p.MODULE_PATH in {prop.key for prop in node.metadata_props}
+
+
+def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
+    run = optimize(LAYERS, **flags(budget=1e-9))
+    assert run.tuning is not None
+    assert (run.tuning.chosen, run.tuning.latency_ratio, len(run.events)) == ("source", 1.0, 0)
+    assert set(choices(run).values()) == {"not examined"}
+    assert set(run.tuning.unexamined) == set(choices(run))
+    assert run.after == run.before
+    assert run.verdict is not None
+    assert run.verdict.passed
+
+
+def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measured slower elsewhere is added where it is faster, and only where the target allows it."""
+    simulate(monkeypatch, priced(SkipLayerNormalization=0.5))
+    run = optimize(RESIDUAL, target="ort", **flags(verify="off"))
+    assert operators(run) == {"SkipLayerNormalization": 1}
+    assert choices(run)["fuse-skip-layer-norm"] == "added"
+    assert operators(optimize(RESIDUAL, **flags(verify="off"))) == {"Add": 1, "LayerNormalization": 1}
+    simulate(monkeypatch, priced(SkipLayerNormalization=2.0))  # as fast as the two
+    run = optimize(RESIDUAL, target="ort", **flags(verify="off"))
+    assert operators(run) == {"Add": 1, "LayerNormalization": 1}
+    assert choices(run)["fuse-skip-layer-norm"] == "left out"
+
+
+def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fusion in the form that is faster: spelled out, standard, or the runtime's own."""
+    biased = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[2, 3, 2] x) => (float[2, 3, 2] y)
+        <float[2] b = {1, -2}, float root = {1.4142135}, float one = {1.0}, float half = {0.5}> {
+            s = Sin(x)  a = Add(s, b)  d = Div(a, root)  e = Erf(d)  f = Add(e, one)  g = Mul(a, f)  y = Mul(g, half)
+        }
+    """)
+    simulate(monkeypatch, priced())
+    assert operators(optimize(biased, target="ort", **flags(verify="off"))) == {"Sin": 1, "BiasGelu": 1}
+    simulate(monkeypatch, priced(BiasGelu=3.0))
+    assert operators(optimize(biased, target="ort", **flags(verify="off"))) == {"Sin": 1, "Add": 1, "Gelu": 1}
+    simulate(monkeypatch, priced(BiasGelu=9.0, Gelu=9.0))
+    assert operators(optimize(biased, target="ort", **flags(verify="off")))["Erf"] == 1
+    simulate(monkeypatch, priced(Gelu=9.0))
+    run = optimize(biased, **flags(verify="off"))
+    assert operators(run)["Erf"] == 1
+    assert run.model is not None
+    assert {node.domain for node in run.model.graph} == {""}
+
+
+def test_where_the_runtime_ends_up_with_the_same_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, priced())
+    tower = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (float[N] x) => (float[N] y) { a = Identity(x) b = Relu(a) c = Relu(b) y = Sin(c) }
+    """)
+    run = optimize(tower, **flags(sizes={"N": 5}), only=["eliminate-identity"])
+    assert run.tuning is not None
+    (question,) = run.tuning.questions
+    assert (question.finding, question.ratio, question.accepted) == ("same kernels", None, False)
+    assert run.tuning.sizes == {"N": 5}
+    assert "Identity" not in operators(run)
+
+
+class Wrong(NodePass):
+    """-x => |x|, which is wrong wherever it is seen."""
+
+    name = "wrong"
+    accuracy = Accuracy.EXACT
+    roots = ("Neg",)
+    example = Example(before="", after="", near_miss="")
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        return Match((node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        source = match.root.inputs[0]
+        assert source is not None
+        return op.Abs(source)
+
+
+def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(LAYERS)
+    model.graph.node[0].op_type = "Neg"
+    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    loaded = simulate(monkeypatch, priced(Gelu=7.0, Neg=9.0))
+    run = optimize(model, **flags())
+    assert [each.pass_name for each in run.rolled_back] == ["wrong"]
+    assert choices(run)["fuse-gelu"] == "undone"
+    assert "wrong" not in choices(run)
+    assert not any(found["Abs"] for found in loaded), "a wrong model was raced"
+    assert run.verdict is not None
+    assert run.verdict.passed
+
+
+def test_what_cannot_be_tuned_is_said_before_any_work() -> None:
+    began: list[str] = []
+
+    def tell(phase: str, _: float | None) -> None:
+        began.append(phase)
+
+    with pytest.raises(UsageError, match="dry run"):
+        optimize(LAYERS, **flags(dry_run=True), progress=tell)
+    with pytest.raises(UsageError, match="budget"):
+        optimize(LAYERS, **flags(budget=0.0), progress=tell)
+    with pytest.raises(UsageError, match="open dim"):
+        optimize(LAYERS, **flags(sizes={"seq": 4}), progress=tell)
+    assert not began
+
+
+def test_the_tuned_file_computes_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from sardonyx.runtime import Session
+
+    simulate(monkeypatch, priced(Gelu=7.0))
+    optimize(LAYERS, tmp_path / "tuned.onnx", **flags())
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
+    ours, theirs = Session(tmp_path / "tuned.onnx").run(feeds)[0], Session(LAYERS).run(feeds)[0]
+    assert isinstance(ours, np.ndarray)
+    assert isinstance(theirs, np.ndarray)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert io.load(tmp_path / "tuned.onnx").opset_imports[""] == 20
