@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.profiling.profiler import profile as profile
     from sardonyx.proof import verify as verify
+    from sardonyx.studying.conducting import study as study
 
 _VERBS = {
     "adopt": "sardonyx.graph.adoption",
@@ -40,6 +41,7 @@ _VERBS = {
     "opportunities": "sardonyx.forensics.opportunities",
     "optimize": "sardonyx.pipeline",
     "profile": "sardonyx.profiling.profiler",
+    "study": "sardonyx.studying.conducting",
     "verify": "sardonyx.proof",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "opportunities",
     "optimize",
     "profile",
+    "study",
     "verify",
 ]
 

@@ -47,8 +47,8 @@ def _root(context: typer.Context, version: Version = False) -> None:
 
 
 VERBS = (
-    "export", "optimize", "verify", "bench", "inspect", "extract", "decompose", "analyze", "dag", "adopt", "compare",
-    "passes", "demo",
+    "export", "optimize", "verify", "bench", "profile", "inspect", "extract", "decompose", "analyze", "dag", "adopt",
+    "compare", "study", "passes", "demo",
 )  # fmt: skip
 
 

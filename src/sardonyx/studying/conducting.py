@@ -20,7 +20,7 @@ from sardonyx.errors import OutputError, UsageError
 from sardonyx.study_record import Failure, Finding, Study, Table
 from sardonyx.studying import cells, experiments, sources
 from sardonyx.studying.cells import Outcome, Shelf
-from sardonyx.studying.experiment import NO_MODEL, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studying.experiment import NO_MODEL, SECONDS, Answered, Asked, Cell, Experiment, Subject
 from sardonyx.studying.pace import Pace
 from sardonyx.studying.running import carried_out
 from sardonyx.studying.zoo import MODELS, Maker, recipes
@@ -41,7 +41,7 @@ def study(
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
     target: Literal["portable", "ort"] = "portable",
-    seconds: float = Asked.seconds,
+    seconds: float = SECONDS,
     thorough: bool = False,
     seed: int = 0,
     threads: int = 1,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from sardonyx.study_record import Finding, Table
 
+SECONDS = 12.0
 Answer = dict[str, Any]  # of one cell: what JSON can hold; tuples come back as lists, and what is not finite as None
 
 
@@ -48,7 +49,7 @@ class Asked:
     target: str = "portable"
     seed: int = 0
     threads: int = 1  # of timed runs
-    seconds: float = 20.0  # the most that one timed cell may measure
+    seconds: float = SECONDS  # the most that one timed cell may measure
     thorough: bool = False  # more seeds, sizes and shuffles
 
     def only(self, *names: str) -> dict[str, Any]:

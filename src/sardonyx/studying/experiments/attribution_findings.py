@@ -24,7 +24,7 @@ def said_of_counts(table: Table) -> list[Finding]:
     said = [
         f"Over all models, these passes remove most nodes within the pipeline: {told}.",
         f"In {differ} of {len(rows)} pairs of pass and model, a pass removes another number of nodes alone than within "
-        "the pipeline: passes enable and replace each other.",
+        + ("the pipeline: passes enable and replace each other." if differ else "the pipeline."),
     ]
     needed = {str(row["pass"]) for row in rows if row["needed"] is True}
     idle = sorted({str(row["pass"]) for row in rows if row["needed"] is False} - needed)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from sardonyx import ledger
 from sardonyx.passes import Pass
 from sardonyx.pipeline import select
@@ -26,6 +28,13 @@ from sardonyx.studying.structure import shape_of, values_of
 SAME, ROUNDING, OTHER, ENDLESS = "same", "other constants", "other graph", "no end"
 _SHUFFLES = {False: 3, True: 10}
 _DECIDED = ("first", "then", "alone", "why")
+_PLAIN = (
+    ir.AttributeType.INT,
+    ir.AttributeType.INTS,
+    ir.AttributeType.FLOAT,
+    ir.AttributeType.FLOATS,
+    ir.AttributeType.STRING,
+)
 _NAMED = 3  # nodes that a reason names
 _ABOUT = (
     "The passes of the target in shuffled orders, against the usual one. same: equal graphs up to names, constants "
@@ -80,8 +89,8 @@ class Order(Experiment):
         alike = counts[SAME] + counts[ROUNDING]
         said = [
             Finding(
-                f"{alike} of {len(rows)} shuffled orders end in the usual graph, {counts[SAME]} of them with the same "
-                f"constants to the bit; {len(rows) - alike} do not.",
+                f"Of {len(rows)} shuffled orders, {alike} end in the usual graph ({counts[SAME]} with the same constants "
+                f"to the bit), {counts[OTHER]} in another one, and {counts[ENDLESS]} in none.",
                 "order",
             )
         ]
@@ -103,6 +112,7 @@ class _Result:
     values: str
     nodes: int | None
     ops: Counter[str]
+    faces: Counter[str]  # operators with their attributes
     events: tuple[Event, ...]
     endless: str | None = None
 
@@ -127,9 +137,26 @@ class _Bench:
         try:
             made = results.candidate(self._path, passes, self._target)
         except AssertionError as error:  # the driver's own guard against passes that undo each other
-            return _Result("", "", None, Counter(), (), endless=str(error))
-        ops = ledger.census(made.model).ops
-        return _Result(shape_of(made.model), values_of(made.model), ops.total(), ops, tuple(made.log.events))
+            return _Result("", "", None, Counter(), Counter(), (), endless=str(error))
+        counted = ledger.census(made.model)
+        return _Result(
+            shape_of(made.model),
+            values_of(made.model),
+            counted.counts.nodes,
+            counted.ops,
+            Counter(_face(node) for node in made.model.graph.all_nodes()),
+            tuple(made.log.events),
+        )
+
+
+def _face(node: ir.Node) -> str:
+    """A node as far as it can be written in a line."""
+    attributes = ", ".join(
+        f"{name}={attribute.value!r}"
+        for name, attribute in sorted(node.attributes.items())
+        if attribute.type in _PLAIN and not attribute.is_ref()
+    )
+    return f"{node.op_type}({attributes})"
 
 
 def _culprits(bench: _Bench, usual: Sequence[Pass], other: Sequence[Pass], acting: set[str]) -> Answer:
@@ -191,7 +218,15 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
             counts = Counter(event.pass_name for event in new).most_common(_NAMED)
             did = ", ".join(f"{count} of {who}" for who, count in counts)
             said.append(f"with {name} first there are rewrites that the other order has not: {did}")
-    return "; ".join(said) or "the same rewrites, in another order, end in another graph"
+    return "; ".join(said) or _told_apart(first, then, one, two)
+
+
+def _told_apart(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
+    """Nodes that only one of two graphs has, where both were made by the same rewrites."""
+    there = [", ".join(sorted(mine.faces - theirs.faces)[:_NAMED]) for mine, theirs in ((one, two), (two, one))]
+    if not any(there):
+        return "the same rewrites and the same nodes, which read from each other differently"
+    return f"the same rewrites, but with {first.name} first {there[0]}, and with {then.name} first {there[1]}"
 
 
 def _places(events: Sequence[Event]) -> str:

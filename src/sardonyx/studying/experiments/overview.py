@@ -84,12 +84,16 @@ class Overview(Experiment):
         smaller = [row for row in rows if isinstance(row["nodes_removed"], float) and row["nodes_removed"] > 0]
         timed = [row for row in rows if row["finding"] is not None]
         counts = {word: sum(row["finding"] == word for row in timed) for word in ("faster", "slower", "no difference")}
-        said = [Finding(f"{len(smaller)} of {len(rows)} models have fewer nodes after the pipeline.", "overview")]
+        said = [
+            Finding(
+                f"{len(smaller)} of {len(rows)} models have fewer nodes after the pipeline than before.", "overview"
+            )
+        ]
         if timed:
             said.append(
                 Finding(
-                    f"Of {len(timed)} models that were timed, {counts['faster']} are faster beyond the noise, "
-                    f"{counts['slower']} slower, and {counts['no difference']} show no difference.",
+                    f"Optimized models against their sources, {len(timed)} timed: faster beyond the noise "
+                    f"{counts['faster']}, slower {counts['slower']}, no difference {counts['no difference']}.",
                     "overview",
                 )
             )
