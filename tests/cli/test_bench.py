@@ -72,13 +72,26 @@ def test_every_wish_reaches_the_verb(
     command: Command, staged: list[tuple[tuple[object, ...], dict[str, object]]]
 ) -> None:
     options = ["--sweep", "seq=16,128", "--sweep", "batch=1,8", "--sweep", "seq=512", "--size", "past=3"]
-    more = ["--budget", "2m", "--threads", "4", "--provider", "cuda", "--ort-level", "basic", "--isolate"]
+    more = [
+        "--budget",
+        "2m",
+        "--threads",
+        "4",
+        "--provider",
+        "cuda",
+        "--ort-level",
+        "basic",
+        "--isolate",
+        "--clock",
+        "cpu",
+    ]
     assert command("bench", "a", "b", *options, *more, "--starts", "1", "--seed", "7", "--inputs", "x.npz").code == 0
     ((args, kwargs),) = staged
     assert args == ([Path("a"), Path("b")],)
     assert kwargs["sweep"] == {"seq": (16, 128, 512), "batch": (1, 8)}
     assert (kwargs["sizes"], kwargs["seconds"], kwargs["threads"]) == ({"past": 3}, 120.0, 4)
     assert (kwargs["provider"], kwargs["level"], kwargs["isolate"]) == ("cuda", "basic", True)
+    assert kwargs["clock"] == "cpu"
     assert (kwargs["starts"], kwargs["seed"], kwargs["inputs"]) == (1, 7, Path("x.npz"))
 
 

@@ -92,11 +92,13 @@ def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
 
 
 def test_each_in_a_process_of_its_own(folder: Path) -> None:
-    found = sardonyx.bench([folder / "a.onnx", folder / "other.onnx"], seconds=SHORT, isolate=True, starts=0)
+    found = sardonyx.bench(
+        [folder / "a.onnx", folder / "other.onnx"], seconds=SHORT, isolate=True, starts=0, clock="cpu"
+    )
     (point,) = found.points
     assert point.sizes == {"batch": 1, "seq": 128}
     assert found.notes[0].startswith("assumed sizes of open dims: batch=1, seq=128;")
-    assert found.options["isolate"] is True
+    assert (found.options["isolate"], found.options["clock"]) == (True, "cpu")
     assert [timing.starts for timing in point.timings] == [(), ()]
     assert point.timings[1].disagrees is not None
     assert "200 %" in point.timings[1].disagrees
@@ -130,6 +132,8 @@ def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> No
         ([], {}, UsageError, "no model"),
         (["a.onnx"], {"seconds": 0.0}, UsageError, "0 seconds"),
         (["a.onnx"], {"level": "most"}, UsageError, "no level 'most'"),
+        (["a.onnx"], {"clock": "sun"}, UsageError, "no clock 'sun'"),
+        (["a.onnx"], {"clock": "cpu", "threads": 2}, UsageError, "one thread of the cpu only"),
         (["a.onnx"], {"provider": "abacus"}, UsageError, "no provider 'abacus'"),
         (["a.onnx"], {"sizes": {"length": 3}}, UsageError, "a.onnx: no input has an open dim 'length'"),
         (["a.onnx"], {"sweep": {"length": [3]}}, UsageError, "'length'"),

@@ -17,7 +17,7 @@ from benched import written
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measure import isolated
 from sardonyx.measure.isolated import Isolated
-from sardonyx.measure.lanes import Here
+from sardonyx.measure.lanes import Here, Pace, Timepiece
 from sardonyx.runtime.timed import Settings
 
 FEEDS = {"x": np.ones((2, 3, 8), np.float32)}
@@ -52,24 +52,25 @@ def _gone_soon(process: int) -> bool:
     return True
 
 
-def test_it_answers_as_a_model_in_this_process_does(lane: Isolated, path: Path) -> None:
+@pytest.mark.parametrize("clock", Timepiece)
+def test_it_answers_as_a_model_in_this_process_does(lane: Isolated, path: Path, clock: Timepiece) -> None:
     here = Here(path, Settings())
     for each in (lane, here):
         assert each.load_seconds > 0
-        assert each.feed(FEEDS) > 0
+        assert each.feed(FEEDS, Pace(0.01, clock)) > 0
         assert 0 < each.turn() < 60
     np.testing.assert_array_equal(lane.answers()[0], here.answers()[0])
     other = {"x": np.zeros((1, 5, 8), np.float32)}
-    lane.feed(other)
+    lane.feed(other, Pace())
     assert lane.answers()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
 
 
 def test_a_refusal_comes_through_and_the_worker_goes_on(lane: Isolated) -> None:
     with pytest.raises(UsageError, match="'x'"):
-        lane.feed({})
+        lane.feed({}, Pace())
     with pytest.raises(RuntimeFailure, match="cannot run the model"):
-        lane.feed({"x": np.ones((2, 3, 9), np.float32)})
-    assert lane.feed(FEEDS) > 0
+        lane.feed({"x": np.ones((2, 3, 9), np.float32)}, Pace())
+    assert lane.feed(FEEDS, Pace()) > 0
 
 
 def test_a_start_tells_times_and_memory(path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
     with Isolated(path, Settings()) as lane:
-        lane.feed(FEEDS)
+        lane.feed(FEEDS, Pace())
         os.kill(lane.process, signal.SIGKILL)
         with pytest.raises(RuntimeFailure) as failed:
             lane.turn()

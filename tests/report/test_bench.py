@@ -72,7 +72,7 @@ def test_the_page_shows_each_file_and_how_it_was_measured() -> None:
     assert (
         "machine   Some CPU @ 2 GHz, 8 cores, 16.0 GB, governor performance, others used 2 % of it meanwhile" in shown
     )
-    assert "settings  1 thread, provider cpu, runtime optimizations all, one process" in shown
+    assert "settings  1 thread, provider cpu, runtime optimizations all, one process, wall clock" in shown
     row = next(" ".join(line.split()) for line in shown.splitlines() if line.strip().startswith("small.onnx"))
     assert row == "small.onnx 10.8 10.7 … 11.0 0.877 [0.865, 0.890] faster 5 320 25.0 450 MB"
     assert "\nNotes\n  mind this\n" in shown

@@ -62,6 +62,14 @@ class RuntimeLevel(StrEnum):
 
 _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})*)", re.ASCII)
 
+
+class Clock(StrEnum):
+    """Which time counts."""
+
+    WALL = "wall"
+    CPU = "cpu"
+
+
 Models = Annotated[
     list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, the reference first.", show_default=False)
 ]
@@ -79,6 +87,9 @@ Inputs = Annotated[
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads; one is the steadiest.")]
 Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of ONNX Runtime: cpu, cuda, …")]
 Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
+ClockOption = Annotated[
+    Clock, typer.Option("--clock", help="Count the time that passes, or only what the processor spends on the model.")
+]
 Isolate = Annotated[bool, typer.Option("--isolate", help="Give each file a process of its own.")]
 Starts = Annotated[
     int,
@@ -99,6 +110,7 @@ def bench(
     threads: Threads = 1,
     provider: Provider = "cpu",
     level: Level = RuntimeLevel.ALL,
+    clock: ClockOption = Clock.WALL,
     isolate: Isolate = False,
     starts: Starts = 3,
     format_: FormatOption = Format.TEXT,
@@ -137,6 +149,7 @@ def bench(
             threads=threads,
             provider=provider,
             level=level,
+            clock=clock,
             isolate=isolate,
             starts=starts,
             seed=seed,

@@ -13,6 +13,7 @@ from sardonyx.bench_record import Benchmark, Point, Start
 from sardonyx.errors import UsageError
 from sardonyx.measure import feeds, machine, sweeps
 from sardonyx.measure.contestants import Contestant, Files, entered, told_of
+from sardonyx.measure.lanes import Timepiece
 from sardonyx.measure.remarks import remarks
 from sardonyx.measure.turns import Conditions, Field, Planned, started
 from sardonyx.runtime.timed import Level, Settings
@@ -32,6 +33,7 @@ def bench(
     threads: int = 1,
     provider: str = "cpu",
     level: str = "all",
+    clock: str = "wall",
     isolate: bool = False,
     starts: int = STARTS,
     seed: int = 0,
@@ -50,6 +52,8 @@ def bench(
         threads: within an operator. One is the steadiest; on a machine of your own, measure with what you will use.
         provider: of the runtime: "cpu", "cuda" and so on.
         level: how far the runtime may optimize by itself: off, basic, extended, layout, all.
+        clock: "wall" counts the time that passes, "cpu" only what the processor spends on the model: steadier where
+            others use the machine too, and for one thread only.
         isolate: give each model a process of its own.
         starts: how often each model is started in a fresh process, for load time, first run and peak memory; the
             sizes of a sweep after the first get one. 0 leaves them out.
@@ -61,22 +65,22 @@ def bench(
         ModelError: for a file that cannot be read.
         RuntimeFailure: where the runtime does not take or run a model.
     """
-    asked = Conditions(Settings(threads, provider, _level(level)), isolate, seed)
+    asked = Conditions(Settings(threads, provider, _level(level)), _timepiece(clock, threads, provider), isolate, seed)
     if not seconds > 0:
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="give it some, for example 60")
-    clock = ledger.Clock(progress)
+    phases = ledger.Clock(progress)
     load_before, busy_before = machine.load(), machine.busy_now()
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder, contextlib.ExitStack() as held:
-        with clock.phase("reading"):
+        with phases.phase("reading"):
             contestants = entered(files, Path(folder))
             plan = list(_plan(contestants[0], sizes, sweep, inputs, seed))
-        with clock.phase("starting"):
+        with phases.phase("starting"):
             fresh = [started(contestants, each, asked, starts if each is plan[0] else min(1, starts)) for each in plan]
-        with clock.phase("loading"):
+        with phases.phase("loading"):
             field = Field(contestants, asked, held)
         watch = machine.Watch(field.processes)
-        with clock.phase("timing"):
-            points = tuple(_timed(field, plan, fresh, seconds, clock.tell))
+        with phases.phase("timing"):
+            points = tuple(_timed(field, plan, fresh, seconds, phases.tell))
         busy_during = watch.share()
     chosen = points[0].sizes if inputs is not None else {*(sizes or ()), *(sweep or ())}
     used = machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
@@ -88,6 +92,7 @@ def bench(
             "threads": threads,
             "provider": provider,
             "level": str(asked.settings.level),
+            "clock": str(asked.clock),
             "isolate": isolate,
             "starts": starts,
             "seed": seed,
@@ -97,8 +102,8 @@ def bench(
         },
         files=tuple(each.file for each in contestants),
         points=points,
-        seconds=clock.seconds,
-        notes=tuple(remarks(points, used, asked.settings, chosen)),
+        seconds=phases.seconds,
+        notes=tuple(remarks(points, used, asked, chosen)),
     )
 
 
@@ -107,6 +112,14 @@ def _level(name: str) -> Level:
         return Level(name)
     except ValueError:
         raise UsageError(f"the runtime has no level {name!r}", hint=f"one of {', '.join(Level)}") from None
+
+
+def _timepiece(name: str, threads: int, provider: str) -> Timepiece:
+    if name not in tuple(Timepiece):
+        raise UsageError(f"there is no clock {name!r}", hint=f"one of {', '.join(Timepiece)}")
+    if name == Timepiece.CPU and (threads != 1 or provider != "cpu"):
+        raise UsageError("the cpu clock counts one thread of the cpu only", hint="time by the wall clock")
+    return Timepiece(name)
 
 
 def _plan(

@@ -19,7 +19,7 @@ from typing import Any
 import sardonyx
 from sardonyx.bench_record import Start
 from sardonyx.errors import RuntimeFailure
-from sardonyx.measure.rounds import SLOT
+from sardonyx.measure.lanes import Pace
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings
 
@@ -52,9 +52,9 @@ class Isolated:
         """The number of its process."""
         return self._process.pid
 
-    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
-        """Run on these from now on, for so long a turn; the seconds that the first of those runs took."""
-        seconds, self.peak_bytes = self._ask("feed", dict(feeds), slot_seconds)
+    def feed(self, feeds: Feeds, pace: Pace) -> float:
+        """Run on these from now on, at this pace; the seconds that the first of those runs took."""
+        seconds, self.peak_bytes = self._ask("feed", dict(feeds), pace)
         return seconds
 
     def turn(self) -> float:
@@ -111,7 +111,7 @@ class Isolated:
 def start(path: Path, settings: Settings, feeds: Feeds) -> Start:
     """Load a model and run it once, in a process that does nothing else."""
     with Isolated(path, settings) as fresh:
-        first = fresh.feed(feeds)
+        first = fresh.feed(feeds, Pace())
         return Start(fresh.load_seconds, first, fresh.peak_bytes)
 
 

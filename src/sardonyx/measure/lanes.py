@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +14,26 @@ from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings, Timed
 
 
+class Timepiece(StrEnum):
+    """Which time counts."""
+
+    WALL = "wall"  # what passes
+    CPU = "cpu"  # what the processor spends on the thread that runs the model: what it spends on others is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a turn is taken."""
+
+    seconds: float = SLOT
+    clock: Timepiece = Timepiece.WALL
+
+
 class Lane(Protocol):
     """A loaded model that can be timed."""
 
-    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
-        """Run on these from now on, for so long a turn; the seconds that the first of those runs took."""
+    def feed(self, feeds: Feeds, pace: Pace) -> float:
+        """Run on these from now on, at this pace; the seconds that the first of those runs took."""
         ...
 
     def turn(self) -> float:
@@ -41,8 +58,8 @@ class Here:
         self._answers: list[Value] = []
         self._turn: Run | None = None
 
-    def feed(self, feeds: Feeds, slot_seconds: float = SLOT) -> float:
-        """Run on these from now on, for so long a turn."""
+    def feed(self, feeds: Feeds, pace: Pace) -> float:
+        """Run on these from now on, at this pace."""
         missing = next((name for name in self._model.inputs if name not in feeds), None)
         if missing is not None:
             raise UsageError(
@@ -52,7 +69,8 @@ class Here:
         began = time.perf_counter()
         self._answers = run()
         seconds = time.perf_counter() - began
-        self._turn = slot(run, seconds=slot_seconds)
+        now = time.thread_time if pace.clock is Timepiece.CPU else time.perf_counter
+        self._turn = slot(run, seconds=pace.seconds, now=now)
         return seconds
 
     def turn(self) -> float:

@@ -5,36 +5,40 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from sardonyx.bench_record import Machine, Point
+from sardonyx.measure.lanes import Timepiece
 from sardonyx.measure.machine import BUSY
-from sardonyx.runtime.timed import Settings
+from sardonyx.measure.turns import Conditions
 
 
-def remarks(points: Sequence[Point], machine: Machine, settings: Settings, chosen: Collection[str]) -> Iterator[str]:
+def remarks(points: Sequence[Point], machine: Machine, under: Conditions, chosen: Collection[str]) -> Iterator[str]:
     """One line each.
 
     Args:
         points: all that was timed.
         machine: what it was timed on.
-        settings: under which.
+        under: which conditions.
         chosen: dims whose size somebody asked for.
     """
     assumed = {dim: size for dim, size in points[0].sizes.items() if dim not in chosen}
     if assumed:
         said = ", ".join(f"{dim}={size}" for dim, size in assumed.items())
         yield f"assumed sizes of open dims: {said}; --size DIM=N sets one, --sweep DIM=N,N several"
-    yield from _of_load(points, machine)
-    if settings.threads > machine.cores:
-        yield f"{settings.threads} threads share {machine.cores} cores: the times are those of a crowded machine"
+    yield from _of_load(points, machine, under)
+    if under.settings.threads > machine.cores:
+        yield f"{under.settings.threads} threads share {machine.cores} cores: the times are those of a crowded machine"
     yield from _of_answers(points)
 
 
-def _of_load(points: Sequence[Point], machine: Machine) -> Iterator[str]:
+def _of_load(points: Sequence[Point], machine: Machine, under: Conditions) -> Iterator[str]:
     seen = machine.busy_during if machine.busy_during is not None else machine.busy_before
     if seen is not None and seen >= BUSY:
         floor = max(point.floor for point in points)
+        cure = (
+            "; --clock cpu leaves others out" if under.settings.threads == 1 and under.clock is Timepiece.WALL else ""
+        )
         yield (
             f"the machine is busy: others used {100 * seen:.0f} % of it meanwhile, which widens the intervals; "
-            f"differences below {100 * floor:.1f} % cannot be told from noise"
+            f"differences below {100 * floor:.1f} % cannot be told from noise{cure}"
         )
 
 

@@ -16,7 +16,7 @@ from sardonyx.ledger import Progress
 from sardonyx.measure import agreement, isolated, rounds, statistics
 from sardonyx.measure.contestants import Contestant, opened, told_of
 from sardonyx.measure.isolated import Isolated
-from sardonyx.measure.lanes import Lane
+from sardonyx.measure.lanes import Lane, Pace, Timepiece
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Settings
 
@@ -35,6 +35,7 @@ class Conditions:
     """What stays the same for all sizes."""
 
     settings: Settings
+    clock: Timepiece
     isolate: bool
     seed: int
 
@@ -74,9 +75,10 @@ class Field:
     def race(self, planned: Planned, seconds: float, tell: Progress) -> rounds.Race:
         """Let all take turns at one size; the contenders are called by their place."""
         slot = min(rounds.SLOT, seconds / (rounds.FEWEST * len(self._lanes)))  # so that little time is kept to as well
+        pace = Pace(slot, self._under.clock)
         for lane, runner in zip(self._lanes, self._runners, strict=True):
             with told_of(runner.label, planned.hint):
-                lane.feed(planned.feeds, slot)
+                lane.feed(planned.feeds, pace)
         *turns, twin = [
             functools.partial(_turn, lane.turn, runner.label)
             for lane, runner in zip(self._lanes, self._runners, strict=True)

@@ -32,9 +32,9 @@ class _Worker:
         self._lane = Here(Path(path), settings)
         return self._lane.load_seconds
 
-    def feed(self, feeds: Any, slot_seconds: float) -> tuple[float, int | None]:
+    def feed(self, feeds: Any, pace: Any) -> tuple[float, int | None]:
         assert self._lane is not None, "a model is loaded before it is fed"
-        return self._lane.feed(feeds, slot_seconds), memory.grown_since(self._before)
+        return self._lane.feed(feeds, pace), memory.grown_since(self._before)
 
     def turn(self) -> float:
         assert self._lane is not None, "a model is loaded before it is timed"

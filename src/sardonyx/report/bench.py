@@ -47,6 +47,7 @@ def facts(found: Benchmark, verbose: bool = False) -> dict[str, str]:
                 f"provider {asked['provider']}",
                 f"runtime optimizations {asked['level']}",
                 "a process each" if asked["isolate"] else "one process",
+                f"{asked['clock']} clock",
             )
         ),
         "inputs": ", ".join(words.visible(f"{name}={each}") for name, each in first.inputs.items()) or "none",
