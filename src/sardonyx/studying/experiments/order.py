@@ -27,7 +27,7 @@ from sardonyx.studying.structure import shape_of, values_of
 
 SAME, ROUNDING, OTHER, ENDLESS = "same", "other constants", "other graph", "no end"
 _SHUFFLES = {False: 3, True: 10}
-_DECIDED = ("first", "then", "alone", "why")
+_DECIDED = ("difference", "first", "then", "alone", "why")
 _PLAIN = (
     ir.AttributeType.INT,
     ir.AttributeType.INTS,
@@ -39,7 +39,8 @@ _NAMED = 3  # nodes that a reason names
 _ABOUT = (
     "The passes of the target in shuffled orders, against the usual one. same: equal graphs up to names, constants "
     "included; other constants: equal graphs whose folded numbers differ, in rounding as a rule; other graph: another "
-    "structure. first and then are two passes whose order decides it, found by halving the way between the orders; "
+    "structure. difference: nodes that only the usual / only the shuffled result has. "
+    "first and then are two passes whose order decides it, found by halving the way between the two orders; "
     "alone: whether these two passes by themselves, in either order, already give different graphs."
 )
 
@@ -70,13 +71,14 @@ class Order(Experiment):
         ours, theirs = bench.result(usual), bench.result(tuple(other))
         answer: Answer = {"outcome": ours.outcome(theirs), "usual": ours.told(), "shuffled": theirs.told()}
         if answer["outcome"] in (OTHER, ENDLESS):
+            answer["difference"] = " / ".join(_only_there(ours, theirs))
             acting = {event.pass_name for event in (*ours.events, *theirs.events)}
             answer |= _culprits(bench, usual, tuple(other), acting)
         return answer
 
     def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
         """One row a shuffle."""
-        columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled", "operators")
+        columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled")
         rows = tuple(_row(each) for each in answers)
         return [Table("order", "Shuffled orders of the passes", (*columns, *_DECIDED), rows, _ABOUT)]
 
@@ -89,8 +91,8 @@ class Order(Experiment):
         alike = counts[SAME] + counts[ROUNDING]
         said = [
             Finding(
-                f"Of {len(rows)} shuffled orders, {alike} end in the usual graph ({counts[SAME]} with the same constants "
-                f"to the bit), {counts[OTHER]} in another one, and {counts[ENDLESS]} in none.",
+                f"Of {len(rows)} shuffled orders, {alike} end in the usual graph ({counts[SAME]} with the same "
+                f"constants to the bit), {counts[OTHER]} in another one, and {counts[ENDLESS]} in none.",
                 "order",
             )
         ]
@@ -111,7 +113,6 @@ class _Result:
     shape: str
     values: str
     nodes: int | None
-    ops: Counter[str]
     faces: Counter[str]  # operators with their attributes
     events: tuple[Event, ...]
     endless: str | None = None
@@ -124,7 +125,7 @@ class _Result:
         return SAME if self.values == other.values else ROUNDING
 
     def told(self) -> dict[str, Any]:
-        return {"nodes": self.nodes, "ops": dict(sorted(self.ops.items())), "endless": self.endless}
+        return {"nodes": self.nodes, "endless": self.endless}
 
 
 class _Bench:
@@ -137,13 +138,11 @@ class _Bench:
         try:
             made = results.candidate(self._path, passes, self._target)
         except AssertionError as error:  # the driver's own guard against passes that undo each other
-            return _Result("", "", None, Counter(), Counter(), (), endless=str(error))
-        counted = ledger.census(made.model)
+            return _Result("", "", None, Counter(), (), endless=str(error))
         return _Result(
             shape_of(made.model),
             values_of(made.model),
-            counted.counts.nodes,
-            counted.ops,
+            ledger.census(made.model).counts.nodes,
             Counter(_face(node) for node in made.model.graph.all_nodes()),
             tuple(made.log.events),
         )
@@ -221,9 +220,14 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
     return "; ".join(said) or _told_apart(first, then, one, two)
 
 
+def _only_there(one: _Result, two: _Result) -> list[str]:
+    """Nodes that only one of two graphs has, for each of them."""
+    return [", ".join(sorted(mine.faces - theirs.faces)[:_NAMED]) for mine, theirs in ((one, two), (two, one))]
+
+
 def _told_apart(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
-    """Nodes that only one of two graphs has, where both were made by the same rewrites."""
-    there = [", ".join(sorted(mine.faces - theirs.faces)[:_NAMED]) for mine, theirs in ((one, two), (two, one))]
+    """How two graphs differ that were made by the same rewrites."""
+    there = _only_there(one, two)
     if not any(there):
         return "the same rewrites and the same nodes, which read from each other differently"
     return f"the same rewrites, but with {first.name} first {there[0]}, and with {then.name} first {there[1]}"
@@ -237,11 +241,6 @@ def _places(events: Sequence[Event]) -> str:
 def _row(each: Answered) -> tuple[Entry, ...]:
     answer = each.answer
     usual, shuffled = answer["usual"], answer["shuffled"]
-    changes = {
-        op: shuffled["ops"].get(op, 0) - usual["ops"].get(op, 0) for op in sorted({*usual["ops"], *shuffled["ops"]})
-    }
-    operators = ", ".join(f"{op} {change:+d}" for op, change in changes.items() if change)
-    known = None if shuffled["endless"] else operators
     decided = (answer.get(name) for name in _DECIDED)
     shuffle = each.cell.options["shuffle"]
-    return (each.subject.name, shuffle, answer["outcome"], usual["nodes"], shuffled["nodes"], known, *decided)
+    return (each.subject.name, shuffle, answer["outcome"], usual["nodes"], shuffled["nodes"], *decided)
