@@ -139,13 +139,17 @@ class Tuner:
     def _spent(self) -> float:
         return time.perf_counter() - self._began - self._elsewhere
 
+    def _affords(self, seconds: float) -> bool:
+        """Whether so much can be spent and the last race still be run."""
+        return self._spent() + seconds + self._last <= self._wish.budget
+
     def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
         return self._ground.race(contenders, seconds=self._wish.budget / _SHARES, what=what)
 
     def _answer(self, then: State, now: State) -> Effect | None:
         """What the search asks: is one state faster than the best so far."""
         began, best = time.perf_counter(), self._loaded[now]
-        if self._spent() + self._last + best.load + least(2, best.once) > self._wish.budget:
+        if not self._affords(best.load):
             return None
         self._loaded = {now: best}  # the other one goes before the next one comes
         back = len(then) < len(now)
@@ -158,6 +162,8 @@ class Tuner:
         if contender.kernels == best.kernels:
             self._keep(then ^ now, SAME_KERNELS, None, began, back=back, accepted=back)
             return Effect.NONE
+        if not self._affords(least(2, max(best.once, contender.once))):
+            return None
         comparison = self._compared(contender, best)
         effect = _EFFECTS[comparison.finding]
         accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
