@@ -14,7 +14,9 @@ from sardonyx.report.words import Style, one_line
 Progress = Callable[[str, float | None], None]
 
 # For terminals that know ASCII only; whatever else they cannot show is spelled out.
-_IN_ASCII = str.maketrans({"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x"})
+_IN_ASCII = str.maketrans(
+    {"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x", "█": "#", "▏": "|"}
+)
 
 
 def style_for(stream: TextIO) -> Style:

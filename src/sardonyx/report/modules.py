@@ -19,7 +19,7 @@ def module_rows(modules: Iterable[tuple[str, str, tree.Numbers]], view: View, to
     """
     known = list(modules)
     tags = {path: tag for path, tag, _numbers in known}
-    entries = [tree.Entry(path, _kind(path, tags), numbers) for path, _tag, numbers in known]
+    entries = [tree.Entry(path, module_kind(path, tags), numbers) for path, _tag, numbers in known]
     width = len(known[0][2]) if known else 0
     root = tree.build(entries, width)
     if top and root.children:
@@ -45,7 +45,7 @@ def _fitting(root: tree.Branch) -> list[tree.Row]:
     raise AssertionError("a tree has a depth")
 
 
-def _kind(path: str, tags: dict[str, str]) -> str:
+def module_kind(path: str, tags: dict[str, str]) -> str:
     """The last step of a tag without its index; nothing for a tag that is the path again, or that of a module above."""
     tag = tags[path]
     if tag.strip("/") == path.replace(".", "/") or tag == _tag_above(path, tags):
