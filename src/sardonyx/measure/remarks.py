@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from sardonyx.bench_record import Machine, Point
+from sardonyx.bench_record import Finding, Machine, Point
 from sardonyx.measure.lanes import Timepiece
 from sardonyx.measure.machine import BUSY
 from sardonyx.measure.turns import Conditions
@@ -26,20 +26,39 @@ def remarks(points: Sequence[Point], machine: Machine, under: Conditions, chosen
     yield from _of_load(points, machine, under)
     if under.settings.threads > machine.cores:
         yield f"{under.settings.threads} threads share {machine.cores} cores: the times are those of a crowded machine"
+    if any(_medians_mislead(point) for point in points):
+        yield (
+            "the medians and the ratios point different ways: the machine changed its pace while models were timed; "
+            "only ratios, taken within rounds, are free of that"
+        )
     yield from _of_answers(points)
 
 
 def _of_load(points: Sequence[Point], machine: Machine, under: Conditions) -> Iterator[str]:
     seen = machine.busy_during if machine.busy_during is not None else machine.busy_before
     if seen is not None and seen >= BUSY:
-        floor = max(point.floor for point in points)
         cure = (
             "; --clock cpu leaves others out" if under.settings.threads == 1 and under.clock is Timepiece.WALL else ""
         )
         yield (
             f"the machine is busy: others used {100 * seen:.0f} % of it meanwhile, which widens the intervals; "
-            f"differences below {100 * floor:.1f} % cannot be told from noise{cure}"
+            f"differences below {100 * max(map(_blind, points)):.1f} % cannot be told from noise{cure}"
         )
+
+
+def _blind(point: Point) -> float:
+    """The relative difference that may be there unseen: as far as the noise and the intervals reach."""
+    compared = [each.against_first for each in point.timings if each.against_first is not None]
+    return max([point.floor, *((each.high - each.low) / 2 for each in compared)])
+
+
+def _medians_mislead(point: Point) -> bool:
+    first = point.timings[0].median
+    for each in point.timings[1:]:
+        finding = each.against_first.finding if each.against_first is not None else Finding.SAME
+        if (finding is Finding.FASTER and each.median > first) or (finding is Finding.SLOWER and each.median < first):
+            return True
+    return False
 
 
 def _of_answers(points: Sequence[Point]) -> Iterator[str]:
