@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -118,6 +119,16 @@ def test_bars_are_as_wide_as_their_time_and_children_lie_under_their_parents() -
             and bar["x"] + bar["width"] <= other["x"] + other["width"] + 0.02
             and bar["y"] - other["y"] == 22
         )
+
+
+def test_bars_of_one_row_follow_one_another() -> None:
+    rows: dict[float, list[dict[str, Any]]] = {}
+    for bar in rects(icicle_svg(FOUND, "t"), "bar|other|nobody"):
+        rows.setdefault(bar["y"], []).append(bar)
+    for row in rows.values():
+        row.sort(key=lambda bar: bar["x"])
+        for left, right in itertools.pairwise(row):
+            assert left["x"] + left["width"] <= right["x"] + 0.02
 
 
 def test_one_kind_has_one_look_in_every_panel() -> None:
