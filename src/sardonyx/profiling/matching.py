@@ -1,7 +1,7 @@
 """Which step of the graph as it ran each call of a run is.
 
-The runtime runs the steps of a graph in the order in which it saves them, so places tell, whatever the names are: in
-files of strangers those repeat, or are missing.
+The runtime runs the steps of the main graph in the order in which it saves them, so places tell, whatever the names
+are: in files of strangers those repeat, or are missing. In bodies of control flow names have to do.
 """
 
 from __future__ import annotations
@@ -25,35 +25,47 @@ class Match:
 def match(run: Run, graph: Steps) -> list[Match] | None:
     """The steps of a run's calls, in the order of the calls; None where the run does not fit the graph."""
     found: list[Match] = []
-    end = _graph(run.calls, 0, graph, found)
-    return found if end == len(run.calls) else None
-
-
-def _graph(calls: Sequence[Call], at: int, graph: Steps, found: list[Match]) -> int | None:
-    """Where the calls of one run of a graph end that begin at a place; None where they do not fit."""
+    at = 0
     for step in graph.steps:
-        began, inside = at, len(found)
-        while step.bodies and not _holds(calls, began, at, step):
-            end = next((end for body in step.bodies.values() if (end := _body(calls, at, body, found))), None)
-            if end is None:
-                return None
-            at = end
-        if at >= len(calls) or not _is(calls[at], step):
+        end = _step(run.calls, at, step, found)
+        if end is None:
             return None
-        own = calls[at].duration - sum(each.own for each in found[inside:])
-        found.append(Match(step, calls[at], max(0.0, own)))
-        at += 1
-    return at
+        at = end
+    return found if at == len(run.calls) else None
 
 
-def _body(calls: Sequence[Call], at: int, body: Steps, found: list[Match]) -> int | None:
-    """Where one run of a body ends; nothing is found where it does not fit, and an empty body cannot be seen."""
-    before = len(found)
-    end = _graph(calls, at, body, found)
-    if end is None or end == at:
+def _step(calls: Sequence[Call], began: int, step: Step, found: list[Match]) -> int | None:
+    """Where one call of a step ends, with those of its bodies before it; None where it is not what was called."""
+    at, before = began, len(found)
+    while step.bodies and not _holds(calls, began, at, step):
+        end = next((end for body in step.bodies.values() if (end := _body(calls, at, body, found)) is not None), None)
+        if end is None:
+            del found[before:]
+            return None
+        at = end
+    if at >= len(calls) or not _is(calls[at], step):
         del found[before:]
         return None
-    return end
+    own = calls[at].duration - sum(each.own for each in found[before:])
+    found.append(Match(step, calls[at], max(0.0, own)))
+    return at + 1
+
+
+def _body(calls: Sequence[Call], began: int, body: Steps, found: list[Match]) -> int | None:
+    """Where one run of a body ends; an empty one cannot be seen.
+
+    Bodies are saved in another order than they run in. Steps of the same operator without names cannot be told apart
+    here; they are taken in the order of the file.
+    """
+    at, before, waiting = began, len(found), list(body.steps)
+    while waiting:
+        called = next(((step, end) for step in waiting if (end := _step(calls, at, step, found)) is not None), None)
+        if called is None:
+            del found[before:]
+            return None
+        waiting.remove(called[0])
+        at = called[1]
+    return at if at > began else None
 
 
 def _holds(calls: Sequence[Call], began: int, at: int, step: Step) -> bool:
