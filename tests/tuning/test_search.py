@@ -77,6 +77,12 @@ def test_a_harmful_unit_is_found_behind_a_useful_one() -> None:
     assert found.flipped == {"u2"}
 
 
+def test_a_harmful_unit_that_went_back_with_a_useful_one_is_found_too() -> None:
+    effects = {"useful": 1.5, "harmful": 0.9, "worst": 0.5, "idle": 1.0}
+    found = search([tuple(effects)], Machine(product(effects)))
+    assert found.flipped == {"harmful", "worst"}
+
+
 @pytest.mark.parametrize("count", [16, 64, 256])
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_few_questions_for_few_harmful_units(count: int, bad: int) -> None:
