@@ -110,8 +110,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--shelf", type=Path, default=HERE / "results" / "shelf", help="where peers' results are kept")
     parser.add_argument("--scratch", type=Path, help="where ours are written (default: a folder that goes away)")
     parser.add_argument("--repeats", type=int, default=5, help="cold runs of each command")
-    parser.add_argument("--rounds", type=int, default=25, help="of a latency race")
-    parser.add_argument("--seconds", type=float, default=20.0, help="after which a latency race begins no new round")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the most that a latency race takes")
     parser.add_argument("--threads", type=int, default=1, help="of the runtime in a latency race")
     parser.add_argument("--clock", choices=("cpu", "wall"), help="(default: cpu where there is one thread)")
     parser.add_argument("--write", action="store_true", help=f"into {DATA.name} and {PAGE.name}")
@@ -135,7 +134,7 @@ def main(words: Sequence[str]) -> int:
         clock = asked.clock or ("cpu" if asked.threads == 1 else "wall")
         stage = Stage(
             asked.models, Shelf(asked.shelf), scratch, asked.names, asked.exporters,
-            asked.repeats, asked.rounds, asked.seconds, asked.threads, clock,
+            asked.repeats, asked.seconds, asked.threads, clock,
         )  # fmt: skip
         for name in asked.contests or CONTESTS:
             section = CONTESTS[name](stage)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import intervals
-import latency
 import peers
 from claims import Claim
-from stage import HERE, TARGETS, Case, Section, Stage, tell
+from sardonyx.bench_record import Finding
+from sardonyx.measure import statistics
+from sardonyx.measure.rounds import Race
+from stage import HERE, TARGETS, Case, Section, Stage, said, tell
 
 FINALISTS = 2  # peers that run beside ours: the fastest of a first race among all of them
 OF_THE_SOURCE = {("efficientnet-b0", "dynamo"): 0.37, ("resnet-50", "dynamo"): 0.67}
@@ -22,7 +23,8 @@ def run(stage: Stage) -> Section:
     section = Section(
         "Latency in ONNX Runtime",
         f"All of its optimizations on, {stage.threads} thread(s), {stage.clock} clock, rounds in random order: ratio "
-        "to the source with a 95 % bootstrap interval, paired by round. Best peer: the faster of the two that were "
+        "to the source with a 95 % bootstrap interval, paired by round; slower or faster only beyond the noise floor. "
+        "Best peer: the faster of the two that were "
         "fastest in a race among all peers whose result is right.",
         ["model", "source", "ours, portable", "ours, ort", "best peer", "portable of the peer's", "ort of the peer's"],
     )
@@ -30,27 +32,27 @@ def run(stage: Stage) -> Section:
         files = {"source": case.source}
         files |= {target: stage.ours(case.source, target) for target in TARGETS}
         rivals = _finalists(stage, case)
-        times = _race(stage, files | rivals)
-        _add(section, case, times, list(rivals))
+        _add(section, case, _race(stage, files | rivals), list(rivals))
         tell(" | ".join(section.rows[-1]))
     return section
 
 
-def _add(section: Section, case: Case, times: dict[str, list[float]], rivals: list[str]) -> None:
-    rows = latency.summary(times)
-    rival = min(rivals, key=lambda peer: rows[peer]["ratio"])
-    of_source = {name: intervals.paired(times[name], times["source"]) for name in (*TARGETS, rival)}
-    of_rival = {target: intervals.paired(times[target], times[rival]) for target in TARGETS}
-    ours = [str(of_source[target]) for target in TARGETS]
-    beside = [f"{rival} {of_source[rival]}", *(str(of_rival[target]) for target in TARGETS)]
-    section.rows.append([str(case), f"{rows['source']['ms']:.1f} ms", *ours, *beside])
-    for target, ratio in of_rival.items():
-        claim = Claim(f"{case}: surely slower than {rival}, {target}", ratio.low, 1.0, "×", f"{ratio}")
-        section.claims.append(claim)
+def _add(section: Section, case: Case, race: Race, rivals: list[str]) -> None:
+    rival = min(rivals, key=lambda peer: race.comparison(peer).ratio)
+    of_source = {name: race.comparison(name) for name in (*TARGETS, rival)}
+    of_rival = {target: race.comparison(target, rival) for target in TARGETS}
+    ours = [said(of_source[target]) for target in TARGETS]
+    beside = [f"{rival} {said(of_source[rival])}", *(said(of_rival[target]) for target in TARGETS)]
+    section.rows.append(
+        [str(case), f"{1000 * statistics.spread(race.seconds['source']).median:.1f} ms", *ours, *beside]
+    )
+    for target, found in of_rival.items():
+        slower = int(found.finding is Finding.SLOWER)
+        section.claims.append(Claim(f"{case}: surely slower than {rival}, {target}", slower, 0, "", said(found)))
     if (case.name, case.exporter) in OF_THE_SOURCE:
         bound = OF_THE_SOURCE[case.name, case.exporter]
-        section.claims.append(Claim(f"{case}: time of the source's", of_source["portable"].value, bound, "×"))
-    section.data.append({"model": case.name, "exporter": case.exporter, "seconds": times})
+        section.claims.append(Claim(f"{case}: time of the source's", of_source["portable"].ratio, bound, "×"))
+    section.data.append({"model": case.name, "exporter": case.exporter, "seconds": race.seconds, "twin": race.twin})
 
 
 def _finalists(stage: Stage, case: Case) -> dict[str, Path]:
@@ -59,18 +61,18 @@ def _finalists(stage: Stage, case: Case) -> dict[str, Path]:
     if not kept.exists():
         every = {peer: stage.shelf.file(peer, case.source) for peer in (*peers.PORTABLE, *peers.RUNTIME)}
         files = {peer: path for peer, path in every.items() if path is not None}
-        times = _race(stage, {"source": case.source} | files)
-        rows = latency.summary(times)
-        order = sorted(files, key=lambda peer: rows[peer]["ratio"])
-        kept.write_text(json.dumps({"order": order, "rows": rows}, indent=1))
+        race = _race(stage, {"source": case.source} | files)
+        ratios = {peer: race.comparison(peer).ratio for peer in files}
+        order = sorted(files, key=lambda peer: ratios[peer])
+        kept.write_text(json.dumps({"order": order, "ratios": ratios}, indent=1))
         for peer in order[FINALISTS:]:
             stage.shelf.drop(peer, case.source)
     order = json.loads(kept.read_text())["order"][:FINALISTS]
     return {peer: path for peer in order if (path := stage.shelf.file(peer, case.source)) is not None}
 
 
-def _race(stage: Stage, files: dict[str, Path]) -> dict[str, list[float]]:
+def _race(stage: Stage, files: dict[str, Path]) -> Race:
     words = [sys.executable, str(HERE / "latency.py"), *(f"{name}={path}" for name, path in files.items()), "--json"]
-    words += ["--rounds", str(stage.rounds), "--seconds", str(stage.seconds), "--threads", str(stage.threads)]
-    said = subprocess.run([*words, "--clock", stage.clock], check=True, capture_output=True, text=True).stdout
-    return json.loads(said.strip().splitlines()[-1])
+    words += ["--seconds", str(stage.seconds), "--threads", str(stage.threads), "--clock", stage.clock]
+    told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return Race(**json.loads(told.strip().splitlines()[-1]))

@@ -6,11 +6,11 @@ import json
 import subprocess
 from typing import Any
 
-import intervals
 import measure
 import peers
 import shelf
 from claims import Claim
+from sardonyx.measure.statistics import geometric_mean
 from shelf import Result
 from stage import TARGETS, Case, Section, Stage, sardonyx, tell
 
@@ -112,9 +112,7 @@ def _over_all(data: list[dict[str, Any]]) -> list[Claim]:
             ratios.append(row["ours"]["portable"][0] / min(right))
     claims: list[Claim] = []
     if ratios:
-        claims.append(
-            Claim("portable nodes of the best peer's, geometric mean", intervals.geometric_mean(ratios), MEAN, "×")
-        )
+        claims.append(Claim("portable nodes of the best peer's, geometric mean", geometric_mean(ratios), MEAN, "×"))
     for way in WAYS:
         by_name: dict[str, list[int]] = {}
         for row in data:

@@ -11,6 +11,7 @@ from typing import Any
 
 import measure
 from claims import Claim
+from sardonyx.bench_record import Comparison
 from shelf import Shelf
 
 HERE = Path(__file__).parent
@@ -63,7 +64,6 @@ class Stage:
     names: Sequence[str]
     exporters: Sequence[str] = EXPORTERS
     repeats: int = 5
-    rounds: int = 25
     seconds: float = 20.0
     threads: int = 1
     clock: str = "cpu"
@@ -101,6 +101,11 @@ def sardonyx(source: Path, output: Path, target: str = "portable", *more: str) -
     tool = str(Path(sys.executable).with_name("sardonyx"))
     words = [tool, "optimize", str(source), "-o", str(output), "--force", "--target", target]
     return [*words, *(more or ("--verify", "off", "--quiet"))]
+
+
+def said(found: Comparison) -> str:
+    """A ratio with its interval, as tables show it."""
+    return f"{found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def tell(text: str) -> None:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import intervals
 import measure
 import shelf
 from claims import Claim
-from stage import HERE, Section, Stage, sardonyx, tell
+from sardonyx.measure import statistics
+from stage import HERE, Section, Stage, said, sardonyx, tell
 
 RIVAL = "onnxruntime"
 MEAN = 0.7  # of the rival's time, over all models
@@ -40,18 +40,20 @@ def time(stage: Stage) -> Section:
         }
         costs = measure.interleaved(commands, stage.repeats)
         ours, theirs = measure.median(costs["sardonyx"]), measure.median(costs[RIVAL])
-        ratio = intervals.paired(*([run.seconds for run in costs[name]] for name in commands))
-        cpu = intervals.paired(*([run.cpu_seconds for run in costs[name]] for name in commands))
+        ratio = statistics.compare(*([run.seconds for run in costs[name]] for name in commands))
+        cpu = statistics.compare(*([run.cpu_seconds for run in costs[name]] for name in commands))
         peak = max(run.peak_mb for run in costs["sardonyx"])
-        ratios.append(ratio.value)
+        ratios.append(ratio.ratio)
         section.rows.append(
             [
-                *(str(case), f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s", str(ratio), str(cpu)),
+                *(str(case), f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s", said(ratio), said(cpu)),
                 *(f"{peak:.0f} MB", f"{theirs.peak_mb:.0f} MB"),
             ]
         )
         tell(" | ".join(section.rows[-1]))
-        section.claims.append(Claim(f"{case}: time of ONNX Runtime's", ratio.value, 1.0, "×", f"{ratio}; CPU {cpu}"))
+        section.claims.append(
+            Claim(f"{case}: time of ONNX Runtime's", ratio.ratio, 1.0, "×", f"{said(ratio)}; CPU {said(cpu)}")
+        )
         section.claims.append(Claim(f"{case}: peak memory", peak, MEMORY, "MB"))
         section.data.append(
             {"model": case.name, "exporter": case.exporter}
@@ -59,7 +61,7 @@ def time(stage: Stage) -> Section:
         )
     if ratios:
         section.claims.append(
-            Claim("time of ONNX Runtime's, geometric mean", intervals.geometric_mean(ratios), MEAN, "×")
+            Claim("time of ONNX Runtime's, geometric mean", statistics.geometric_mean(ratios), MEAN, "×")
         )
     return section
 

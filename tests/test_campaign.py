@@ -1,27 +1,22 @@
-"""The campaign measures what it says: intervals that cover, turns that are shuffled, results kept once, bounds held."""
+"""The campaign measures what it says: races in the runtime, results kept once, bounds held."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import campaign
 import feeds
-import intervals
 import latency
+import latency_contest
 import node_contest
 import peers
 import shelf
@@ -29,6 +24,7 @@ import stage
 import time_contest
 from claims import Claim
 from sardonyx.graph import io
+from sardonyx.measure.rounds import FEWEST, Race
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -50,91 +46,40 @@ def changed(model: Path, name: str, old: str, new: str) -> Path:
     return path
 
 
-# Intervals
-
-
-def test_the_ratio_is_the_median_of_the_rounds_and_lies_in_its_interval() -> None:
-    ratio = intervals.paired([2.0, 4.0, 9.0], [2.0, 2.0, 3.0])
-    assert ratio.value == 2.0
-    assert ratio.low <= 2.0 <= ratio.high
-
-
-def test_equal_timings_have_no_doubt_and_no_difference() -> None:
-    ratio = intervals.paired([0.1, 0.3, 0.2], [0.1, 0.3, 0.2])
-    assert ratio == intervals.Ratio(1.0, 1.0, 1.0)
-    assert not ratio.slower
-    assert not ratio.faster
-
-
-def test_what_disturbs_whole_rounds_leaves_the_ratio_alone() -> None:
-    busy = [1.0, 7.0, 1.0, 30.0, 2.0]
-    ratio = intervals.paired([1.2 * load for load in busy], busy)
-    assert ratio.value == pytest.approx(1.2)
-    assert ratio.slower
-
-
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    draw = random.Random(3)
-    truths = 0
-    for _ in range(60):
-        theirs = [draw.lognormvariate(0, 0.2) for _ in range(25)]
-        ours = [1.1 * draw.lognormvariate(0, 0.2) for _ in range(25)]
-        found = intervals.paired(ours, theirs)
-        truths += found.low <= 1.1 <= found.high
-    assert truths >= 51  # 95 % would be 57; far fewer would be a wrong interval
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
-def test_the_geometric_mean_lies_between_its_ends_and_turns_with_its_ratios(ratios: list[float]) -> None:
-    mean = intervals.geometric_mean(ratios)
-    assert min(ratios) * 0.999 <= mean <= max(ratios) * 1.001
-    assert mean * intervals.geometric_mean(1 / each for each in ratios) == pytest.approx(1)
-
-
 # Latency
 
 
-def test_every_contender_runs_once_a_round_in_changing_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "SLOT", 0.0)
-    ran: list[str] = []
-    times = latency.race({name: lambda name=name: ran.append(name) for name in "abc"}, rounds=12, seconds=60)
-    assert {name: len(runs) for name, runs in times.items()} == dict.fromkeys("abc", 12)
-    warm = 3 * (latency.WARM + 1)
-    rounds = [tuple(ran[start : start + 3]) for start in range(warm, len(ran), 3)]
-    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
-    assert len(set(rounds)) > 1
+@pytest.mark.parametrize("clock", latency.CLOCKS)
+def test_files_are_raced_from_the_command_line(model: Path, clock: str) -> None:
+    words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--seconds", "0.1", "--clock", clock]
+    said = subprocess.run([*words, "--json"], check=True, capture_output=True).stdout
+    race = Race(**json.loads(said))
+    assert {name: len(seconds) for name, seconds in race.seconds.items()} == {"one": FEWEST, "two": FEWEST}
+    assert race.rounds == FEWEST
+    assert 0.2 < race.comparison("two").ratio < 5
 
 
-def test_a_slow_contender_is_seen_to_be_slow_by_both_clocks() -> None:
-    def work(amount: int) -> Callable[[], object]:
-        return lambda: sum(i * i for i in range(amount))
-
-    for clock in latency.CLOCKS:
-        times = latency.race({"one": work(5_000), "four": work(20_000)}, rounds=9, seconds=5, clock=clock)
-        row = latency.summary(times)["four"]
-        assert 2 < row["ratio"] < 8
-        assert row["low"] > 1
-
-
-def test_sleeping_costs_no_cpu() -> None:
-    times = latency.race({"asleep": lambda: time.sleep(0.02)}, rounds=2, seconds=5, clock="cpu")
-    assert max(times["asleep"]) < 0.01
-
-
-def test_a_race_ends_when_its_time_is_over_but_not_before_it_says_anything() -> None:
-    times = latency.race({"a": lambda: time.sleep(0.01)}, rounds=1000, seconds=0.0)
-    assert len(times["a"]) == latency.FEWEST
-
-
-def test_files_are_raced_from_the_command_line(model: Path) -> None:
-    words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--rounds", "7", "--json"]
-    times = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
-    assert {name: len(runs) for name, runs in times.items()} == {"one": 7, "two": 7}
+def test_a_race_is_shown_beside_its_first(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    latency.main([f"one={model}", f"two={model}", "--seconds", "0.1"])
+    one, two = capsys.readouterr().out.splitlines()
+    assert "1.000 × [1.000, 1.000]  no difference" in one
+    assert two.startswith("two ")
 
 
 def test_the_cpu_clock_is_refused_for_several_threads(model: Path) -> None:
     with pytest.raises(SystemExit):
         latency.main([f"a={model}", "--threads", "2", "--clock", "cpu"])
+
+
+def test_the_faster_rival_is_the_one_to_beat() -> None:
+    """Of two rivals that ran beside ours, and only a clear difference counts against us."""
+    section, case = stage.Section("", "", []), stage.Case("a", "dynamo", Path("a"))
+    times = {"source": 10.0, "portable": 8.0, "ort": 5.0, "slow": 9.0, "fast": 6.0}
+    race = Race("source", {name: (each,) * FEWEST for name, each in times.items()}, (10.0,) * FEWEST, 1.0, 0)
+    latency_contest._add(section, case, race, ["slow", "fast"])
+    assert [claim.met for claim in section.claims] == [False, True]
+    assert section.rows[0][1:3] == ["10000.0 ms", "0.80 [0.80, 0.80]"]
+    assert section.rows[0][4] == "fast 0.60 [0.60, 0.60]"
 
 
 # Feeds

@@ -1,0 +1,93 @@
+"""The campaign on speed claims plants what it says, asks the public command, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import believable
+import chains
+import noise
+from believable import FASTER, SAME, SLOWER, Trial
+from sardonyx.runtime.timed import Settings, Timed
+
+
+@pytest.mark.parametrize("kind", chains.KINDS)
+def test_a_chain_is_so_many_times_one_unit_and_its_values_neither_fade_nor_grow(kind: str) -> None:
+    def work(units: int) -> Counter[tuple[str, ...]]:
+        model = chains.chain(kind, units)
+        shapes = {each.name: str(list(each.dims)) for each in model.graph.initializer}
+        return Counter((node.op_type, *(shapes.get(name, "") for name in node.input)) for node in model.graph.node)
+
+    one = work(1)
+    assert work(103) == Counter({each: 103 * count for each, count in one.items()})
+    feed = np.random.default_rng(0).standard_normal(chains.KINDS[kind][1]).astype(np.float32)
+    (answer,) = Timed(chains.chain(kind, chains.UNITS), Settings()).ready({"x0": feed})()
+    assert isinstance(answer, np.ndarray)
+    assert 1e-6 < np.abs(answer).mean() < 1e3
+
+
+def test_planted_work_is_the_share_that_was_asked_for(tmp_path: Path) -> None:
+    trials = list(believable.planted(tmp_path, 0.03, 4))
+    assert [trial.first.name for trial in trials[:3]] == [f"{kind}-100.onnx" for kind in chains.KINDS]
+    assert [trial.second.name for trial in trials[:3]] == [f"{kind}-103.onnx" for kind in chains.KINDS]
+    assert trials[3].first == trials[0].first
+    assert len({trial.key(60) for trial in trials}) == 4
+    assert all(trial.right == SLOWER for trial in trials)
+
+
+def test_the_command_is_asked_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    kept, (trial, *_) = tmp_path / "kept.jsonl", list(believable.planted(tmp_path, 1.0, 1))
+    assert believable.asked(iter([trial]), 0.1, kept) == [True]  # twice the work, beyond any doubt
+    key, found = json.loads(kept.read_text())
+    assert key == trial.key(0.1)
+    assert 1.3 < found["ratio"] < 3
+    wrong = found | {"finding": FASTER}
+    kept.write_text(json.dumps([key, wrong]) + "\n")
+    assert believable.asked(iter([trial]), 0.1, kept) == [False]  # not asked again
+
+
+def test_the_same_file_is_given_under_two_names(tmp_path: Path) -> None:
+    for name in believable.REAL:
+        (tmp_path / f"{name}.onnx").write_bytes(b"as it is")
+    trials = list(believable.same(tmp_path, tmp_path, 4))
+    assert len({trial.first for trial in trials}) == 3
+    for trial in trials:
+        assert trial.first != trial.second
+        assert trial.first.read_bytes() == trial.second.read_bytes()
+        assert trial.right == SAME
+
+
+def test_simulations_count_what_was_found() -> None:
+    found = believable.simulated("quiet", 0.02, 1.1, 3)
+    assert found[SLOWER] == 3
+    assert found["covered"] <= 3
+    assert "quiet" in noise.NOISES
+
+
+def test_nothing_to_do_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        believable.main(["--folder", str(tmp_path)])
+    assert "--same" in capsys.readouterr().err
+
+
+def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = list(believable.planted(tmp_path, 0.03, 2))
+    said = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
+    lines = [
+        json.dumps([trial.key(60), said | {"finding": find}])
+        for trial, find in zip(trials, (SLOWER, SAME), strict=True)
+    ]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
+    assert believable.main(["--planted", "0.03", "--times", "2", "--folder", str(tmp_path)]) == 1
+    assert "MISS 3% planted: not found" in capsys.readouterr().out
+    assert believable.main(["--planted", "0.03", "--times", "1", "--folder", str(tmp_path)]) == 0
+
+
+def test_keys_tell_trials_apart() -> None:
+    one = Trial("a", Path("x"), Path("y"), SAME, 1)
+    assert one.key(20) != one.key(60)
