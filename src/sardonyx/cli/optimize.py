@@ -107,6 +107,7 @@ def optimize(
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
     gating.check_provable(not dry_run and verify is not Proof.OFF, "drop --verify off and --dry-run")
+    gating.check_timed(tune, "add --tune")
     if not dry_run:
         files.check_destinations(destination, record, force=force)
 

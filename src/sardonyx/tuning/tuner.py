@@ -18,7 +18,7 @@ from sardonyx.candidates import WHOLE_PASS, Forbidden, Job, Settled
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measure.feeds import at_size, open_dims
 from sardonyx.measure.rounds import Race
-from sardonyx.measure.statistics import Comparison, Finding, compare
+from sardonyx.measure.statistics import Comparison, Finding
 from sardonyx.proof.subject import Subject
 from sardonyx.runtime.timed import Settings
 from sardonyx.tuning import units as choosing
@@ -178,7 +178,7 @@ class Tuner:
             race = self._ground.race(
                 {_BEST: best, _OTHER: contender}, seconds=self._wish.budget / _SHARES / 2, what=what
             )
-            self._answers[pair] = _surely(race)
+            self._answers[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=LEVEL)
         return self._answers[pair]
 
     def _keep(
@@ -197,12 +197,6 @@ class Tuner:
                 accepted=accepted,
             )
         )
-
-
-def _surely(race: Race) -> Comparison:
-    """The other one over the best, with the interval that an answer of the search needs."""
-    ours, theirs = race.seconds[_OTHER], race.seconds[_BEST]
-    return compare(ours, theirs, floor=race.floor(), level=LEVEL, seed=race.seed)
 
 
 def _pace(race: Race, name: str, nodes: int) -> Pace:
