@@ -40,6 +40,14 @@ RUNS, MINUTE = (0.01, 0.05), 60.0  # seconds: what is simulated
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How the command is asked."""
+
+    seconds: float  # the most for one answer
+    clock: str = "wall"
+
+
+@dataclass(frozen=True)
 class Trial:
     """One asking of the command, and what is right to say."""
 
@@ -49,9 +57,9 @@ class Trial:
     right: str
     seed: int
 
-    def key(self, seconds: float) -> str:
+    def key(self, limits: Limits) -> str:
         """Tells trials apart in what is kept."""
-        return f"{self.what} #{self.seed}, {seconds:g} s"
+        return f"{self.what} #{self.seed}, {limits.seconds:g} s, {limits.clock} clock"
 
 
 # The same file twice, and planted work
@@ -90,23 +98,23 @@ def _chain(folder: Path, kind: str, units: int) -> Path:
     return path
 
 
-def ask(trial: Trial, seconds: float) -> dict[str, Any]:
+def ask(trial: Trial, limits: Limits) -> dict[str, Any]:
     """What the command says of two files."""
     words = [sys.executable, "-m", "sardonyx", "bench", trial.first, trial.second, "--json", "--starts", "0"]
-    words += ["--seconds", str(seconds), "--seed", str(trial.seed)]
+    words += ["--seconds", limits.seconds, "--clock", limits.clock, "--seed", trial.seed]
     said = json.loads(subprocess.run(list(map(str, words)), check=True, capture_output=True).stdout)
     found = said["points"][0]["timings"][1]["against_first"]
     return found | {"spent": said["seconds"]["timing"], "busy": said["machine"]["busy_during"]}
 
 
-def asked(trials: Iterator[Trial], seconds: float, kept: Path) -> list[bool]:
+def asked(trials: Iterator[Trial], limits: Limits, kept: Path) -> list[bool]:
     """Whether each trial was answered rightly; those that are kept are not asked again."""
     known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept.exists() else {}
     right: list[bool] = []
     for trial in trials:
-        key = trial.key(seconds)
+        key = trial.key(limits)
         if key not in known:
-            known[key] = ask(trial, seconds)
+            known[key] = ask(trial, limits)
             with kept.open("a") as file:
                 file.write(json.dumps([key, known[key]]) + "\n")
         found = known[key]
@@ -159,16 +167,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--times", type=int, default=20, help="of --planted")
     parser.add_argument("--simulate", type=int, metavar="TIMES", default=0)
     parser.add_argument("--seconds", type=float, help="the most for one answer (same: 20, planted: 60)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: where others use the machine")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sardonyx-believable")
     parser.add_argument("--models", type=Path, help="where exports are or go (default: the folder)")
     wish = parser.parse_args(arguments)
     wish.folder.mkdir(parents=True, exist_ok=True)
     kept, claims = wish.folder / "trials.jsonl", list[Claim]()
     if wish.same:
-        right = asked(same(wish.folder, wish.models or wish.folder, wish.same), wish.seconds or 20.0, kept)
+        right = asked(
+            same(wish.folder, wish.models or wish.folder, wish.same), Limits(wish.seconds or 20.0, wish.clock), kept
+        )
         claims.append(Claim("the same file twice: differences claimed", right.count(False) / len(right), WRONG, ""))
     if wish.planted:
-        right = asked(planted(wish.folder, wish.planted, wish.times), wish.seconds or MINUTE, kept)
+        right = asked(planted(wish.folder, wish.planted, wish.times), Limits(wish.seconds or MINUTE, wish.clock), kept)
         claims.append(Claim(f"{wish.planted:.0%} planted: not found", right.count(False) / len(right), MISSED, ""))
     if wish.simulate:
         claims += simulate(wish.simulate)

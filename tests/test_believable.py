@@ -12,7 +12,7 @@ import pytest
 import believable
 import chains
 import noise
-from believable import FASTER, SAME, SLOWER, Trial
+from believable import FASTER, SAME, SLOWER, Limits, Trial
 from sardonyx.runtime.timed import Settings, Timed
 
 
@@ -36,19 +36,20 @@ def test_planted_work_is_the_share_that_was_asked_for(tmp_path: Path) -> None:
     assert [trial.first.name for trial in trials[:3]] == [f"{kind}-100.onnx" for kind in chains.KINDS]
     assert [trial.second.name for trial in trials[:3]] == [f"{kind}-103.onnx" for kind in chains.KINDS]
     assert trials[3].first == trials[0].first
-    assert len({trial.key(60) for trial in trials}) == 4
+    assert len({trial.key(Limits(60)) for trial in trials}) == 4
     assert all(trial.right == SLOWER for trial in trials)
 
 
 def test_the_command_is_asked_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    limits = Limits(0.1, "cpu")
     kept, (trial, *_) = tmp_path / "kept.jsonl", list(believable.planted(tmp_path, 1.0, 1))
-    assert believable.asked(iter([trial]), 0.1, kept) == [True]  # twice the work, beyond any doubt
+    assert believable.asked(iter([trial]), limits, kept) == [True]  # twice the work, beyond any doubt
     key, found = json.loads(kept.read_text())
-    assert key == trial.key(0.1)
+    assert key == trial.key(limits)
     assert 1.3 < found["ratio"] < 3
     wrong = found | {"finding": FASTER}
     kept.write_text(json.dumps([key, wrong]) + "\n")
-    assert believable.asked(iter([trial]), 0.1, kept) == [False]  # not asked again
+    assert believable.asked(iter([trial]), limits, kept) == [False]  # not asked again
 
 
 def test_the_same_file_is_given_under_two_names(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[st
     trials = list(believable.planted(tmp_path, 0.03, 2))
     said = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
     lines = [
-        json.dumps([trial.key(60), said | {"finding": find}])
+        json.dumps([trial.key(Limits(60)), said | {"finding": find}])
         for trial, find in zip(trials, (SLOWER, SAME), strict=True)
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
@@ -90,4 +91,4 @@ def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_keys_tell_trials_apart() -> None:
     one = Trial("a", Path("x"), Path("y"), SAME, 1)
-    assert one.key(20) != one.key(60)
+    assert len({one.key(limits) for limits in (Limits(20), Limits(60), Limits(60, "cpu"))}) == 3
