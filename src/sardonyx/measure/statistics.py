@@ -145,9 +145,11 @@ def geometric_mean(numbers: Iterable[float]) -> float:
 
 
 def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> Correlation:
-    """How x and y go together, with bootstrap intervals over the points; NaN where a series is constant."""
+    """How x and y go together, with bootstrap intervals over the points; NaN where too few of them differ to tell."""
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     count = len(first)
+    if not len(second) == count > 0:
+        raise ValueError(f"points have two numbers each: {count} of x, {len(second)} of y")
     draws = np.random.default_rng(seed).integers(0, count, (_POINT_DRAWS, count))
     r = float(_pearson(first, second))
     low, high = _ends(_pearson(first[draws], second[draws]), level)
@@ -155,8 +157,8 @@ def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL,
     rank_low, rank_high = _ends(_pearson(ranks[draws], ranked[draws]), level)
     without = tuple(float(_pearson(np.delete(first, at), np.delete(second, at))) for at in range(count))
     changes = np.abs(np.nan_to_num(np.asarray(without) - r))
-    most = int(np.argmax(changes)) if count else -1
-    return Correlation(r, low, high, float(_pearson(ranks, ranked)), rank_low, rank_high, without, most, count)
+    rank_r = float(_pearson(ranks, ranked))
+    return Correlation(r, low, high, rank_r, rank_low, rank_high, without, int(np.argmax(changes)), count)
 
 
 def _centre(rows: Floats) -> Floats:
@@ -188,10 +190,12 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _pearson(x: Floats, y: Floats) -> Any:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        across, up = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
-        together = (across * up).sum(axis=-1)
-        return together / np.sqrt((across * across).sum(axis=-1) * (up * up).sum(axis=-1))
+    if not x.shape[-1]:
+        return math.nan
+    across, up = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
+    across_all, up_all = np.sqrt((across * across).sum(axis=-1)), np.sqrt((up * up).sum(axis=-1))
+    constant = (np.ptp(x, axis=-1) == 0) | (np.ptp(y, axis=-1) == 0) | (across_all * up_all == 0)
+    return np.where(constant, math.nan, (across * up).sum(axis=-1) / np.where(constant, 1.0, across_all * up_all))
 
 
 def _ends(draws: Floats, level: float) -> tuple[float, float]:
