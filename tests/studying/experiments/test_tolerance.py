@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sardonyx.study_record import Table
 from sardonyx.studying.experiment import Answered, Asked, Subject
 from sardonyx.studying.experiments.distances import Distances
-from sardonyx.studying.experiments.tolerance import MARGIN, Tolerance, recommended_in_eps
+from sardonyx.studying.experiments.tolerance import MARGIN, Tolerance, affordable, recommended_in_eps
 
 EPS = 2.0**-23
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -61,6 +61,15 @@ def test_what_is_recommended_has_the_margin_and_not_twice_of_it(most: float) -> 
     assert MARGIN * most <= recommended_in_eps(most) < 2.0001 * MARGIN * most
 
 
+def test_large_models_are_asked_less_often() -> None:
+    assert [affordable(flops, 4) for flops in (0, 10**6, 3 * 10**9, 9 * 10**9)] == [
+        (4, None),
+        (4, None),
+        (2, None),
+        (1, 2),
+    ]
+
+
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     rng = np.random.default_rng(0)
@@ -98,6 +107,8 @@ def _class(answered: Answered, **changes: float | int) -> str:
 def test_sentences_follow_the_numbers(answered: Answered) -> None:
     assert "the proof grants 64 eps, which is enough" in _class(answered)
     assert "at most 18.8% of trials" in _class(answered, trials=16)
+    assert "too few to say more" in _class(answered, trials=9)
+    assert "too few" not in _class(answered, trials=10)
     assert "bit for bit equal" in _class(answered, max_scaled_in_eps=0.0)
     assert "bit for bit equal" not in _class(answered)
     assert "without that margin" in _class(answered, max_scaled_in_eps=50.0, recommended_in_eps=128.0)

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from sardonyx.study_record import Entry, Finding, Table
 from sardonyx.studying.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studying.experiments.counting import counted
 from sardonyx.studying.experiments.saying import several
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import onnx
-    import onnx_ir as ir
 
 FEWEST = 4  # models with which a correlation can be computed at all
 FEW = 10  # models below which none is called certain
 HANGS = 0.3  # change of r that makes it one model's doing
-SIZES = {True: 1, False: 128}  # of an open dim: where some input begins with it, and elsewhere
 WHAT = {"nodes": "nodes", "bytes": "bytes of weights", "flops": "flops", "traffic": "bytes moved"}
 
 
@@ -44,7 +37,7 @@ class Correlation(Experiment):
 
         target = cell.options["target"]
         after = Job(subject.path, select(target), target, lambda _phase, _fraction: None).candidate().model
-        return {"before": _counted(subject.path), "after": _counted(after)}
+        return {"before": counted(subject.path), "after": counted(after)}
 
     def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:
         """The points, and what they say together."""
@@ -76,39 +69,6 @@ class Correlation(Experiment):
             said = f"A measured time of {several(timed, 'model')} is too little to correlate anything with"
             return (Finding(f"{said}.", table.name, certain=False),)
         return tuple(_sentence(dict(zip(table.columns, row, strict=True)), table.name) for row in table.rows)
-
-
-def _counted(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
-    from sardonyx.costs.onnx_program import program_of
-    from sardonyx.costs.program import Kind
-    from sardonyx.costs.traffic import moved
-    from sardonyx.graph.shapes.expr import total, value_of
-    from sardonyx.graph.tagged import tagged
-    from sardonyx.ledger import census
-
-    model = tagged(source).model
-    counts = census(model).counts
-    program = program_of(model)
-    sizes = {dim: SIZES[dim in _firsts(model)] for dim in program.symbols}
-    working = (each.flops for each in program.operations if each.kind is not Kind.VIEW)
-    return {
-        "nodes": counts.nodes,
-        "bytes": counts.bytes,
-        "flops": value_of(total(working), sizes),
-        "traffic": value_of(total(each.bytes for each in moved(program)), sizes),
-    }
-
-
-def _firsts(model: ir.Model) -> set[str]:
-    """The open dims that some input begins with, as the algebra of sizes writes them."""
-    from sardonyx.graph.shapes.expr import symbol
-
-    names: set[str] = set()
-    for value in model.graph.inputs:
-        first = value.shape[0] if value.shape else None
-        if first is not None and not isinstance(first, int):
-            names.add(repr(symbol(first.value or f"{value.name}_0")))
-    return names
 
 
 def _points(answers: Sequence[Answered], overview: Table | None) -> Iterator[tuple[Entry, ...]]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sardonyx.candidates import Candidate
     from sardonyx.proof import Oracle
 
+_AFFORDABLE = 8_000_000_000  # flops of one run times the repeats: a large model is asked less often
+_FEWEST_TRIALS = 2  # of a very large one
+FEW = 10  # trials below which nothing is said of others
 MARGIN = 2.0  # what is recommended is the next power of two above so many times the largest difference seen
 CLASSES = tuple(Accuracy)  # the strictest first
 _MEASURES = ("abs", "rel", "ulp")
@@ -37,7 +40,7 @@ class Tolerance(Experiment):
 
     def cells(self, subject: Subject, asked: Asked) -> Sequence[Cell]:
         """One for each model: the reference is asked once for all classes."""
-        repeats = 10 if asked.thorough else 4
+        repeats = 12 if asked.thorough else 4
         return (Cell(self.name, subject.name, "classes", {**asked.only("target", "seed"), "repeats": repeats}),)
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
@@ -46,10 +49,12 @@ class Tolerance(Experiment):
         from sardonyx.ledger import loosest
         from sardonyx.pipeline import select
         from sardonyx.proof import Oracle, seeds_from
+        from sardonyx.studying.experiments.counting import counted
 
-        target, repeats = cell.options["target"], cell.options["repeats"]
+        target = cell.options["target"]
+        repeats, trials = affordable(counted(subject.path)["flops"], cell.options["repeats"])
         starts = (cell.options["seed"] + 4 * number for number in range(repeats))
-        oracles = [Oracle(subject.path, seeds=seeds_from(start), threads=1) for start in starts]
+        oracles = [Oracle(subject.path, seeds=seeds_from(start), trials=trials, threads=1) for start in starts]
         answer: Answer = {}
         for place, accuracy in enumerate(CLASSES):
             passes = tuple(each for each in select(target) if CLASSES.index(each.accuracy) <= place)
@@ -95,6 +100,12 @@ class Tolerance(Experiment):
         return found
 
 
+def affordable(flops: int, repeats: int) -> tuple[int, int | None]:
+    """How often a model is asked, and how many trials each time (None: all); counted, so the same on any machine."""
+    times = min(repeats, _AFFORDABLE // max(flops, 1))
+    return max(times, 1), None if times else _FEWEST_TRIALS
+
+
 def _measured(candidate: Candidate, accuracy: Accuracy, oracles: Sequence[Oracle]) -> dict[str, Any]:
     """All trials of all oracles on one candidate."""
     from sardonyx.proof.interface import random_outputs
@@ -106,20 +117,16 @@ def _measured(candidate: Candidate, accuracy: Accuracy, oracles: Sequence[Oracle
     names = [value.name or "" for value in model.graph.outputs]
     seen = {name: Distances() for name in names if name not in random_outputs(model)}
     session = Loaded(model).open(lambda source: Session(source, threads=1))
-    granted: dict[str, float] = {}
-    passed = True
+    verdict = oracles[0].check(model, accuracy)
+    granted = {output.name: output.rtol for output in verdict.outputs}
     for oracle in oracles:
-        verdict = oracle.check(model, accuracy)
-        passed = passed and verdict.passed
-        for output in verdict.outputs:
-            granted[output.name] = max(granted.get(output.name, 0.0), output.rtol)
         for answer in oracle.answers():
             results = session.run(answer.draw.feeds) if answer.style != "empty" else []
             for name, ours, theirs in zip(names, results, answer.outputs, strict=False):
                 if name in seen:
                     seen[name].see(theirs, ours)
     outputs = [{"name": name, "granted": granted.get(name), **each.told()} for name, each in seen.items()]
-    return {"rewrites": len(candidate.log.events), "passed": passed, "outputs": outputs}
+    return {"rewrites": len(candidate.log.events), "passed": verdict.passed, "outputs": outputs}
 
 
 def _outputs(each: Answered) -> Iterator[tuple[Entry, ...]]:
@@ -215,17 +222,20 @@ def _sentence(row: dict[str, Entry], table: str) -> Finding:
     trials, most = int(number("trials")), number("max_scaled_in_eps")
     head = f"Passes up to the class {row['class']}, {row['dtype']}:"
     seen = f"in {several(trials, 'trial')} on {several(int(number('models')), 'model')}"
-    chance = f"at most {min(1.0, 3 / max(trials, 1)):.1%} of trials drawn like these go beyond (95 %)"
+    enough = trials >= FEW
+    chance = (
+        f"at most {3 / trials:.1%} of trials drawn like these go beyond (95 %)" if enough else "too few to say more"
+    )
     if number("failed_models"):
         return Finding(f"{head} the proof fails for {several(int(number('failed_models')), 'model')} {seen}.", table)
     if not most:
-        return Finding(f"{head} bit for bit equal {seen}; {chance}.", table)
+        return Finding(f"{head} bit for bit equal {seen}; {chance}.", table, certain=enough)
     said = (
-        f"{head} differences of up to {most:.3g} eps of value and scale ({number('max_ulp'):,.0f} ulp, "
-        f"{number('max_abs'):.1e} absolute) {seen}; {chance}. Recommended: {number('recommended'):.1e} "
-        f"({number('recommended_in_eps'):g} eps)"
+        f"{head} differences of up to {most:.3g} eps of value and scale ({number('max_abs'):.1e} absolute) {seen}; "
+        f"{chance}. Recommended: {number('recommended'):.1e} ({number('recommended_in_eps'):g} eps)"
     )
-    return Finding(f"{said}; {_held_against(most, number('recommended_in_eps'), number('granted_in_eps'))}.", table)
+    held = _held_against(most, number("recommended_in_eps"), number("granted_in_eps"))
+    return Finding(f"{said}; {held}.", table, certain=enough)
 
 
 def _held_against(most: float, wanted: float, granted: float) -> str:
