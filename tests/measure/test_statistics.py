@@ -179,8 +179,8 @@ def test_a_box_has_its_quartiles_and_its_outliers_outside() -> None:
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
 def test_whiskers_hold_the_box_and_the_box_the_median(seconds: list[float]) -> None:
     found = spread(seconds)
-    assert found.fastest <= found.low_whisker <= found.high_whisker <= max(seconds)
-    assert found.low_quartile <= found.median <= found.high_quartile
+    assert found.fastest <= found.low_whisker <= found.low_quartile <= found.median
+    assert found.median <= found.high_quartile <= found.high_whisker <= max(seconds)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))

@@ -132,10 +132,9 @@ def spread(seconds: Sequence[float]) -> Spread:
     times = np.sort(np.asarray(seconds, dtype=np.float64))
     low, middle, high = (float(each) for each in np.quantile(times, (0.25, 0.5, 0.75)))
     inside = times[(times >= low - 1.5 * (high - low)) & (times <= high + 1.5 * (high - low))]
+    ends = min(low, float(inside[0])), max(high, float(inside[-1]))  # a quartile may lie between a time and an outlier
     deviation = float(np.median(np.abs(times - middle))) / NormalDist().inv_cdf(0.75)
-    return Spread(
-        middle, low, high, float(inside[0]), float(inside[-1]), deviation, float(times[0]), len(times) - len(inside)
-    )
+    return Spread(middle, low, high, *ends, deviation, float(times[0]), len(times) - len(inside))
 
 
 def geometric_mean(numbers: Iterable[float]) -> float:
