@@ -136,6 +136,17 @@ def test_the_page_says_so_too_where_the_proof_failed(command: Command, model: Pa
     assert "max\\_err" in text or "max_err" in text
 
 
+@pytest.mark.parametrize("option", [["--summary", "page.md"], ["--summary=page.md"]])
+def test_the_page_says_what_kept_a_command_from_its_result(command: Command, model: Path, option: list[str]) -> None:
+    assert command("inspect", "missing.onnx", *option).code == 1
+    text = Path("page.md").read_text(encoding="utf-8")
+    assert text.startswith("### ❌ failed\n\n")
+    assert "missing.onnx" in text
+    before = model.read_bytes()
+    assert command("inspect", "missing.onnx", "--summary", model).code == 1
+    assert model.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

@@ -7,6 +7,8 @@ return gating.outcome(run, closing_sentence(run))
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, Self
 
 from sardonyx import gate
 from sardonyx.cli.console import complain
-from sardonyx.errors import GateNotMet, OutputError, UsageError
+from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
 from sardonyx.report.summary import Section, render_section
 
 
@@ -88,6 +90,17 @@ class Gating:
             if not each.met:
                 complain(GateNotMet(each.sentence()))
         return failed or (0 if all(each.met for each in held) else GateNotMet.exit_code)
+
+
+def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
+    """Add to the page that a command line names what kept the command from a result; a page that cannot be is none."""
+    words = list(arguments)
+    named = [word.partition("=")[2] for word in words if word.startswith("--summary=")]
+    named += [value for word, value in itertools.pairwise(words) if word == "--summary"]
+    for page in map(Path, named[-1:]):
+        with contextlib.suppress(SardonyxError):
+            _check_page(page, ())
+            _append(page, render_section(Section(error.message, True, (), {}, None)))
 
 
 def _check_page(page: Path, others: Collection[Path | None]) -> None:

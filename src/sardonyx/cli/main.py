@@ -83,6 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
+        _tell_page(arguments, error)
         complain(error)
         return error.exit_code
     except typer.TyperException as error:
@@ -99,6 +100,14 @@ def run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         note("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _tell_page(arguments: Sequence[str], error: SardonyxError) -> None:
+    """Say on the page of the job, where there is one, what kept the command from its result."""
+    if any(word.partition("=")[0] == "--summary" for word in arguments) and not isinstance(error, UsageError):
+        from sardonyx.cli.gating import add_failure  # what renders is loaded where it is needed
+
+        add_failure(arguments, error)
 
 
 def main() -> NoReturn:

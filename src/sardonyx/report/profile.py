@@ -67,6 +67,7 @@ def _whole(found: Profile, view: View) -> list[str]:
         ("one run, not profiled, ms", [model.plain_ms for model in models]),
         ("one run, profiled, ms", [model.wall_ms for model in models]),
         ("in kernels, ms", [model.kernel_ms for model in models]),
+        ("outside of them, not profiled, ms", [max(0.0, model.plain_ms - model.kernel_ms) for model in models]),
     ]
     lines = [Line((label, *_side_by_side(values))) for label, values in rows]
     counts = [("kernels", [len(model.kernels) for model in models]), ("nodes of the file", [m.nodes for m in models])]
