@@ -25,7 +25,7 @@ PYRAMID = {
 CVT = {
     "embed_dim": [16, 24, 32],
     "num_heads": [1, 2, 4],
-    "depth": [1, 1, 3],
+    "depth": [1, 2, 3],
     "patch_sizes": [7, 3, 3],
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), AS_IT_IS),
 }

@@ -75,7 +75,7 @@ ENCODERS = [
         "nystromformer",
         "NystromformerModel",
         partial(ids, length=16),
-        num_landmarks=4,
+        num_landmarks=16,
         segment_means_seq_len=16,
     ),
     *encoder("squeezebert", "SqueezeBertModel", tokens, embedding_size=48),

@@ -86,6 +86,12 @@ def _feeding_forward(found: Features, at: Borders) -> tuple[Family, float, list[
     convolutions = found.convolutions + found.windows
     if found.transforms:
         return Family.OTHER, 0.5, [_many(found.transforms, "Fourier transform")]
+    if convolutions > at.stem and found.pooling >= max(1.0, at.few * convolutions):
+        said = [
+            _many(convolutions, "convolution"),
+            _many(found.pooling, "softmax", "softmaxes") + " that weigh positions",
+        ]
+        return Family.HYBRID, 0.7, said
     if convolutions and convolutions >= at.sparse * found.products:
         said = [_many(convolutions, "convolution"), "no attention, no recurrence"]
         return Family.CONVOLUTIONAL, 1.0 if convolutions > 1 else THIN, said
@@ -97,5 +103,5 @@ def _feeding_forward(found: Features, at: Borders) -> tuple[Family, float, list[
     return Family.OTHER, 0.5, ["no attention, convolution, recurrence or product with weights"]
 
 
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+def _many(count: int, thing: str, several: str = "") -> str:
+    return f"{count} {thing if count == 1 else several or thing + 's'}"
