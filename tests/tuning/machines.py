@@ -27,8 +27,10 @@ def simulate(monkeypatch: pytest.MonkeyPatch, price: Price) -> list[Counter[str]
             del operators["Identity"]  # as the runtime does
             return Contender(operators, 0.0, 0.0, lambda: price(operators))
 
+        def least(self, contenders: int, once: float) -> float:
+            return 0.0
+
     monkeypatch.setattr(tuner, "Ground", Simulated)
-    monkeypatch.setattr(tuner, "least", lambda *_: 0.0)
     return loaded
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.candidates import Progress
-from sardonyx.measure.rounds import FEWEST, Race, Run, race, slot
+from sardonyx.measure.rounds import FEWEST, SLOT, Race, Run, race, slot
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Settings, Timed
@@ -58,6 +58,7 @@ class Ground:
         alone = settings.threads == 1 and settings.provider == "cpu"
         self._clock = time.thread_time if alone else time.perf_counter
         self.clock = "cpu" if alone else "wall"
+        self._slot = SLOT  # seconds that one slot of a race takes, waiting included
 
     def load(self, model: Model) -> Contender:
         """Bring a model into the runtime and run it for the first time.
@@ -82,12 +83,18 @@ class Ground:
     def race(self, contenders: Mapping[str, Contender], *, seconds: float, what: str) -> Race:
         """Let contenders take turns; the first is the reference."""
         runs = {name: contender.run for name, contender in contenders.items()}
-        return race(runs, seconds=seconds, seed=self._seed, tell=lambda _, fraction: self._tell(what, fraction))
+        found = race(runs, seconds=seconds, seed=self._seed, tell=lambda _, fraction: self._tell(what, fraction))
+        self._slot = found.spent / _slots(len(runs), found.rounds)
+        return found
+
+    def least(self, contenders: int, once: float) -> float:
+        """Seconds that the shortest race takes, going by the last one: on a busy machine all takes longer."""
+        return _slots(contenders, FEWEST) * max(self._slot, once)
 
 
-def least(contenders: int, once: float) -> float:
-    """Seconds that the shortest race takes, in which the reference runs twice a round and warms up."""
-    return (FEWEST + 1) * (contenders + 1) * max(once, 0.05)
+def _slots(contenders: int, rounds: int) -> int:
+    """Slots of a race: the reference has two a round, and everyone one to warm up."""
+    return (rounds + 1) * (contenders + 1)
 
 
 def kernels_of(profile: Path) -> Kernels:

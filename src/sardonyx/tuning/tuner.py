@@ -22,7 +22,7 @@ from sardonyx.measure.statistics import Comparison, Finding
 from sardonyx.proof.subject import Subject
 from sardonyx.runtime.timed import Settings
 from sardonyx.tuning import units as choosing
-from sardonyx.tuning.contest import Contender, Ground, least
+from sardonyx.tuning.contest import Contender, Ground
 from sardonyx.tuning.deciding import SOURCE, TUNED, UNTUNED, choose, decisions
 from sardonyx.tuning.search import Effect, State, search
 from sardonyx.tuning.units import Unit
@@ -116,9 +116,10 @@ class Tuner:
     def _first_race(self, untuned: Settled) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source), UNTUNED: self._ground.load(untuned.candidate.model)}
         slowest = max(contender.once for contender in contenders.values())
-        self._last = max(self._wish.budget / _SHARES, least(3, slowest)) + 3 * contenders[SOURCE].load
         self._loaded[frozenset()] = contenders[UNTUNED]
-        return self._race(contenders, "racing source and result")
+        race = self._race(contenders, "racing source and result")
+        self._last = max(self._wish.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
+        return race
 
     def _last_race(self, settled: Mapping[str, Settled]) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source)}
@@ -162,7 +163,7 @@ class Tuner:
         if contender.kernels == best.kernels:
             self._keep(then ^ now, SAME_KERNELS, None, began, back=back, accepted=back)
             return Effect.NONE
-        if not self._affords(least(2, max(best.once, contender.once))):
+        if not self._affords(self._ground.least(2, max(best.once, contender.once))):
             return None
         comparison = self._compared(contender, best)
         effect = _EFFECTS[comparison.finding]
