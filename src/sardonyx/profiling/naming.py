@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from sardonyx.profiling.alike import Values, consumers
 from sardonyx.profiling.steps import Step, Steps
@@ -80,35 +81,57 @@ class Names:
         """What a step reads, constants and sizes aside."""
         return frozenset(name for name in self._graph.steps[index].inputs if name and not self._values.is_size(name))
 
-    def onward(self, value: str, has: Set[str], done: Set[str]) -> str:
+    def onward(self, value: str, has: Set[str], accounts: Accounts) -> str:
         """What a value has become once its maker has done what follows too: steps that nobody else does any more.
 
         A kernel on blocks of channels takes a sum and an activation in, and keeps the name of the value before them.
         """
         inside, taken, waiting = {value}, set[int](), [value]
-        while waiting:
-            for index in self._readers.get(waiting.pop(), ()):
-                made = self._graph.steps[index].outputs
-                if index in taken or len(made) != 1 or made[0] in done or not self.read(index) <= inside | has:
+        while waiting and (last := waiting.pop()) not in accounts.moved:
+            for index in self._readers.get(last, ()):
+                step = self._graph.steps[index]
+                if index in taken or index in accounts.steps or moves(step) or len(step.outputs) != 1:
+                    continue
+                made = step.outputs[0]
+                if made in accounts.values or not self.read(index) <= inside | has:
                     continue
                 taken.add(index)
-                inside.add(made[0])
-                waiting.append(made[0])
+                inside.add(made)
+                waiting.append(made)
                 leaving = [name for name in inside if not taken.issuperset(self._readers.get(name, ()))]
                 if len(leaving) == 1:
                     value = leaving[0]
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What of ours the names in the graph as run account for."""
+
+    steps: Set[int]  # that kernels are named after
+    values: Set[str]  # that kernels make which do more than move data about
+    moved: Set[str]  # that are made by moving data about
+
+    @classmethod
+    def of(cls, run: Steps, names: Names) -> Accounts:
+        """All that the names tell."""
+        values: set[str] = set()
+        moved: set[str] = set()
+        for step in run.steps:
+            (moved if moves(step) else values).update(names.stands_for(step).values())
+        named = (names.step(step.name) for step in run.steps)
+        return cls({index for index in named if index is not None}, values, moved)
+
+
 def standing(run: Steps, names: Names, known: Sequence[str]) -> dict[str, frozenset[str]]:
     """For each value of the graph as run, the values of ours that it stands for; nothing where nobody can tell."""
     found: dict[str, frozenset[str]] = {name: frozenset({name}) for name in known}
-    done = {value for step in run.steps for value in names.stands_for(step).values()}
+    accounts = Accounts.of(run, names)
     for step in run.steps:
         said = names.stands_for(step)
         if step.name.endswith(BLOCKED):
             has = frozenset[str]().union(*(found.get(name, ()) for name in step.inputs))
-            said = {name: names.onward(value, has, done) for name, value in said.items()}
+            said = {name: names.onward(value, has, accounts) for name, value in said.items()}
         found |= {name: frozenset({value}) for name, value in said.items()}
     _missing(run, names, found)
     _moved(run, found)

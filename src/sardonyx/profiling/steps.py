@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from sardonyx.graph.facts import RANDOM, SMALL
+from sardonyx.graph.facts import RANDOM, SMALL, constant_tensor
 from sardonyx.graph.scopes import bodies, is_constant
 
 _NEVER_EQUAL = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.SPARSE_TENSOR)
@@ -54,7 +54,7 @@ def of_file(graph: ir.Graph) -> Steps:
     for node in graph:
         outputs = tuple(value.name or "" for value in node.outputs)
         if is_constant(node):
-            constants[outputs[0]] = _content(node.outputs[0].const_value, outputs[0])
+            constants[outputs[0]] = _content(constant_tensor(node), outputs[0])
             continue
         steps.append(
             Step(

@@ -64,7 +64,7 @@ class Profiled:
         self._notes: list[str] = []
         self._graph: steps.Steps | None = None
         try:
-            self._session = _saving(subject.source, subject.settings, optimized, profile)
+            self._session = saving(subject.source, subject.settings, optimized, profile)
             self._graph = steps.as_run(optimized)
         except RuntimeFailure:  # a provider that compiles whole pieces of the graph cannot save them
             self._session = Timed(subject.source, subject.settings, profile=profile)
@@ -104,7 +104,7 @@ class Profiled:
             return trace(graph, file)
         settings = self.subject.settings
         optimized = self.subject.folder / "before.onnx"
-        _saving(self.subject.source, Settings(settings.threads, settings.provider, Level.EXTENDED), optimized)
+        saving(self.subject.source, Settings(settings.threads, settings.provider, Level.EXTENDED), optimized)
         before = steps.as_run(optimized)
         return through(trace(graph, before), trace(before, file))
 
@@ -115,7 +115,7 @@ class Profiled:
             yield _UNTAGGED
 
 
-def _saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, profile: Path | None = None) -> Timed:
+def saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, profile: Path | None = None) -> Timed:
     """The model loaded, and its graph saved as the runtime optimized it.
 
     The weights go nowhere, where systems have such a place: nobody reads them, and they may be gigabytes.

@@ -30,7 +30,7 @@ UNTRACED = Trace(frozenset(), TracedBy.NOTHING)
 
 def trace(run: Steps, file: Steps) -> dict[Step, Trace]:
     """Where each step of the graph as run comes from, in bodies of control flow too."""
-    tracer = _Tracer(run, file)
+    tracer = Tracer(run, file)
     places = tracer.by_values()
     tracer.by_names(places)
     tracer.by_neighbours(places)
@@ -81,7 +81,9 @@ def _all(graph: Steps) -> Iterable[Step]:
 _Places = dict[int, tuple[frozenset[int], TracedBy]]  # step as run -> steps of the file
 
 
-class _Tracer:
+class Tracer:
+    """One graph as run beside the graph of the file; each kind of evidence adds to what those before it found."""
+
     def __init__(self, run: Steps, file: Steps) -> None:
         self.run, self.file = run, file
         self.values = Values(file)
@@ -91,6 +93,7 @@ class _Tracer:
         self._made = {self.values.like(value) for name in made for value in self.stands.get(name, ())}
 
     def by_values(self) -> _Places:
+        """Nodes that are what they were, and kernels between values of the file."""
         found: _Places = {}
         for index, step in enumerate(self.run.steps):
             same = self.names.unchanged(step)
@@ -101,6 +104,7 @@ class _Tracer:
         return found
 
     def by_names(self, found: _Places) -> None:
+        """Kernels of which no value is known, and whose name is."""
         for index, step in enumerate(self.run.steps):
             if index not in found and not self._hands_on(step) and (named := self.names.step(step.name)) is not None:
                 found[index] = frozenset({named}), TracedBy.NAME

@@ -1,0 +1,69 @@
+"""Names and values are two witnesses: where both speak of a kernel they agree, and no work of the file goes missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+import graphs
+import models
+from profiling.traced import Traced, traced
+from sardonyx.profiling.naming import moves
+from sardonyx.profiling.steps import Step
+from sardonyx.runtime.timed import Level
+
+EXPORTERS = ("torchscript", "dynamo")
+GONE = ("Identity", "Dropout", "Slice", "Not", "Expand")  # what does nothing is dropped, as data movement is
+
+
+def agree(found: Traced) -> int:
+    """How often both spoke; fails where they do not say the same."""
+    both = 0
+    for tracer in found.tracers():
+        for step in tracer.run.steps:
+            named, between = tracer.names.step(step.name), tracer.between(step)
+            if named is None or not between:
+                continue
+            both += 1
+            assert between.intersection(tracer.values.twins(named)), step.name
+    return both
+
+
+def missing(found: Traced) -> list[Step]:
+    """Steps of the file that hang on its inputs and that no kernel does the work of."""
+    done = {step for trace in found.traces.values() for step in trace.steps}
+    sizes = found.tracers()[0].values.is_size
+    return [
+        step
+        for step in found.file.steps
+        if step not in done and step.op_type not in GONE and not moves(step) and not all(map(sizes, step.outputs))
+    ]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", models.names())
+def test_small_models_are_traced_whole_and_both_witnesses_agree(
+    name: str, exporter: str, small_model: Callable[[str, str], Path]
+) -> None:
+    found = traced(small_model(name, exporter))
+    assert all(trace.steps for trace in found.traces.values())
+    assert agree(found) > len(found.stages[-1].steps) // 3
+    assert not missing(found)
+
+
+@given(graphs.models())
+@settings(max_examples=40)
+def test_random_graphs_are_traced_whole_and_both_witnesses_agree(model) -> None:
+    found = traced(model)
+    assert all(trace.steps for trace in found.traces.values())
+    agree(found)
+
+
+@given(graphs.models())
+@settings(max_examples=25)
+def test_without_optimizations_every_kernel_is_one_node(model) -> None:
+    found = traced(model, Level.OFF)
+    assert [kernel.nodes for kernel in found.kernels] == [{step.name} for step in found.stages[0].steps]

@@ -1,0 +1,178 @@
+"""Which modules get which kernels, on models whose modules' work is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from profiling.traced import traced
+from sardonyx.profile_record import TracedBy
+from sardonyx.runtime.timed import Level
+
+
+class Net:
+    """A model in the making, with weights by name."""
+
+    def __init__(self, shape: tuple[int, ...], output: str, shape_out: tuple[int, ...] | None = None) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.shape, self.output, self.shape_out = shape, output, shape_out or shape
+
+    def node(self, name: str, op_type: str, inputs: list[str], output: str, **attributes: object) -> None:
+        """One more node."""
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
+
+    def weight(self, name: str, *shape: int) -> str:
+        """A weight with no two numbers alike."""
+        drawn = np.random.default_rng(len(self.weights)).uniform(0.5, 1.5, size=shape)
+        self.weights.append(numpy_helper.from_array(drawn.astype(np.float32), name))
+        return name
+
+    def number(self, name: str, value: float) -> str:
+        """A scalar."""
+        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        return name
+
+    def model(self, opset: int = 17) -> onnx.ModelProto:
+        """What it has become."""
+        take = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
+        give = helper.make_tensor_value_info(self.output, TensorProto.FLOAT, self.shape_out)
+        graph = helper.make_graph(self.nodes, "net", [take], [give], self.weights)
+        return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def convolution(*, named: bool = True) -> onnx.ModelProto:
+    """Two blocks of Conv, BatchNorm and Relu, the second with what the first made added to it."""
+    net = Net((1, 32, 8, 8), "out")
+    source = "x"
+    for block in ("a", "b"):
+        weight = net.weight(f"{block}.w", 32, 32, 3, 3)
+        statistics = [net.weight(f"{block}.{name}", 32) for name in ("scale", "shift", "mean", "var")]
+
+        def name(what: str, block: str = block) -> str:
+            return f"/{block}/{what}" if named else ""
+
+        net.node(name("conv/Conv"), "Conv", [source, weight], f"{block}_conv", pads=[1, 1, 1, 1])
+        net.node(name("bn/BatchNormalization"), "BatchNormalization", [f"{block}_conv", *statistics], f"{block}_bn")
+        if block == "b":
+            net.node(name("Add"), "Add", ["b_bn", "a_relu"], "b_sum")
+        net.node(name("act/Relu"), "Relu", ["b_sum" if block == "b" else "a_bn"], f"{block}_relu")
+        source = f"{block}_relu"
+    net.node("/head/Exp" if named else "", "Exp", ["b_relu"], "out")
+    return net.model()
+
+
+@pytest.mark.parametrize("level", [Level.EXTENDED, Level.ALL])
+def test_a_fused_convolution_belongs_to_what_its_parts_have_in_common(level: Level) -> None:
+    found = traced(convolution(), level)
+    first, second = [kernel for kernel in found.kernels if "Conv" in kernel.op_type]
+    assert first.nodes == {"/a/conv/Conv", "/a/bn/BatchNormalization", "/a/act/Relu"}
+    assert first.owner == "a"
+    assert {"/b/conv/Conv", "/b/bn/BatchNormalization", "/b/Add", "/b/act/Relu"} >= second.nodes
+    assert second.nodes >= {"/b/conv/Conv", "/b/bn/BatchNormalization"}
+    assert second.owner == "b"
+    assert found.only("Exp").owner == "head"
+
+
+def test_a_kernel_on_blocks_of_channels_takes_the_sum_and_the_activation_after_it() -> None:
+    found = traced(convolution())
+    if not any(step.domain == "com.microsoft.nchwc" for step in found.stages[-1].steps):
+        pytest.skip("the runtime changes no layouts on this machine")
+    _, second = [kernel for kernel in found.kernels if kernel.op_type == "Conv"]
+    assert second.nodes == {"/b/conv/Conv", "/b/bn/BatchNormalization", "/b/Add", "/b/act/Relu"}
+    assert found.only("ReorderOutput").owner == "b"  # it brings what b made into the form of the file
+    assert found.only("ReorderOutput").by is TracedBy.NEIGHBOURS
+
+
+def test_values_tell_where_nodes_have_no_names() -> None:
+    first, second = [kernel for kernel in traced(convolution(named=False)).kernels if "Conv" in kernel.op_type]
+    assert first.nodes == {"a_conv", "a_bn", "a_relu"}
+    assert second.nodes >= {"b_conv", "b_bn"}
+    assert not second.nodes & {"a_conv", "a_bn", "a_relu"}
+
+
+def linear(net: Net, module: str, source: str, output: str, rows: int, columns: int) -> None:
+    """A product and a bias, as exporters write a Linear."""
+    net.node(f"/{module}/MatMul", "MatMul", [source, net.weight(f"{module}.w", rows, columns)], f"{output}_product")
+    net.node(f"/{module}/Add", "Add", [f"{output}_product", net.weight(f"{module}.b", columns)], output)
+
+
+def test_a_product_and_its_bias_are_one_kernel_and_the_reshapes_around_it_are_its() -> None:
+    net = Net((2, 3, 8), "out", (2, 3, 4))
+    net.node("/before/Exp", "Exp", ["x"], "e")
+    linear(net, "fc", "e", "y", 8, 4)
+    net.node("/after/Sin", "Sin", ["y"], "out")
+    found = traced(net.model())
+    assert found.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
+    assert [kernel.owner for kernel in found.kernels if kernel.op_type == "Reshape"] == ["fc", "fc"]
+    assert (found.only("Exp").owner, found.only("Sin").owner) == ("before", "after")
+
+
+def normalised(net: Net, module: str, source: str, output: str, width: int) -> set[str]:
+    """A layer norm in single steps; their names."""
+    last = [-1]
+    said = [
+        ("ReduceMean", [source], {"axes": last}),
+        ("Sub", [source, f"{output}0"], {}),
+        ("Pow", [f"{output}1", net.number(f"{module}.two", 2.0)], {}),
+        ("ReduceMean_1", [f"{output}2"], {"axes": last}),
+        ("Add", [f"{output}3", net.number(f"{module}.eps", 1e-5)], {}),
+        ("Sqrt", [f"{output}4"], {}),
+        ("Div", [f"{output}1", f"{output}5"], {}),
+        ("Mul", [f"{output}6", net.weight(f"{module}.gamma", width)], {}),
+        ("Add_1", [f"{output}7", net.weight(f"{module}.beta", width)], {}),
+    ]
+    for place, (name, inputs, attributes) in enumerate(said):
+        made = output if place == len(said) - 1 else f"{output}{place}"
+        net.node(f"/{module}/{name}", name.partition("_")[0], inputs, made, **attributes)
+    return {f"/{module}/{name}" for name, _, _ in said}
+
+
+def test_a_norm_in_single_steps_is_one_kernel() -> None:
+    net = Net((2, 3, 8), "out")
+    nodes = normalised(net, "block/norm", "x", "n", 8)
+    net.node("/block/Exp", "Exp", ["n"], "out")
+    kernel = traced(net.model()).only("LayerNormalization")
+    assert kernel.nodes == nodes
+    assert kernel.owner == "block.norm"
+
+
+def test_a_sum_and_the_norm_after_it_belong_to_both_modules() -> None:
+    net = Net((2, 3, 16), "out")
+    net.node("/block/left/Exp", "Exp", ["x"], "a")
+    net.node("/block/right/Sin", "Sin", ["x"], "b")
+    net.node("/block/attention/Add", "Add", ["a", "b"], "s")
+    nodes = normalised(net, "block/norm", "s", "n", 16)
+    net.node("/head/Cos", "Cos", ["n"], "out")
+    kernel = traced(net.model()).only("SkipLayerNormalization")
+    assert kernel.nodes == nodes | {"/block/attention/Add"}
+    assert kernel.owner == "block"
+    assert kernel.by is TracedBy.VALUES
+
+
+def test_equal_work_that_is_done_once_belongs_to_all_who_asked_for_it() -> None:
+    net = Net((2, 8), "out")
+    for module in ("one", "two"):
+        net.node(f"/{module}/mask/Exp", "Exp", ["x"], f"{module}_e")
+    net.node("/one/Sin", "Sin", ["one_e"], "one_y")
+    net.node("/two/Cos", "Cos", ["two_e"], "two_y")
+    net.node("/Add", "Add", ["one_y", "two_y"], "out")
+    found = traced(net.model())
+    assert found.only("Exp").nodes == {"/one/mask/Exp", "/two/mask/Exp"}
+    assert (found.only("Sin").owner, found.only("Cos").owner) == ("one", "two")
+
+
+def test_what_was_folded_before_the_run_is_no_part_of_a_kernel() -> None:
+    net = Net((2, 8, 8), "out")
+    net.node("/sizes/Shape", "Shape", ["x"], "s")
+    net.node("/sizes/Cast", "Cast", ["s"], "f", to=TensorProto.FLOAT)
+    net.node("/sizes/ReduceSum", "ReduceSum", ["f"], "n", keepdims=0)
+    net.node("/block/Exp", "Exp", ["x"], "e")
+    net.node("/block/scores/MatMul", "MatMul", ["e", "x"], "p")
+    net.node("/block/scores/Div", "Div", ["p", "n"], "q")
+    net.node("/block/Sin", "Sin", ["q"], "out")
+    found = traced(net.model())
+    assert {kernel.owner for kernel in found.kernels} == {"block", "block.scores"}
+    assert found.only("FusedMatMul").nodes == {"/block/scores/MatMul", "/block/scores/Div"}

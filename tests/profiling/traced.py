@@ -1,0 +1,74 @@
+"""Models traced without being timed: the graph that the runtime makes of them, and where its kernels come from."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from sardonyx import provenance as p
+from sardonyx.graph import origins
+from sardonyx.graph.tagged import tagged
+from sardonyx.profile_record import TracedBy
+from sardonyx.profiling import steps
+from sardonyx.profiling.subject import saving
+from sardonyx.profiling.tracing import Trace, Tracer, through, trace
+from sardonyx.runtime.timed import Level, Settings
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, the nodes it comes from and the module that owns it."""
+
+    op_type: str
+    nodes: frozenset[str]
+    owner: str
+    by: TracedBy
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model beside the graph as run."""
+
+    file: steps.Steps
+    stages: list[steps.Steps]  # each made of the one before, the first of the file
+    traces: dict[steps.Step, Trace]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """All kernels of the main graph."""
+        return [_kernel(step, self.traces[step]) for step in self.stages[-1].steps]
+
+    def only(self, op_type: str) -> Kernel:
+        """The one kernel of an operator."""
+        [found] = [kernel for kernel in self.kernels if kernel.op_type == op_type]
+        return found
+
+    def tracers(self) -> list[Tracer]:
+        """Each stage beside the one before it."""
+        before = [self.file, *self.stages]
+        return [Tracer(stage, earlier) for stage, earlier in zip(self.stages, before, strict=False)]
+
+
+def traced(source: Path | onnx.ModelProto, level: Level = Level.ALL) -> Traced:
+    """Trace a model as the profiler does."""
+    file = steps.of_file(tagged(source).model.graph)
+    levels = [level] if level is not Level.ALL else [Level.EXTENDED, level]
+    with tempfile.TemporaryDirectory() as folder:
+        stages: list[steps.Steps] = []
+        for each in levels:
+            saved = Path(folder) / f"{each}.onnx"
+            saving(source, Settings(level=each), saved)
+            stages.append(steps.as_run(saved))
+    traces = trace(stages[0], file)
+    for later, earlier in zip(stages[1:], stages, strict=False):
+        traces = through(trace(later, earlier), traces)
+    return Traced(file, stages, traces)
+
+
+def _kernel(step: steps.Step, found: Trace) -> Kernel:
+    nodes = [each.node for each in found.steps if each.node is not None]
+    owner = p.owner_of(p.merge(origins.origins(node) for node in nodes))
+    return Kernel(step.op_type, frozenset(node.name or node.outputs[0].name or "" for node in nodes), owner, found.by)
