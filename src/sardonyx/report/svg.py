@@ -54,7 +54,7 @@ def page(width: int, height: int, title: str, about: str, body: Iterable[str], *
         f"<style>{_STYLE}{_own_colors()}{style}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
         text(24, 34, title, "title"),
-        text(24, 56, about, "soft", longest=max(LONGEST, width // 6)),
+        text(24, 56, about, "soft", longest=400),
         *body,
         "</svg>\n",
     ))  # fmt: skip

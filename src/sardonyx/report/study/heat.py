@@ -12,7 +12,8 @@ from sardonyx.report import svg, words
 from sardonyx.report.study.rows import number, numbers, rows
 from sardonyx.study_record import Table
 
-_LEFT, _TOP, _ROW, _WIDTH = 220, 210, 26, 46
+_LEFT, _ROW, _WIDTH = 220, 26, 46
+_LONGEST = 30  # characters of a heading
 _GOOD, _BAD, _MIDDLING = 0, 1, 2  # blue, amber, teal: told apart by everyone, and by what is written
 
 
@@ -30,20 +31,20 @@ def field(
     title: str, about: str, across: Sequence[str], down: Sequence[str], squares: dict[tuple[str, str], Square]
 ) -> str:
     """Squares by (row, column)."""
-    width = max(_LEFT + _WIDTH * len(across) + 130, 560)
-    height = _TOP + _ROW * len(down) + 28
+    width = max(_LEFT + _WIDTH * len(across) + 130, 720)
+    head = 86 + 5 * min(max(map(len, across), default=0), _LONGEST)  # a heading leans by 45 degrees
     body: list[str] = []
     for at, name in enumerate(across):
-        body.append(svg.text(_LEFT + (at + 0.6) * _WIDTH, _TOP - 10, name, "soft", turned=-45, longest=30))
+        body.append(svg.text(_LEFT + (at + 0.6) * _WIDTH, head - 10, name, "soft", turned=-45, longest=_LONGEST))
     for line, name in enumerate(down):
-        top = _TOP + line * _ROW
-        body.append(svg.text(_LEFT - 10, top + 18, name, anchor="end", longest=30))
+        top = head + line * _ROW
+        body.append(svg.text(_LEFT - 10, top + 18, name, anchor="end", longest=_LONGEST))
         body.append(svg.line(_LEFT, top, _LEFT + _WIDTH * len(across), top))
         for at, column in enumerate(across):
             square = squares.get((name, column))
             if square is not None:
                 body.append(_drawn(square, _LEFT + at * _WIDTH, top))
-    return svg.page(width, height, title, about, body, style=_STYLE)
+    return svg.page(width, head + _ROW * len(down) + 28, title, about, body, style=_STYLE)
 
 
 _STYLE = """

@@ -26,7 +26,7 @@ def latency(table: Table, title: str) -> str:
     body = [part for mark in marks for part in _vertical(scale(mark), bottom, f"{mark:g}", is_one=mark == 1.0)]
     for at, (row, measured) in enumerate(found):
         body.append(_interval_line(row, measured, _TOP + at * _ROW + _ROW / 2, scale))
-    about = "Optimized over original, with 95 % intervals: left of 1 is faster. What is grey-green is within the noise."
+    about = "With 95 % intervals: left of 1 is faster. Blue: faster, amber: slower, teal: no difference."
     return svg.page(_WIDTH, int(bottom + 36), title, about, body)
 
 

@@ -1,6 +1,7 @@
 """A table of a study as CSV for a spreadsheet, JSON for a program and Markdown for a reader.
 
-CSV and JSON hold every number in full; Markdown rounds for the eye. A row is one observation in all three.
+CSV and JSON hold every number in full; Markdown rounds for the eye. A row is one observation in all three. Names come
+from models: only JSON has them as they are, CSV spells out what is unprintable and quotes what would be a formula.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sardonyx.report import markdown, words
 from sardonyx.study_record import Entry, Table
 
 MOST_SHOWN = 200  # rows of a table on a page; the CSV has them all
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula at the head of a text
+_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes for a formula at the head of a text
 
 
 def table_files(table: Table) -> Iterator[tuple[str, bytes]]:
@@ -29,7 +30,7 @@ def table_csv(table: Table) -> str:
     """The heading and every row, numbers in full; nothing for what is not known."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(table.columns)
+    writer.writerow([_plain(column) for column in table.columns])
     writer.writerows([_plain(entry) for entry in row] for row in table.rows)
     return stream.getvalue()
 
@@ -85,6 +86,6 @@ def _plain(entry: Entry) -> str | int | float:
         case bool():
             return "true" if entry else "false"
         case str():
-            return f"'{entry}" if entry.startswith(_FORMULA) else entry
+            return words.visible(f"'{entry}" if entry.startswith(_FORMULA) else entry)
         case _:
             return entry
