@@ -91,7 +91,7 @@ def test_each_verb_holds_its_gates(command: Command, model: Path, arguments: lis
     held = command(*arguments, "-q", "--summary", "page.md", "--fail-if", failing)
     assert (held.code, held.err.count("\n")) == (4, 1)
     assert f"gate not met: {failing}" in held.err
-    assert "### ❌ 1 of 1 gate not met" in Path("page.md").read_text(encoding="utf-8")
+    assert ": 1 of 1 gate not met\n" in Path("page.md").read_text(encoding="utf-8")
 
 
 def test_a_record_of_before_is_the_baseline_of_now(command: Command, model: Path) -> None:
@@ -120,9 +120,9 @@ def test_the_page_of_a_ci_job_grows_by_a_section_a_command(command: Command, mod
     command("inspect", model, "-q", "--summary", page, "--baseline", "looked.json")
     command("inspect", model, "-q", "--summary", page, "--fail-if", "nodes>3", "--fail-if", "bytes > 8")
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("# Job\n\n### ✅ done\n")
+    assert text.startswith("# Job\n\n### ✅ Inspection: done\n")
     assert "| nodes | 3 | 3 | · |" in text
-    assert "### ❌ 1 of 2 gates not met" in text
+    assert "### ❌ Inspection: 1 of 2 gates not met" in text
     assert "| nodes>3 | 3 | 3 |  | ok |" in text
     assert "| bytes > 8 | 64 | 8 |  | ❌ not met |" in text
 
@@ -132,7 +132,7 @@ def test_the_page_says_so_too_where_the_proof_failed(command: Command, model: Pa
     failed = command("verify", model, "other.onnx", "-q", "--summary", "page.md", "--fail-if", "max_err>1e9")
     assert failed.code == 3
     text = Path("page.md").read_text(encoding="utf-8")
-    assert text.startswith("### ❌ failed\n")
+    assert text.startswith("### ❌ Verdict: failed\n")
     assert "max\\_err" in text or "max_err" in text
 
 
@@ -140,7 +140,7 @@ def test_the_page_says_so_too_where_the_proof_failed(command: Command, model: Pa
 def test_the_page_says_what_kept_a_command_from_its_result(command: Command, model: Path, option: list[str]) -> None:
     assert command("inspect", "missing.onnx", *option).code == 1
     text = Path("page.md").read_text(encoding="utf-8")
-    assert text.startswith("### ❌ failed\n\n")
+    assert text.startswith("### ❌ sardonyx inspect: failed\n\n")
     assert "missing.onnx" in text
     before = model.read_bytes()
     assert command("inspect", "missing.onnx", "--summary", model).code == 1

@@ -16,6 +16,7 @@ from report.sample_profile import sample_profile
 from sardonyx.profile_record import ModuleTime, Profile, Slice
 from sardonyx.report.icicle import icicle_svg
 from sardonyx.report.perfetto import trace
+from sardonyx.report.profile import render_profile
 
 FOUND = sample_profile()
 Event = dict[str, Any]
@@ -160,3 +161,15 @@ def test_labels_stand_only_where_they_fit() -> None:
     assert found
     for width, label in found:
         assert len(label) * 6.9 <= float(width)
+
+
+def test_a_path_may_be_as_deep_as_it_likes() -> None:
+    model = FOUND.models[0]
+    deep = ".".join(["a"] * 2000)
+    module = ModuleTime(deep, "/Net/Deep", 1.0, 1.0, 1, 1, 0.1)
+    kernel = replace(model.kernels[0], owner=deep)
+    model = replace(model, modules=(*model.modules, module), kernels=(kernel, *model.kernels[1:]))
+    found = replace(FOUND, models=(model,))
+    check(found)
+    assert "Deep" in icicle_svg(found, "t")
+    assert "Deep" in render_profile(found)

@@ -84,7 +84,8 @@ class Gating:
         held = [] if failed else gate.hold(self.gates, self.kind, record, self.baseline)
         if self.summary is not None:
             numbers = self.kind.measures(record)
-            section = Section(sentence, bool(failed), held, numbers, self.baseline)
+            title = self.kind.title.partition(" ")[2].capitalize()  # without its article
+            section = Section(title, sentence, bool(failed), held, numbers, self.baseline)
             _append(self.summary, render_section(section))
         for each in held:
             if not each.met:
@@ -100,7 +101,7 @@ def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
     for page in map(Path, named[-1:]):
         with contextlib.suppress(SardonyxError):
             _check_page(page, ())
-            _append(page, render_section(Section(error.message, True, (), {}, None)))
+            _append(page, render_section(Section(f"sardonyx {words[0]}", error.message, True, (), {}, None)))
 
 
 def _check_page(page: Path, others: Collection[Path | None]) -> None:

@@ -13,6 +13,7 @@ from sardonyx.report import markdown, words
 class Section:
     """What one command has to say."""
 
+    title: str  # what was done
     sentence: str
     failed: bool  # something went wrong before any gate was held
     outcomes: Sequence[Outcome]
@@ -24,12 +25,13 @@ def render_section(section: Section) -> str:
     """The section, from its heading on."""
     unmet = sum(not each.met for each in section.outcomes)
     if section.failed:
-        verdict = "❌ failed"
+        mark, verdict = "❌", "failed"
     elif unmet:
-        verdict = f"❌ {unmet} of {words.plural(len(section.outcomes), 'gate')} not met"
+        mark, verdict = "❌", f"{unmet} of {words.plural(len(section.outcomes), 'gate')} not met"
     else:
-        verdict = f"✅ {words.plural(len(section.outcomes), 'gate')} met" if section.outcomes else "✅ done"
-    blocks = [f"### {verdict}", markdown.escaped(section.sentence), _gates(section.outcomes), _numbers(section)]
+        mark, verdict = "✅", f"{words.plural(len(section.outcomes), 'gate')} met" if section.outcomes else "done"
+    heading = f"### {mark} {markdown.escaped(section.title)}: {verdict}"
+    blocks = [heading, markdown.escaped(section.sentence), _gates(section.outcomes), _numbers(section)]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
