@@ -109,6 +109,9 @@ OPEN = {
     "no mask": "m = Identity(s)",
     "padding": AXES + "kept = Cast <to = 9> (mask) m = Where(kept, s, low)",
     "lengths": RANGES + "seen = Less(columns, mask) m = Where(seen, s, low)",
+    "corners of a window": AXES + "e = Shape(s) o = ConstantOfShape(e) b = Add(o, low) u = Trilu <upper = 1> (b) "
+    "end = Constant <value_ints = [-99]> () back = Constant <value_ints = [-1]> () "
+    "turned = Slice(u, back, end, zeros, back) m = Add(s, turned)",
     "a window": RANGES + FAR + "m = Where(near, s, low)",
 }
 
@@ -130,6 +133,7 @@ def test_a_mask_that_hides_something_else_does_not(mask: str) -> None:
     [
         (np.triu(np.full((6, 6), -np.inf, np.float32), 1), Family.DECODER),
         (np.tril(np.ones((6, 6), bool)), Family.DECODER),
+        (np.repeat(np.triu(np.full((1, 6, 6), -1e4, np.float32), 1), 2, 0), Family.DECODER),  # for each of a batch
         (np.triu(np.ones((6, 6), np.uint8), 1), Family.DECODER),
         (np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -3), Family.DECODER),  # and a window
         (np.tril(np.random.default_rng(0).normal(size=(6, 6))).astype(np.float32), Family.ENCODER),  # a learned bias
@@ -156,6 +160,12 @@ def test_keys_from_elsewhere_make_an_encoder_decoder() -> None:
     body = PROJECTED.format(memory="z") + " s = MatMul(q, t) m = Identity(s)" + WEIGHED
     found = told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT))
     assert (found.family, found.features.cross) == (Family.ENCODER_DECODER, 1)
+
+
+def test_a_type_taken_from_the_queries_is_no_source_of_keys() -> None:
+    body = PROJECTED.format(memory="z") + " two = Constant <value_float = 2.0> () like = CastLike(two, q)"
+    body += " scaled = Mul(t, like) s = MatMul(q, scaled) m = Identity(s)" + WEIGHED
+    assert told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT)).family is Family.ENCODER_DECODER
 
 
 def test_keys_from_a_smaller_copy_of_what_asks_are_its_own() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.graph.fingerprint.masks import Masks
-from sardonyx.graph.fingerprint.reading import Reading
+from sardonyx.graph.fingerprint.reading import NEAR, Reading
 
 PRODUCTS = frozenset(
     {"MatMul", "Gemm", "Einsum", "FusedMatMul", "FusedGemm", "TransposeMatMul", "GemmFastGelu", "MatMulNBits"}
@@ -164,7 +164,7 @@ class Attention:
             elif maker in self.layers and self._reading.names[maker] not in _TURNS:
                 source = next(self._reading.data(maker), near)
                 break
-        return set(self._reading.upward(source, self._results))
+        return set(self._reading.upward(source, self._results, NEAR))
 
     def _count_pooling(self) -> int:
         """Softmaxes that weigh activations without scores between activations."""

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import constant_tensor
-from sardonyx.graph.fingerprint.reading import Kind, Reading
+from sardonyx.graph.fingerprint.reading import Reading
 from sardonyx.graph.scopes import is_constant
 
 _COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
@@ -55,7 +55,7 @@ class Masks:
         if maker is None:
             return False
         if self._reading.names[maker] == "Trilu":
-            return maker.inputs[0] is not None and self._reading.kind(maker.inputs[0]) is not Kind.DATA
+            return not self._reading.is_data(maker.inputs[0]) and not any(map(_mirrors, self._reading.readers(value)))
         return self._reading.names[maker] in _COMPARISONS and self._orders(maker)
 
     def _orders(self, comparison: ir.Node) -> bool:
@@ -99,12 +99,19 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return constant_tensor(maker) if maker is not None and is_constant(maker) else None
 
 
+def _mirrors(node: ir.Node) -> bool:
+    """Whether a node turns an axis around: such a triangle cuts off the corners of a window."""
+    steps = node.inputs[4] if node.op_type == "Slice" and len(node.inputs) > 4 else None
+    tensor = _tensor(steps) if steps is not None else None
+    return tensor is not None and bool((tensor.numpy() < 0).any())
+
+
 def is_triangle(tensor: ir.TensorProtocol) -> bool:
     """Whether a constant tells what is right of the diagonal from what is on it; only a corner is read."""
     dims = tuple(tensor.shape.numpy())
-    if len(dims) < 2 or min(dims[-2:]) < 2 or any(dim != 1 for dim in dims[:-2]) or tensor.dtype == ir.DataType.STRING:
+    if len(dims) < 2 or min(dims[-2:]) < 2 or min(dims) < 1 or tensor.dtype == ir.DataType.STRING:
         return False
-    corner = tensor.numpy().reshape(dims[-2:])[:_CORNER, :_CORNER]
+    corner = tensor.numpy()[(0,) * (len(dims) - 2)][:_CORNER, :_CORNER]  # masks are often repeated for a whole batch
     size = min(corner.shape)
     corner = corner[:size, :size].astype(np.float64)
     later = corner[np.triu_indices(size, 1)]

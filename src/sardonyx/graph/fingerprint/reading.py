@@ -16,10 +16,12 @@ from onnx_ir.passes.common import InlinePass
 from sardonyx.graph.facts import RANDOM
 from sardonyx.graph.scopes import bodies
 
-NEAR = 64  # nodes that a search around a place looks at: more than any spelling of a layer needs, and no whole model
+NEAR = 64  # values that a search around a place looks at, layers and all: a few layers of any spelling
+WITHIN = 512  # values that a search between layers looks at: attention in windows is spelled in hundreds of nodes
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
-_MEASURES = frozenset({"Shape", "Size"})
+_MEASURES = frozenset({"Shape", "Size", "EyeLike"})
+_LIKE = frozenset({"CastLike"})  # of its second input only the type counts
 
 
 class Kind(IntEnum):
@@ -54,7 +56,7 @@ class Reading:
         if holds or name in RANDOM:
             return Kind.DATA
         most = Kind.FIXED
-        for value in node.inputs:
+        for value in node.inputs[:1] if name in _LIKE else node.inputs:
             if value is not None and (kind := self.kind(value)) > most:
                 most = kind
         return most
@@ -72,16 +74,17 @@ class Reading:
 
     def data(self, node: ir.Node) -> Iterator[ir.Value]:
         """The inputs of a node that follow from inputs of the model."""
-        return (value for value in node.inputs if value is not None and self.kind(value) is Kind.DATA)
+        inputs = node.inputs[:1] if self.names[node] in _LIKE else node.inputs
+        return (value for value in inputs if value is not None and self.kind(value) is Kind.DATA)
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """The live nodes that read a value."""
         return [node for node in value.consumers() if node in self.names]
 
-    def upward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Value]:
+    def upward(self, start: ir.Value, stop: Container[ir.Node], limit: int = WITHIN) -> Iterator[ir.Value]:
         """A value and the data it is made from, the nearest first, not looking behind nodes that stop."""
         seen, waiting = {start}, deque([start])
-        while waiting and len(seen) < NEAR:
+        while waiting and len(seen) < limit:
             value = waiting.popleft()
             yield value
             maker = value.producer()
@@ -96,13 +99,13 @@ class Reading:
     def downward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Node]:
         """The nodes that read a value or what is made from it, the nearest first, not looking behind ones that stop."""
         seen, waiting = {start}, deque([start])
-        while waiting and len(seen) < NEAR:
+        while waiting and len(seen) < WITHIN:
             for reader in self.readers(waiting.popleft()):
                 yield reader
                 if reader in stop:
                     continue
                 for each in reader.outputs:
-                    if each not in seen:
+                    if each not in seen and self.kind(each) is Kind.DATA:
                         seen.add(each)
                         waiting.append(each)
 

@@ -78,7 +78,7 @@ def _is_chain(reading: Reading, met: list[ir.Node | None], unlike: set[ir.Node])
         return False
     stop = joins | unlike
     follows = sum(
-        any(value.producer() in joins for source in reading.data(node) for value in reading.upward(source, stop))
+        any(value.producer() in joins for source in reading.data(node) for value in reading.upward(source, stop, NEAR))
         for node in joins
     )
     return follows >= _STEPS - 1
