@@ -27,11 +27,11 @@ Example:
   sardonyx inspect model.onnx --opportunities --target ort
   sardonyx inspect model.onnx --json | jq .opsets
 
-Opsets, sizes, interface, dynamic dims, operators, and the module tree with nodes and parameters. Equal layers are shown
-as one (×12), with the numbers of all. "direct" nodes were seen running in their module, "inherited" ones got theirs
-from what they feed or what feeds them, those "at the root" from nothing; -v lists these with the reason, and weights
-that several modules read. With --module, one module: what it takes and gives, its operators, weights and submodules.
-Weights are not read, nothing is run.
+The family the network is of by its structure alone, and why; opsets, sizes, interface, dynamic dims, operators, and the
+module tree with nodes and parameters. Equal layers are shown as one (×12), with the numbers of all. "direct" nodes were
+seen running in their module, "inherited" ones got theirs from what they feed or what feeds them, those "at the root"
+from nothing; -v lists these with the reason, and weights that several modules read. With --module, one module: what it
+takes and gives, its operators, weights and submodules. Weights are not read, nothing is run.
 
 With --opportunities, what optimizers look for: how often it is there, how often it would be left after every pass, and
 why; -v says so for each module and lists all that passes refuse. Passes are tried on a copy, nothing is written.
