@@ -35,7 +35,9 @@ _STYLE = """
 """
 
 
-def page(width: int, height: int, title: str, about: str, body: Iterable[str], *, style: str = "") -> str:
+def page(
+    width: int, height: int, title: str, about: str, body: Iterable[str], *, style: str = "", told: str = ""
+) -> str:
     """A whole picture, as the text of an SVG file.
 
     Args:
@@ -45,12 +47,13 @@ def page(width: int, height: int, title: str, about: str, body: Iterable[str], *
         about: How to read it, or its numbers in words; under the title.
         body: Elements, already escaped.
         style: More rules of style, each beginning with ".sardonyx".
+        told: What the picture shows in words, for those who cannot see it.
     """
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sardonyx" role="img" viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}">',
         f"<title>{safe(title)}</title>",
-        f"<desc>{safe(about, 2000)}</desc>",
+        f"<desc>{safe(f'{about} {told}'.strip(), 4000)}</desc>",
         f"<style>{_STYLE}{_own_colors()}{style}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
         text(24, 34, title, "title"),

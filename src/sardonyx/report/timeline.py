@@ -7,33 +7,18 @@ each other: programs have different numbers of steps, and a step of one stands o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from xml.sax.saxutils import escape
 
 from sardonyx.analysis_record import Timeline
-from sardonyx.report import words
+from sardonyx.report import svg, words
 
 WIDTH, LEFT, RIGHT = 960, 84, 24
 TOP, HEADER, PLOT, FOOT = 76, 30, 132, 38  # the title; then for each panel its header, its plot and its axis
 _SPAN = WIDTH - LEFT - RIGHT
-_COLORS = (("#1d4ed8", "#7aa2ff"), ("#b45309", "#f5a742"), ("#0f766e", "#4fd1c0"), ("#9d174d", "#f783b5"))
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 
 _STYLE = """
-.timeline { color-scheme: light dark; font: 13px system-ui, sans-serif; --paper: #fff; --ink: #1b1f24; --soft: #59636e;
-  --rule: #d9dee3; }
-@media (prefers-color-scheme: dark) {
-  .timeline { --paper: #0f1318; --ink: #e6e9ec; --soft: #9aa4ae; --rule: #2c343c; }
-}
-.timeline .paper { fill: var(--paper); }
-.timeline text { fill: var(--ink); font-variant-numeric: tabular-nums; }
-.timeline .title { font-size: 17px; font-weight: 600; }
-.timeline .name { font-weight: 600; fill: var(--own); }
-.timeline .soft { fill: var(--soft); font-size: 12px; }
-.timeline .rule { stroke: var(--rule); stroke-width: 1; }
-.timeline .axis { stroke: var(--soft); stroke-width: 1; }
-.timeline .live { fill: var(--own); fill-opacity: 0.18; stroke: var(--own); stroke-width: 1.25; }
-.timeline .level { stroke: var(--own); stroke-width: 1; stroke-dasharray: 2 4; }
-.timeline .peak { fill: var(--own); stroke: var(--paper); stroke-width: 2; }
+.sardonyx .live { fill: var(--own); fill-opacity: 0.18; stroke: var(--own); stroke-width: 1.25; }
+.sardonyx .level { stroke: var(--own); stroke-width: 1; stroke-dasharray: 2 4; }
 """
 
 
@@ -46,56 +31,47 @@ def timeline_svg(timelines: Mapping[str, Timeline], title: str) -> str:
     """
     height = TOP + len(timelines) * (HEADER + PLOT + FOOT) + 26
     most = max((bytes_ for each in timelines.values() for _, bytes_ in each.points), default=0)
-    step, unit, letters = _tick(most, 4)
-    scale = max(step * -(-most // step), step)
-    body = [line for index, (label, each) in enumerate(timelines.items())
-            for line in _panel(index, label, each, scale, (step, unit, letters))]  # fmt: skip
-    told = " ".join(f"{_text(label)}: {_peak_in_words(each)}." for label, each in timelines.items())
-    return "\n".join((
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img" viewBox="0 0 {WIDTH} {height}"'
-        f' width="{WIDTH}" height="{height}">',
-        f"<title>Memory timeline: {_text(title)}</title>",
-        f"<desc>Bytes of activations that are alive while each operation runs. {told}</desc>",
-        f"<style>{_STYLE}{_own_colors(len(timelines))}</style>",
-        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
-        f'<text class="title" x="24" y="34">{_text(title)}</text>',
-        '<text class="soft" x="24" y="56">Activations alive while each operation runs; weights and inputs apart</text>',
-        *body,
-        f'<text class="soft" x="{LEFT + _SPAN / 2:g}" y="{height - 14}" text-anchor="middle">'
-        "operations in the order they run</text>",
-        "</svg>\n",
-    ))  # fmt: skip
+    ticks = _tick(most, 4)
+    scale = max(ticks[0] * -(-most // ticks[0]), ticks[0])
+    panels = [svg.group(index, _panel(index, label, each, scale, ticks))
+              for index, (label, each) in enumerate(timelines.items())]  # fmt: skip
+    foot = svg.text(LEFT + _SPAN / 2, height - 14, "operations in the order they run", "soft", anchor="middle")
+    return svg.page(
+        WIDTH,
+        height,
+        f"Memory timeline: {title}",
+        "Bytes of activations that are alive while each operation runs; weights and inputs apart.",
+        (*panels, foot),
+        style=_STYLE,
+        told=" ".join(f"{words.name(label)}: {_peak_in_words(each)}." for label, each in timelines.items()),
+    )
 
 
 def _panel(index: int, label: str, each: Timeline, scale: int, ticks: tuple[int, int, str]) -> Iterator[str]:
     top = TOP + index * (HEADER + PLOT + FOOT) + HEADER
     base = top + PLOT
-    yield f'<g class="own{index % len(_COLORS)}">'
-    yield f'<text class="name" x="{LEFT}" y="{top - 11}">{_text(label)}</text>'
-    yield f'<text x="{WIDTH - RIGHT}" y="{top - 11}" text-anchor="end">{_peak_in_words(each)}</text>'
+    yield svg.text(LEFT, top - 11, label, "name")
+    yield svg.text(WIDTH - RIGHT, top - 11, _peak_in_words(each), anchor="end", longest=200)
     step, unit, letters = ticks
     for bytes_ in range(0, scale + 1, step):
         y = base - PLOT * bytes_ / scale
-        yield f'<line class="{"rule" if bytes_ else "axis"}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:g}" y2="{y:g}"/>'
-        amount = f"{bytes_ / unit:g} {letters}" if bytes_ else "0"
-        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:g}" text-anchor="end">{amount}</text>'
+        yield svg.line(LEFT, y, WIDTH - RIGHT, y, "rule" if bytes_ else "axis")
+        yield svg.text(LEFT - 8, y + 4, f"{bytes_ / unit:g} {letters}" if bytes_ else "0", "soft", anchor="end")
     if each.points:
         yield from _drawn(each, base, scale)
-    yield "</g>"
 
 
 def _drawn(each: Timeline, base: int, scale: int) -> Iterator[str]:
     """The line, its ticks, and its peak."""
     per_step = _SPAN / each.steps
-    every = _tick(each.steps, 10)[0]
-    for number in range(0, each.steps + 1, every):
+    for number in range(0, each.steps + 1, _tick(each.steps, 10)[0]):
         x = LEFT + number * per_step
-        yield f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 4}"/>'
-        yield f'<text class="soft" x="{x:.1f}" y="{base + 18}" text-anchor="middle">{words.count(number)}</text>'
+        yield svg.line(x, base, x, base + 4, "axis")
+        yield svg.text(x, base + 18, words.count(number), "soft", anchor="middle")
     yield f'<path class="live" d="{_outline(each, base, scale)}"/>'
     x, y = LEFT + (each.peak_step + 0.5) * per_step, base - PLOT * _most(each) / scale
-    yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    yield f'<circle class="peak" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{_peak_in_words(each)}</title></circle>'
+    yield svg.line(LEFT, y, WIDTH - RIGHT, y, "level")
+    yield svg.dot(x, y, radius=5, hover=_peak_in_words(each))
 
 
 def _outline(each: Timeline, base: int, scale: int) -> str:
@@ -114,7 +90,7 @@ def _peak_in_words(each: Timeline) -> str:
         return "no operations"
     where = f" in {words.name(each.peak_module, 50)}" if each.peak_module else ""
     what = words.name(each.peak_operation, 30)
-    return escape(f"peak {words.size(_most(each))} at {what}{where}, step {each.peak_step:,} of {each.steps:,}")
+    return f"peak {words.size(_most(each))} at {what}{where}, step {each.peak_step:,} of {each.steps:,}"
 
 
 def _most(each: Timeline) -> int:
@@ -126,14 +102,3 @@ def _tick(most: int, parts: int) -> tuple[int, int, str]:
     unit, letters = next(((unit, letters) for unit, letters in _UNITS if most >= unit), _UNITS[-1])
     rounds = (factor * 10**power for power in range(18) for factor in (1, 2, 5))
     return next(step for step in rounds if step * parts >= most), unit, letters
-
-
-def _own_colors(panels: int) -> str:
-    used = list(enumerate(_COLORS[: min(panels, len(_COLORS))]))
-    light = "".join(f".timeline .own{index} {{ --own: {color}; }}\n" for index, (color, _) in used)
-    dark = "".join(f".timeline .own{index} {{ --own: {color}; }}\n" for index, (_, color) in used)
-    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
-
-
-def _text(name: str) -> str:
-    return escape(words.name(name, 90))

@@ -13,7 +13,7 @@ _FAILURES = 5  # told one by one unless verbose
 
 def render_study(study: Study, view: View) -> str:
     """What was found, what is open, what failed."""
-    return "\n".join(_lines(study, view))
+    return "\n".join(_lines(study, view)) + "\n"
 
 
 def study_sentence(study: Study) -> str:
