@@ -174,3 +174,26 @@ def test_what_cannot_be_is_refused_before_any_work(
     assert (refused.code, refused.out) == (code, "")
     assert said in refused.err.splitlines()[0]
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+FACTORY = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval(), torch.randn(2, 4)
+"""
+
+
+def test_verbs_that_take_torch_models_hold_theirs_too(command: Command, model: Path) -> None:
+    Path("net.py").write_text(FACTORY, encoding="utf-8")
+    made = command("export", "net.py:build", "-o", "net.onnx", "-q", "--record", "export.json", "--fail-if", "placed<1")
+    assert (made.code, made.err) == (0, "")
+    gates = ["--fail-if", "nodes > baseline", "--fail-if", "max_err>=0", "--fail-if", "coverage < baseline"]
+    again = command("export", "net.py:build", "-o", "again.onnx", "-q", "--baseline", "export.json", *gates)
+    assert again.code == 4
+    assert again.err.startswith("error: gate not met: max_err>=0 (max_err is ")
+    assert again.err.count("\n") == 1
+    unproven = command("export", "net.py:build", "-o", "no.onnx", "--no-verify", "--fail-if", "max_err>1")
+    assert (unproven.code, Path("no.onnx").exists()) == (2, False)
+    assert command("decompose", "net.py:build", "-q", "--fail-if", "attentions<1").code == 4
