@@ -16,13 +16,13 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-UNITS = 100
+UNITS = 100  # small ones: weights that just fill a cache would show where they happen to lie, not what they cost
 Weights = Callable[..., str]  # a new initializer of these sizes, drawn so that values neither fade nor grow; its name
 
 
 def _dense(at: str, to: str, weights: Weights) -> list[NodeProto]:
     return [
-        helper.make_node("MatMul", [at, weights(256, 256, gain=2 / 256)], [f"{to}.m"]),
+        helper.make_node("MatMul", [at, weights(128, 128, gain=2 / 128)], [f"{to}.m"]),
         helper.make_node("Relu", [f"{to}.m"], [to]),
     ]
 
@@ -52,7 +52,7 @@ def _attention(at: str, to: str, weights: Weights) -> list[NodeProto]:
 
 
 KINDS: dict[str, tuple[Callable[[str, str, Weights], list[NodeProto]], tuple[int, ...]]] = {
-    "dense": (_dense, (32, 256)),
+    "dense": (_dense, (128, 128)),
     "convolution": (_convolution, (1, 16, 32, 32)),
     "attention": (_attention, (1, 64, 64)),
 }

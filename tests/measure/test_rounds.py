@@ -119,6 +119,14 @@ def test_a_race_ends_early_when_all_is_narrow() -> None:
     assert race(steady, seconds=1e6, now=clock).rounds == FEWEST
 
 
+def test_a_race_does_not_end_early_while_the_reference_disagrees_with_itself() -> None:
+    clock = Clock()
+    restless = clock.taking(1.0, 1.3, 0.8, 1.2, 0.7)
+    found = race({"a": clock.taking(1.0), "b": clock.taking(1.0)}, twin=restless, seconds=100, now=clock)
+    assert found.comparison("b").width < 0.01
+    assert found.spent >= 100
+
+
 def test_a_race_ends_early_when_every_verdict_is_clear_but_not_for_one_of_them() -> None:
     def raced(third: float) -> Race:
         machine = noise.Machine(noise.Noise(jitter=0.1), seed=1)
