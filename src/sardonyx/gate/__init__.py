@@ -9,22 +9,21 @@ from sardonyx.gate.expressions import Gate as Gate
 from sardonyx.gate.holding import Outcome as Outcome
 from sardonyx.gate.holding import hold as hold
 from sardonyx.gate.holding import parse_all as parse_all
-from sardonyx.gate.kinds import (
+from sardonyx.gate.kinds import Kind as Kind
+from sardonyx.gate.measured import ANALYSIS, BENCHMARK, DECOMPOSED, PROFILE, STUDY
+from sardonyx.gate.measures import Measure as Measure
+from sardonyx.gate.models import (
     ADOPTION,
     COMPARISON,
     EXPORT,
     EXTRACTION,
     INSPECTION,
     MODULE,
-    NEEDS_TUNING,
-    NEEDS_VERDICT,
     OPPORTUNITIES,
     RUN,
     VERDICT,
-    Kind,
 )
-from sardonyx.gate.measured import ANALYSIS, BENCHMARK, DECOMPOSED, PROFILE, STUDY
-from sardonyx.gate.measures import Measure as Measure
+from sardonyx.gate.parts import NEEDS_TUNING, NEEDS_VERDICT
 
 __all__ = [
     "ADOPTION", "ANALYSIS", "BENCHMARK", "COMPARISON", "DECOMPOSED", "EXPORT", "EXTRACTION", "INSPECTION", "KINDS",

@@ -10,19 +10,19 @@ from typing import Any, cast
 import msgspec
 
 from sardonyx.errors import UsageError
-from sardonyx.gate import kinds, measured
+from sardonyx.gate import measured, models
 from sardonyx.gate.kinds import Kind, Measures
 
 KINDS = (
-    kinds.RUN,
-    kinds.VERDICT,
-    kinds.EXPORT,
-    kinds.INSPECTION,
-    kinds.MODULE,
-    kinds.OPPORTUNITIES,
-    kinds.EXTRACTION,
-    kinds.ADOPTION,
-    kinds.COMPARISON,
+    models.RUN,
+    models.VERDICT,
+    models.EXPORT,
+    models.INSPECTION,
+    models.MODULE,
+    models.OPPORTUNITIES,
+    models.EXTRACTION,
+    models.ADOPTION,
+    models.COMPARISON,
     measured.ANALYSIS,
     measured.DECOMPOSED,
     measured.BENCHMARK,

@@ -1,4 +1,4 @@
-"""What gates may ask of records of cost, time and study: the same tables as in `kinds`, for what is computed or timed.
+"""What gates may ask of records of cost, time and study: the same as in `models`, for what is computed or timed.
 
 A time is never known exactly: it comes with the interval it lies in, and a gate trips only where all of the interval
 is beyond the limit.
