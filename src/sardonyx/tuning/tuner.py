@@ -27,11 +27,13 @@ from sardonyx.tuning.deciding import SOURCE, TUNED, UNTUNED, choose, decisions
 from sardonyx.tuning.search import Effect, State, search
 from sardonyx.tuning.units import Unit
 from sardonyx.tuning.wish import Settle, Wish
-from sardonyx.tuning_record import Pace, Question, Tuning
+from sardonyx.tuning_record import Decision, Pace, Question, Tuning
 
 LEVEL = 0.99  # of the interval that an answer of the search needs: it asks often, and must not be fooled once
 SAME_KERNELS = "same kernels"
 FAILS = "cannot run"
+_MANY = 0.7  # processes a core from which on a machine is busy
+_BUSY = "the machine was busy with something else: on a quiet one smaller differences are seen"
 _BEST, _OTHER = "best", "other"
 _SHARES = 8  # parts of the budget: the first and the last race get one each, a question of the search half of one
 _EFFECTS = {Finding.FASTER: Effect.FASTER, Finding.SLOWER: Effect.SLOWER, Finding.SAME: Effect.NONE}
@@ -65,6 +67,7 @@ class Tuner:
         self._questions: list[Question] = []
         self._began = self._elsewhere = 0.0  # the latter: seconds in proofs, which the budget is not meant for
         self._last = 0.0  # seconds that the last race is sure to need
+        self._making = 0.0  # seconds that it took to make and load the last model that was asked about
 
     def run(self, untuned: Settled, settle: Settle, *, convolutional: bool = False) -> tuple[Settled, Tuning]:
         """The fastest of the source, the result as it is, and the result without what does not pay.
@@ -96,13 +99,25 @@ class Tuner:
             settled[SOURCE] = self._settle(settle, every, None)
         nodes = {name: ledger.census(each.candidate.model).counts.nodes for name, each in settled.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
-        return settled[chosen], Tuning(
+        decided = decisions(self._units, found, self._questions)
+        return settled[chosen], self._told(chosen, why, final, nodes, decided, load)
+
+    def _told(
+        self,
+        chosen: str,
+        why: str,
+        final: Race,
+        nodes: Mapping[str, int],
+        decided: tuple[Decision, ...],
+        load: float | None,
+    ) -> Tuning:
+        return Tuning(
             chosen=chosen,
             why=why,
             standing=tuple(_pace(final, name, nodes[name]) for name in final.seconds),
             gain=final.comparison(TUNED, UNTUNED).ratio if TUNED in final.seconds else None,
             floor=final.floor(),
-            decisions=decisions(self._units, found, self._questions),
+            decisions=decided,
             questions=tuple(self._questions),
             sizes=self._sizes,
             threads=self._settings.threads,
@@ -111,6 +126,7 @@ class Tuner:
             budget=self._wish.budget,
             seconds=round(self._spent(), 3),
             load=load,
+            notes=(_BUSY,) if load is not None and load > _MANY * (os.cpu_count() or 1) else (),
         )
 
     def _first_race(self, untuned: Settled) -> Race:
@@ -150,7 +166,7 @@ class Tuner:
     def _answer(self, then: State, now: State) -> Effect | None:
         """What the search asks: is one state faster than the best so far."""
         began, best = time.perf_counter(), self._loaded[now]
-        if not self._affords(best.load):
+        if not self._affords(max(best.load, self._making)):
             return None
         self._loaded = {now: best}  # the other one goes before the next one comes
         back = len(then) < len(now)
@@ -160,6 +176,7 @@ class Tuner:
         except RuntimeFailure:
             self._keep(then ^ now, FAILS, None, began, back=back, accepted=False)
             return Effect.SLOWER
+        self._making = time.perf_counter() - began
         if contender.kernels == best.kernels:
             self._keep(then ^ now, SAME_KERNELS, None, began, back=back, accepted=back)
             return Effect.NONE
