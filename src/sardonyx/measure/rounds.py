@@ -80,7 +80,7 @@ def slot(run: Callable[[], object], *, seconds: float = SLOT, now: Now = time.pe
 
     What disturbs a run only ever adds to it, so the fastest of a slot is the least disturbed one. Measured on two
     cores with eight other jobs, intervals from the fastest runs were a third as wide as from the slots' medians where
-    a run took 2 ms, and a tenth narrower at 15 ms; on an idle machine they are alike. Means were always the widest.
+    a run took 5 ms, and a tenth narrower at 15 ms; on an idle machine they are alike. Means were always the widest.
     The price: slots say nothing of runs that are slow now and then by themselves, and who is twice as fast has twice as
     many runs to be lucky with, which flatters it by about a third of the jitter of a run; a verdict never hangs on it.
 
