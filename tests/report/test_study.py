@@ -36,8 +36,10 @@ def _study(name: str = "bert", other: str = "resnet") -> Study:
         Table("order", "Orders", ("model", "shuffle", "outcome"),
               ((name, 0, "same"), (name, 1, "other constants"), (other, 0, "other graph"))),
         Table("correlation_points", "Points",
-              ("model", "nodes_saved", "bytes_saved", "flops_saved", "traffic_saved", "time_saved", "low", "high"),
-              ((name, 0.8, 0.0, 0.1, 0.5, 0.1, 0.08, 0.12), (other, 0.4, -0.1, 0.0, 0.3, -0.02, -0.03, -0.01)),
+              ("model", "nodes_saved", "bytes_saved", "flops_saved", "traffic_saved", "time_saved", "low", "high",
+               "finding"),
+              ((name, 0.8, 0.0, 0.1, 0.5, 0.1, 0.08, 0.12, "faster"),
+               (other, 0.4, -0.1, 0.0, 0.3, -0.02, -0.03, 0.01, "no difference")),
               timed=True),
         Table("tolerance_spread", "Spread", ("model", "class", "up_to_times_eps", "elements"),
               ((name, "exact", 0.0, 100), (name, "reassociates", 0.0, 40), (name, "reassociates", 0.5, 50),
@@ -159,6 +161,8 @@ def test_a_colour_is_a_claim() -> None:
     assert 'class="own0"' in _latency(0.9, "faster")
     assert 'class="own1"' in _latency(1.1, "slower")
     assert 'class="own2"' in _latency(0.99, "no difference")
+    points = files(_study())["pictures/correlation.svg"].decode()
+    assert [points.count(f'<g class="own{color}">') for color in range(3)] == [4, 0, 4]  # in each of four panels
     times = files(_study())["pictures/passes_time.svg"].decode()
     assert "+6.0 %" in times
     assert times.count('class="fill"') == 1  # the other pass is within the noise

@@ -21,11 +21,11 @@ NOTES = {
 }  # fmt: skip
 
 
-def _tables(points: dict[str, tuple[float, float]], width: float = 0.01) -> dict[str, Table]:
+def _tables(points: dict[str, tuple[float, float]], finding: str = "faster") -> dict[str, Table]:
     """Models that save such shares of nodes and of time, and nothing else."""
     overview = Table(
-        "overview", "", ("model", "ratio", "low", "high"),
-        tuple((name, 1 - time, 1 - time - width, 1 - time + width) for name, (_, time) in points.items()),
+        "overview", "", ("model", "ratio", "low", "high", "finding"),
+        tuple((name, 1 - time, 0.99 - time, 1.01 - time, finding) for name, (_, time) in points.items()),
     )  # fmt: skip
     before = {"nodes": 1000.0, "bytes": 10, "flops": 10, "traffic": 10}
     answers = [
@@ -70,8 +70,14 @@ def test_a_clear_line_is_claimed_and_turns_with_its_slope() -> None:
 def test_few_models_settle_nothing() -> None:
     finding = _said(_line(FEW - 2, 0.5, 0.02))
     assert not finding.certain
-    assert "do not settle" in finding.text
+    assert "not settled by so few models: r = 0.9" in finding.text
     assert "too little" in _said(_line(3, 0.5, 0.02)).text
+
+
+def test_times_within_the_noise_correlate_with_nothing() -> None:
+    (finding,) = Correlation().findings(_tables(_line(20, 0.5, 0.02), "no difference"), Asked())
+    assert not finding.certain
+    assert finding.text == ("The time of 0 of 20 models differs beyond the noise: a correlation would be of noise.")
 
 
 def test_one_far_point_is_no_law() -> None:

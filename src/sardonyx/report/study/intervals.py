@@ -50,7 +50,7 @@ def scatter(table: Table, title: str) -> str:
     up = svg.ticks(min([0.0, *times]), max([0.0, *times]), 5)
     height = 92 + -(-len(columns) // 2) * (_PANEL - 60)
     body = [line for at, column in enumerate(columns) for line in _panel(at, column, found, up)]
-    about = "One point a model, with the 95 % interval of its time. Names appear when the pointer rests on a point."
+    about = "One point a model, with the 95 % interval of its time. Blue: faster, amber: slower, teal: no difference."
     return svg.page(_WIDTH, height, title, about, body)
 
 
@@ -68,7 +68,8 @@ def _panel(at: int, column: str, found: Sequence[Row], up: Sequence[float]) -> I
         yield svg.text(x(mark), bottom + 18, _percent(mark), "soft", anchor="middle")
     yield svg.text(left + (_PANEL - 40) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
     yield svg.text(left - 8, top - 10, "time saved", "soft")
-    yield svg.group(0, (part for row in found for part in _point(row, column, x, y)))
+    for row in found:
+        yield svg.group(_COLOR.get(str(row.get("finding")), 2), _point(row, column, x, y))
 
 
 def _point(row: Row, column: str, x: _Scale, y: _Scale) -> Iterator[str]:

@@ -14,9 +14,10 @@ from sardonyx.studying.experiment import Answer, Answered, Asked, Cell, Experime
 from sardonyx.studying.experiments.counting import counted
 from sardonyx.studying.experiments.saying import several
 
-FEWEST = 4  # models with which a correlation can be computed at all
+FEWEST = 4  # models with which a correlation can be computed at all, and whose time must differ beyond the noise
 FEW = 10  # models below which none is called certain
 HANGS = 0.3  # change of r that makes it one model's doing
+_MOVED = ("faster", "slower")  # findings of a comparison that are not noise
 WHAT = {"nodes": "nodes", "bytes": "bytes of weights", "flops": "flops", "traffic": "bytes moved"}
 
 
@@ -44,7 +45,7 @@ class Correlation(Experiment):
         points = Table(
             "correlation_points",
             "Savings by counting and by the clock",
-            ("model", *(f"{what}_saved" for what in WHAT), "time_saved", "low", "high"),
+            ("model", *(f"{what}_saved" for what in WHAT), "time_saved", "low", "high", "finding"),
             tuple(_points(answers, others.get("overview"))),
             "Shares of what the model as it is has or takes, with the interval of the measured time; negative is more. "
             "Flops and bytes moved are counted on the graph, without the runtime's own fusions, at batch 1 and length "
@@ -64,10 +65,14 @@ class Correlation(Experiment):
 
     def findings(self, tables: Mapping[str, Table], asked: Asked) -> Sequence[Finding]:
         """One sentence for each thing that is saved; one for all where there are too few models."""
-        table, timed = tables["correlation"], len(tables["correlation_points"].rows)
+        table, points = tables["correlation"], tables["correlation_points"].rows
+        timed, moved = len(points), sum(row[-1] in _MOVED for row in points)
         if timed < FEWEST:
             said = f"A measured time of {several(timed, 'model')} is too little to correlate anything with"
             return (Finding(f"{said}.", table.name, certain=False),)
+        if moved < FEWEST:
+            said = f"The time of {moved} of {several(timed, 'model')} differs beyond the noise"
+            return (Finding(f"{said}: a correlation would be of noise.", table.name, certain=False),)
         return tuple(_sentence(dict(zip(table.columns, row, strict=True)), table.name) for row in table.rows)
 
 
@@ -83,7 +88,7 @@ def _points(answers: Sequence[Answered], overview: Table | None) -> Iterator[tup
         if isinstance(ratio, float) and isinstance(low, float) and isinstance(high, float):
             before, after = each.answer["before"], each.answer["after"]
             saved = (1 - after[what] / before[what] if before[what] else 0.0 for what in WHAT)
-            yield (each.subject.name, *saved, 1 - ratio, 1 - high, 1 - low)
+            yield (each.subject.name, *saved, 1 - ratio, 1 - high, 1 - low, time.get("finding"))
 
 
 def _row(what: str, points: Table, seed: int) -> tuple[Entry, ...]:
@@ -119,17 +124,17 @@ def _sentence(row: dict[str, Entry], table: str) -> Finding:
         return Finding(f"{said}.", table, certain=False)
     told = f"r = {r:.2f} (95 %: {low:.2f} to {high:.2f}) over {models}"
     told += f"; without {row['hangs_most_on']} r = {numbers['r_without_it']:.2f}"
+    if _whole(row["models"]) < FEW:
+        said = f"Whether saving {saved} goes with saving time is not settled by so few models: {told}"
+        return Finding(f"{said}.", table, certain=False)
     if low <= 0 <= high:
         return Finding(f"Whether saving {saved} goes with saving time is not certain: {told}.", table, certain=False)
     way = "with" if low > 0 else "against"
     ends = [numbers["lowest_r_without_one"], numbers["highest_r_without_one"]]
     if not all(end * r > 0 and abs(end - r) < HANGS for end in ends):
         said = f"That saving {saved} goes {way} saving time hangs on one model: {told}"
-    elif _whole(row["models"]) < FEW:
-        said = f"Saving {saved} seems to go {way} saving time, which so few models do not settle: {told}"
-    else:
-        return Finding(f"Saving {saved} goes {way} saving time: {told}.", table)
-    return Finding(f"{said}.", table, certain=False)
+        return Finding(f"{said}.", table, certain=False)
+    return Finding(f"Saving {saved} goes {way} saving time: {told}.", table)
 
 
 def _whole(entry: Entry) -> int:
