@@ -10,8 +10,9 @@ import pytest
 
 import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
-from sardonyx.bench_record import Benchmark, Finding
+from sardonyx.bench_record import Benchmark, Finding, Start
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.measure import isolated
 from sardonyx.measure.contestants import told_of
 from sardonyx.measure.rounds import FEWEST
 
@@ -41,6 +42,7 @@ def swept(folder: Path) -> Benchmark:
     )
     fractions = [fraction for _, fraction in told if fraction is not None]
     assert fractions == sorted(fractions)
+    assert max(fraction for phase, fraction in told if fraction is not None and "size 1 of 2" in phase) <= 0.5
     assert {"reading", "starting", "loading", "timing"} <= {phase for phase, _ in told}
     return found
 
@@ -77,6 +79,22 @@ def test_starts_are_fresh_at_every_size(swept: Benchmark) -> None:
     assert timing.load_seconds is not None
     assert timing.load_seconds in [start.load_seconds for start in timing.starts]
     assert timing.first_run_seconds in [start.first_run_seconds for start in timing.starts]
+
+
+def test_files_start_in_another_order_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def start(path: Path, *_: object) -> Start:
+        order.append(path.name)
+        return Start(1.0, 1.0, None)
+
+    monkeypatch.setattr(isolated, "start", start)
+    files = [folder / "a.onnx", folder / "b.onnx"]
+    found = sardonyx.bench(files, seconds=SHORT, starts=10)
+    turns = list(zip(order[::2], order[1::2], strict=True))
+    assert {tuple(sorted(turn)) for turn in turns} == {("a.onnx", "b.onnx")}
+    assert len(set(turns)) == 2
+    assert found.points[0].timings[0].peak_bytes is None
 
 
 def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
