@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sardonyx.record import Environment
 from sardonyx.report.study import files, render_study, study_sentence
+from sardonyx.report.study.rows import claim
 from sardonyx.report.study.tables import shown, table_csv, table_json, table_markdown
 from sardonyx.report.view import View
 from sardonyx.study_record import Failure, Finding, Study, Table
@@ -166,6 +167,15 @@ def test_a_colour_is_a_claim() -> None:
     times = files(_study())["pictures/passes_time.svg"].decode()
     assert "+6.0 %" in times
     assert times.count('class="fill"') == 1  # the other pass is within the noise
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.0, 0.5), st.sampled_from(["faster", "slower", "no difference"]))
+def test_nothing_is_faster_without_an_interval_below_one(ratio: float, reach: float, finding: str) -> None:
+    """Not even where a record says so."""
+    row = {"finding": finding, "ratio": ratio, "low": ratio - reach, "high": ratio + reach}
+    assert claim(row) in (finding, "no difference")
+    assert claim(row) != "faster" or ratio + reach < 1
+    assert claim(row) != "slower" or ratio - reach > 1
 
 
 def test_the_terminal_tells_findings_and_failures() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.report import svg, words
-from sardonyx.report.study.rows import number, numbers, rows
+from sardonyx.report.study.rows import SAME, claim, number, numbers, rows
 from sardonyx.study_record import Table
 
 _LEFT, _ROW, _WIDTH = 220, 26, 46
@@ -92,8 +92,7 @@ def pass_times(table: Table, title: str) -> str:
             continue
         ratio, low, high = measured
         said = f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
-        certain = row["finding"] in ("faster", "slower")
-        strength = min(1.0, 0.1 + abs(ratio - 1) * 8) if certain else 0.0
+        strength = min(1.0, 0.1 + abs(ratio - 1) * 8) if claim(row) != SAME else 0.0
         hover = f"{row['pass']} on {row['model']}: {said} without it ({low:.3f} to {high:.3f})"
         color = _GOOD if ratio > 1 else _BAD
         squares[str(row["model"]), str(row["pass"])] = Square(said, strength, color, hover)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sardonyx.report import svg
-from sardonyx.report.study.rows import Row, number, numbers, rows
+from sardonyx.report.study.rows import FASTER, SAME, SLOWER, Row, claim, number, numbers, rows
 from sardonyx.study_record import Table
 
 _WIDTH = 960
 _LEFT, _RIGHT, _TOP, _ROW = 240, 110, 92, 26
-_COLOR = {"faster": 0, "slower": 1}  # blue, amber; teal where there is no difference
+_COLOR = {FASTER: 0, SLOWER: 1, SAME: 2}  # blue, amber, teal
 _PANEL, _GAP, _INSET = 400, 60, 72
 
 
@@ -32,14 +32,14 @@ def latency(table: Table, title: str) -> str:
 
 def _interval_line(row: Row, measured: Sequence[float], y: float, scale: _Scale) -> str:
     ratio, low, high = measured
-    said = str(row.get("finding") or "")
+    said = claim(row)
     parts = (
         svg.text(_LEFT - 12, y + 4, str(row["model"]), anchor="end", longest=32),
         svg.line(scale(low), y, scale(high), y, "own"),
         svg.dot(scale(ratio), y, hover=f"{row['model']}: {ratio:.3f} ({low:.3f} to {high:.3f}), {said}"),
         svg.text(_WIDTH - _RIGHT + 12, y + 4, said, "soft"),
     )
-    return svg.group(_COLOR.get(said, 2), parts)
+    return svg.group(_COLOR[said], parts)
 
 
 def scatter(table: Table, title: str) -> str:
@@ -69,7 +69,7 @@ def _panel(at: int, column: str, found: Sequence[Row], up: Sequence[float]) -> I
     yield svg.text(left + (_PANEL - 40) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
     yield svg.text(left - 8, top - 10, "time saved", "soft")
     for row in found:
-        yield svg.group(_COLOR.get(str(row.get("finding")), 2), _point(row, column, x, y))
+        yield svg.group(_COLOR[_claim_of_saving(row)], _point(row, column, x, y))
 
 
 def _point(row: Row, column: str, x: _Scale, y: _Scale) -> Iterator[str]:
@@ -79,6 +79,12 @@ def _point(row: Row, column: str, x: _Scale, y: _Scale) -> Iterator[str]:
         yield svg.line(x(saved), y(low), x(saved), y(high), "own")
         said = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} ({_percent(low)} to {_percent(high)})"
         yield svg.dot(x(saved), y(time), hover=said)
+
+
+def _claim_of_saving(row: Row) -> str:
+    """The same claim told by what is saved: the interval of a faster model is above zero."""
+    ends = numbers(row, "low", "high")
+    return claim({**row, "low": 1 - ends[1], "high": 1 - ends[0]}) if ends is not None else SAME
 
 
 class _Scale:

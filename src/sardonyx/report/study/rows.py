@@ -8,6 +8,7 @@ from typing import TypeAlias
 from sardonyx.study_record import Entry, Table
 
 Row: TypeAlias = Mapping[str, Entry]
+FASTER, SLOWER, SAME = "faster", "slower", "no difference"
 
 
 def rows(table: Table) -> list[Row]:
@@ -25,3 +26,12 @@ def numbers(row: Row, *columns: str) -> tuple[float, ...] | None:
     found = [number(row.get(column)) for column in columns]
     known = [each for each in found if each is not None]
     return tuple(known) if len(known) == len(found) else None
+
+
+def claim(row: Row) -> str:
+    """What a comparison found, believed only with its whole interval on that side of one; else no difference."""
+    found, ends = row.get("finding"), numbers(row, "low", "high")
+    if ends is None or found not in (FASTER, SLOWER):
+        return SAME
+    low, high = ends
+    return str(found) if (high < 1 if found == FASTER else low > 1) else SAME
