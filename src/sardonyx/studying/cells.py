@@ -8,7 +8,6 @@ that is found needs no further question than whether it is whole.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import re
 from collections.abc import Generator
@@ -21,20 +20,11 @@ import msgspec
 from sardonyx import ledger
 from sardonyx.errors import OutputError
 from sardonyx.graph.io import Draft, explained
-from sardonyx.studying.experiment import Answer, Cell
+from sardonyx.studying.experiment import Cell, Outcome
 
 FOLDER = "cells"
 _RENDERING = ("cli", "report")  # rooms of ours that change no answer
 _LONGEST = 60  # characters of a model's name within a file's
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a cell: its answer, or why there is none."""
-
-    answer: Answer | None
-    reason: str | None  # in one line, where it failed
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +37,15 @@ class _Kept:
 
 
 class Shelf:
-    """The cells that a folder keeps."""
+    """The cells that a folder keeps.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / FOLDER
+    Args:
+        folder: of the study.
+        code: a hash of the code that computes the cells.
+    """
+
+    def __init__(self, folder: Path, code: str) -> None:
+        self._folder, self._code = folder / FOLDER, code
         with explained(str(self._folder)):
             self._folder.mkdir(parents=True, exist_ok=True)
             for begun in self._folder.rglob(".*.part"):  # of a run that was killed while it wrote
@@ -81,13 +76,13 @@ class Shelf:
 
     def _path(self, cell: Cell, model: str) -> Path:
         name = ".".join(_plain(part) for part in (cell.model, cell.key) if part)
-        return self._folder / _plain(cell.experiment) / f"{name}.{identity(cell, model)}.json"
+        return self._folder / _plain(cell.experiment) / f"{name}.{identity(cell, model, self._code)}.json"
 
 
-def identity(cell: Cell, model: str) -> str:
-    """A hash of everything that can change the answer of a cell about a model of this hash."""
+def identity(cell: Cell, model: str, code: str) -> str:
+    """A hash of everything that can change the answer of a cell about a model of this hash, computed by this code."""
     here = ledger.environment()
-    told: list[Any] = [cell.experiment, cell.key, cell.options, cell.timed, model, _our_code(), here.packages]
+    told: list[Any] = [cell.experiment, cell.key, cell.options, cell.timed, model, code, here.packages]
     if cell.timed:
         told += [here.platform, here.cpus]
     return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:16]
@@ -133,8 +128,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:_LONGEST]
 
 
-@functools.cache
-def _our_code() -> str:
+def our_code() -> str:
     """A hash of this package, since a version stands for many states of it while it is worked on."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()

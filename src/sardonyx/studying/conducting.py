@@ -19,8 +19,8 @@ from sardonyx import ledger
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.study_record import Failure, Finding, Study, Table
 from sardonyx.studying import cells, experiments, sources
-from sardonyx.studying.cells import Outcome, Shelf
-from sardonyx.studying.experiment import NO_MODEL, SECONDS, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studying.cells import Shelf
+from sardonyx.studying.experiment import NO_MODEL, SECONDS, Answered, Asked, Cell, Experiment, Outcome, Subject
 from sardonyx.studying.pace import Pace
 from sardonyx.studying.running import carried_out
 from sardonyx.studying.zoo import MODELS, Maker, recipes
@@ -77,9 +77,11 @@ def study(
     chosen = selected(experiments.ALL, only, skip)
     folder = Path(output)
     _check_ours(folder)
+    subjects = sources.found(models, apart_from=folder)
+    maker = Maker(recipes(zoo)) if zoo is not None else None
     with cells.alone_in(folder):
-        conductor = Conductor(Shelf(folder), asked, jobs or os.cpu_count() or 1, progress)
-        subjects = sources.found(models, apart_from=folder) + (conductor.made(zoo, folder) if zoo else [])
+        conductor = Conductor(Shelf(folder, cells.our_code()), asked, jobs or os.cpu_count() or 1, progress)
+        subjects += conductor.made(maker, folder) if maker is not None else []
         options = {"target": target, "seed": seed, "threads": threads, "seconds": seconds, "thorough": thorough}
         options |= {"zoo": zoo, "experiments": [each.name for each in chosen]}
         return conductor.conduct(_apart(subjects), chosen, options)
@@ -128,9 +130,8 @@ class Conductor:
     _digests: dict[str, str] = field(default_factory=lambda: {NO_MODEL.name: ""})
     _made: list[_Planned] = field(default_factory=list[_Planned])
 
-    def made(self, name: str, folder: Path) -> list[Subject]:
+    def made(self, maker: Maker, folder: Path) -> list[Subject]:
         """The models of a built-in set, exported into the folder where they are not there yet."""
-        maker = Maker(recipes(name))
         (folder / MODELS).mkdir(exist_ok=True)
         plan = [
             _Planned(maker, cell, subject)

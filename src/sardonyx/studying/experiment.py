@@ -58,6 +58,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a cell: its answer, or why there is none."""
+
+    answer: Answer | None
+    reason: str | None  # in one line, where it failed
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A cell with its answer, about its model."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sardonyx.studying.cells import Outcome
+from sardonyx.studying.experiment import Outcome
 from sardonyx.studying.worker import Order, receive, send
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # sums do not depend on the cores then

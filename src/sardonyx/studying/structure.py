@@ -29,7 +29,7 @@ def values_of(model: ir.Model) -> str:
 
     def by_value(tensor: ir.TensorProtocol) -> bytes:
         if not isinstance(tensor, FileTensor):
-            return _digest((_kind(tensor), tensor.tobytes()))
+            return _digest((_kind(tensor), hashlib.sha256(tensor.tobytes()).digest()))
         place = (tensor.file.path, tensor.offset, tensor.length)  # read once, however often it is shared
         if place not in seen:
             seen[place] = hashlib.sha256(tensor.tobytes()).digest()

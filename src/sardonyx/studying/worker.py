@@ -21,8 +21,7 @@ from typing import IO
 import msgspec
 
 from sardonyx.errors import SardonyxError
-from sardonyx.studying.cells import Outcome
-from sardonyx.studying.experiment import Cell, Experiment, Subject
+from sardonyx.studying.experiment import Cell, Experiment, Outcome, Subject
 
 Order = tuple[Experiment, Cell, Subject]
 _LENGTH = struct.Struct("<Q")

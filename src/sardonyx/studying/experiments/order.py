@@ -70,7 +70,9 @@ class Order(Experiment):
         random.Random(cell.options["shuffle"]).shuffle(other)
         ours, theirs = bench.result(usual), bench.result(tuple(other))
         answer: Answer = {"outcome": ours.outcome(theirs), "usual": ours.told(), "shuffled": theirs.told()}
-        if answer["outcome"] in (OTHER, ENDLESS):
+        if ours.endless:
+            answer["why"] = ours.endless  # the usual order is no measure of another
+        elif answer["outcome"] in (OTHER, ENDLESS):
             answer["difference"] = " / ".join(_only_there(ours, theirs))
             acting = {event.pass_name for event in (*ours.events, *theirs.events)}
             answer |= _culprits(bench, usual, tuple(other), acting)
