@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,18 @@ def test_one_far_point_is_no_law() -> None:
 def test_noise_is_hardly_ever_called_certain() -> None:
     claims = [_said(_line(12, 0.0, 0.05, seed)).certain for seed in range(60)]
     assert sum(claims) <= 6
+
+
+@pytest.mark.parametrize(("lowest", "claimed"), [(0.85, True), (0.5, False), (-0.1, False)])
+def test_a_claim_must_stand_without_any_one_model(lowest: float, claimed: bool) -> None:
+    tables = _tables(_line(20, 0.5, 0.02))
+    table = tables["correlation"]
+    row = dict(zip(table.columns, table.rows[0], strict=True)) | {"r": 0.9, "low": 0.3, "high": 0.95}
+    row |= {"r_without_it": lowest, "lowest_r_without_one": lowest, "highest_r_without_one": 0.92}
+    changed = tables | {"correlation": replace(table, rows=(tuple(row.values()),))}
+    (finding,) = Correlation().findings(changed, Asked())
+    assert finding.certain is claimed
+    assert ("hangs on one model" in finding.text) is not claimed
 
 
 def test_what_does_not_vary_is_not_correlated() -> None:
