@@ -17,6 +17,7 @@ from sardonyx import (
     module_graphs,
     profile_record,
     record,
+    study_record,
 )
 
 SCHEMAS = {
@@ -31,6 +32,7 @@ SCHEMAS = {
     "adoption.schema.json": inspection.adoption_json_schema,
     "bench.schema.json": bench_record.json_schema,
     "profile.schema.json": profile_record.json_schema,
+    "study.schema.json": study_record.json_schema,
     "analysis.schema.json": analysis_record.json_schema,
     "decomposed.schema.json": analysis_record.decomposed_schema,
 }
