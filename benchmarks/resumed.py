@@ -4,8 +4,8 @@
 
 Runs `sardonyx study --zoo small` once without interruption, then once more in another folder, killed with SIGKILL
 (all of its processes) at random moments and started again. Verdict, with exit code 0 or 1: every table that is not
-timed is byte-equal in both, findings that rest on such tables too, the exported models too, and of the interrupted study
-every cell that was finished before a kill is in the end the file it was then. By default a slice: three experiments
+timed is byte-equal in both, findings that rest on such tables too, the exported models too, and of the interrupted
+study every cell that was finished before a kill is in the end the file it was then. By default a slice: three experiments
 without timing and `overview` with it, about 5 minutes on 2 quiet cores; --whole takes all experiments, about 25.
 """
 
