@@ -136,6 +136,7 @@ def test_a_mask_that_hides_something_else_does_not(mask: str) -> None:
         (np.triu(np.ones((6, 6), np.uint8), 1), Family.DECODER),
         (np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -3), Family.DECODER),  # and a window
         (np.tril(np.random.default_rng(0).normal(size=(6, 6))).astype(np.float32), Family.ENCODER),  # a learned bias
+        (np.tril(np.full((6, 6), 0.5, np.float32)), Family.ENCODER),  # a table that hides nothing
         (np.ones((6, 6), bool), Family.ENCODER),
         (np.eye(6, dtype=np.float32)[:, ::-1].copy(), Family.ENCODER),
     ],
@@ -163,7 +164,7 @@ def test_keys_from_elsewhere_make_an_encoder_decoder() -> None:
 
 def test_a_type_taken_from_the_queries_is_no_source_of_keys() -> None:
     body = PROJECTED.format(memory="z") + " two = Constant <value_float = 2.0> () like = CastLike(two, q)"
-    body += " scaled = Mul(t, like) s = MatMul(q, scaled) m = Identity(s)" + WEIGHED
+    body += " scaled = Mul(t, like) cast = CastLike(scaled, q) s = MatMul(q, cast) m = Identity(s)" + WEIGHED
     assert told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT)).family is Family.ENCODER_DECODER
 
 

@@ -66,7 +66,7 @@ class Masks:
         return self._is_position(one) and self._is_position(other)
 
     def _is_position(self, start: ir.Value) -> bool:
-        """Whether a value counts positions: it comes from a range or a running sum, and not by way of a distance."""
+        """Whether a value counts positions: it comes from a range or a running sum."""
         waiting, seen = [start], {start}
         counts = False
         while waiting:
@@ -79,8 +79,6 @@ class Masks:
             if maker is None or maker in self._ends:
                 continue
             name = self._reading.names[maker]
-            if name == "Abs":
-                return False
             if name in _POSITIONS:
                 counts = True
             elif name not in _LEAVES:
