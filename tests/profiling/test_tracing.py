@@ -110,6 +110,38 @@ def test_a_product_and_its_bias_are_one_kernel_and_the_reshapes_around_it_are_it
     assert (found.only("Exp").owner, found.only("Sin").owner) == ("before", "after")
 
 
+def test_a_reshape_that_two_became_is_still_that_of_the_file() -> None:
+    net = Net((6, 8), "out", (2, 3, 4))
+    net.node("/view/Exp", "Exp", ["x"], "e")
+    net.weights.append(numpy_helper.from_array(np.array([2, 3, 8], np.int64), "sizes"))
+    net.node("/view/Reshape", "Reshape", ["e", "sizes"], "r")
+    linear(net, "fc", "r", "y", 8, 4)
+    net.node("/after/Sin", "Sin", ["y"], "out")
+    found = traced(net.model())
+    assert found.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
+    assert {kernel.owner for kernel in found.kernels if kernel.op_type == "Reshape"} <= {"view", "fc"}
+
+
+def test_a_transpose_done_on_the_way_out_of_blocks_is_still_that_of_the_file() -> None:
+    net = Net((1, 32, 8, 8), "out", (1, 8, 8, 32))
+    net.node("/conv/Conv", "Conv", ["x", net.weight("w", 32, 32, 3, 3)], "c", pads=[1, 1, 1, 1])
+    net.node("/turn/Transpose", "Transpose", ["c"], "t", perm=[0, 2, 3, 1])
+    net.node("/after/Sin", "Sin", ["t"], "out")
+    found = traced(net.model())
+    assert found.only("Conv").nodes == {"/conv/Conv"}
+    assert {kernel.owner for kernel in found.kernels if kernel.op_type in ("Transpose", "ReorderOutput")} >= {"turn"}
+
+
+def test_a_name_that_the_runtime_makes_up_does_not_pass_for_one_of_the_file() -> None:
+    net = Net((2, 3, 8), "out", (2, 3, 4))
+    net.node("gemm_input_reshape", "Exp", ["x"], "e")
+    linear(net, "fc", "e", "y", 8, 4)
+    net.node("gemm_output_reshape", "Sin", ["y"], "out")
+    found = traced(net.model())
+    reshapes = [kernel for kernel in found.kernels if kernel.op_type == "Reshape"]
+    assert [kernel.nodes for kernel in reshapes] == [{"/fc/MatMul", "/fc/Add"}] * 2
+
+
 def normalised(net: Net, module: str, source: str, output: str, width: int) -> set[str]:
     """A layer norm in single steps; their names."""
     last = [-1]

@@ -36,14 +36,11 @@ def match(run: Run, graph: Steps) -> list[Match] | None:
 
 def _step(calls: Sequence[Call], began: int, step: Step, found: list[Match]) -> int | None:
     """Where one call of a step ends, with those of its bodies before it; None where it is not what was called."""
-    at, before = began, len(found)
-    while step.bodies and not _holds(calls, began, at, step):
-        end = next((end for body in step.bodies.values() if (end := _body(calls, at, body, found)) is not None), None)
-        if end is None:
-            del found[before:]
-            return None
-        at = end
-    if at >= len(calls) or not _is(calls[at], step):
+    before = len(found)
+    at: int | None = began
+    while step.bodies and at is not None and not _holds(calls, began, at, step):
+        at = next((end for body in step.bodies.values() if (end := _body(calls, at, body, found)) is not None), None)
+    if at is None or at >= len(calls) or not _is(calls[at], step):
         del found[before:]
         return None
     own = calls[at].duration - sum(each.own for each in found[before:])

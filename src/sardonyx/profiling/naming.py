@@ -16,7 +16,7 @@ from sardonyx.profiling.alike import Values, consumers
 from sardonyx.profiling.steps import Step, Steps
 
 BLOCKED = "_nchwc"  # after the value that a kernel on blocks of channels makes
-_ADDED = re.compile(r"(/+[A-Za-z0-9]*Fusion[A-Za-z0-9]*/*|/+|_new_reshape|_token_\d+)$")
+_ADDED = re.compile(r"(/+[A-Za-z0-9]*Fusion[A-Za-z0-9]*(_token_\d+)?/*|/+|_new_reshape)$")
 _FUSED = "fused "
 _MOVES = frozenset(
     [

@@ -106,7 +106,7 @@ class Tracer:
     def by_names(self, found: _Places) -> None:
         """Kernels of which no value is known, and whose name is."""
         for index, step in enumerate(self.run.steps):
-            if index not in found and not self._hands_on(step) and (named := self.names.step(step.name)) is not None:
+            if index not in found and (named := self.names.step(step.name)) is not None:
                 found[index] = frozenset({named}), TracedBy.NAME
 
     def by_neighbours(self, found: _Places) -> None:
@@ -166,12 +166,6 @@ class Tracer:
     def _makes_the_same(self, step: Step, other: Step) -> bool:
         outputs = [(name, wanted) for name, wanted in zip(step.outputs, other.outputs, strict=False) if name]
         return all(self.stands.get(name) == frozenset({wanted}) for name, wanted in outputs)
-
-    def _hands_on(self, step: Step) -> bool:
-        """Whether a step makes nothing that it does not read: its name may be that of what it serves."""
-        read = {value for name in step.inputs for value in self.stands.get(name, ())}
-        made = {value for name in step.outputs for value in self.stands.get(name, ())}
-        return bool(made) and made <= read
 
 
 def _from_outside(file: Steps, values: Values) -> list[str]:
