@@ -3,10 +3,10 @@
     python benchmarks/resumed.py [--whole | --only EXPERIMENT …] [--kills 3] [--seed 0] [--seconds 3] [--keep FOLDER]
 
 Runs `sardonyx study --zoo small` once without interruption, then once more in another folder, killed with SIGKILL
-(all of its processes) at random moments and started again. Verdict, with exit code 0 or 1: every table that is not
-timed is byte-equal in both, findings that rest on such tables too, the exported models too, and of the interrupted
-study every cell that was finished before a kill is in the end the file it was then. By default a slice: three experiments
-without timing and `overview` with it, about 5 minutes on 2 quiet cores; --whole takes all experiments, about 25.
+(all of its processes) at random moments and started again. Verdict, with exit code 0 or 1: tables that are not timed,
+findings that rest on them and exported models are byte-equal in both, and every cell of the interrupted study that was
+finished before a kill is in the end the file it was then. By default a slice of the experiments, about 5 minutes on
+2 quiet cores; --whole takes all of them, about 25.
 """
 
 from __future__ import annotations
