@@ -24,7 +24,7 @@ from pathlib import Path
 
 import family_zoo
 from family_zoo import Subject
-from sardonyx.graph.fingerprint import Borders, Features, features, judge
+from sardonyx.graph.fingerprint import BORDERS, Borders, Features, features, judge
 from sardonyx.graph.io import load
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")
@@ -41,10 +41,10 @@ class Sample:
     nodes: int
     seconds: float
 
-    def right(self, at: Borders | None = None) -> bool:
+    @property
+    def right(self) -> bool:
         """Whether the family is told."""
-        judged = judge(self.found) if at is None else judge(self.found, at)
-        return judged.family == self.subject.family
+        return judge(self.found).family == self.subject.family
 
 
 def optimize_missing(folder: Path) -> None:
@@ -70,11 +70,12 @@ def samples(folder: Path) -> Iterator[Sample]:
             yield Sample(subject, form, found, len(model.graph), time.process_time() - began)
 
 
-def right_architectures(found: list[Sample], at: Borders | None = None) -> dict[str, bool]:
+def right_architectures(found: list[Sample], at: Borders = BORDERS) -> dict[str, bool]:
     """Whether all forms of an architecture are told right."""
+    families = {each: judge(each, at).family for each in {sample.found for sample in found}}  # many files are alike
     verdicts: dict[str, bool] = defaultdict(lambda: True)
     for sample in found:
-        verdicts[sample.subject.name] &= sample.right(at)
+        verdicts[sample.subject.name] &= families[sample.found] == sample.subject.family
     return dict(verdicts)
 
 
@@ -99,7 +100,7 @@ def left_out(found: list[Sample]) -> float:
 def show(title: str, found: list[Sample]) -> float:
     """One line: architectures and files that are right."""
     verdicts = right_architectures(found)
-    files = sum(sample.right() for sample in found)
+    files = sum(sample.right for sample in found)
     share = sum(verdicts.values()) / len(verdicts)
     print(f"{title:32s} {sum(verdicts.values()):3d} of {len(verdicts):3d} architectures ({share:.1%}), ", end="")
     print(f"{files} of {len(found)} files ({files / len(found):.1%})")
@@ -124,11 +125,11 @@ def main() -> int:
     wanted = {"held": (True,), "seen": (False,)}.get(asked.only, (True, False))
     found = [sample for sample in samples(asked.folder) if (sample.subject.group in held) in wanted]
     for sample in found:
-        if asked.verbose or not sample.right():
+        if asked.verbose or not sample.right:
             judged = judge(sample.found)
-            print(f"{'right' if sample.right() else 'WRONG'} {sample.subject.name:26s} {sample.form:22s} ", end="")
+            print(f"{'right' if sample.right else 'WRONG'} {sample.subject.name:26s} {sample.form:22s} ", end="")
             print(f"{judged.family.value} {judged.confidence:.2f} ({', '.join(judged.evidence)})", end="")
-            print("" if sample.right() else f", should be {sample.subject.family}")
+            print("" if sample.right else f", should be {sample.subject.family}")
     return verdict(found, held)
 
 

@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from sardonyx import collector
 from sardonyx.graph.fingerprint.features import features
-from sardonyx.graph.fingerprint.rules import Borders, judge
+from sardonyx.graph.fingerprint.rules import BORDERS, Borders, judge
 from sardonyx.inspection import Family, Features, Fingerprint
 
-__all__ = ["Borders", "Family", "Features", "Fingerprint", "features", "fingerprint", "judge"]
+__all__ = ["BORDERS", "Borders", "Family", "Features", "Fingerprint", "features", "fingerprint", "judge"]
 
 
 def fingerprint(model: ir.Model) -> Fingerprint:
