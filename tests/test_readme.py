@@ -11,8 +11,16 @@ def test_the_tour_is_what_the_commands_say(tmp_path: Path) -> None:
     page = readme.PAGE.read_text()
     assert readme.commands(page), "no command is shown"
     played = readme.refreshed(page, tmp_path)
-    assert "error: unexpected" not in played
+    assert "unexpected failure" not in played
+    assert played.count("error: ") == page.count("error: ")
     assert readme.steady(played) == readme.steady(page), "`python tests/readme.py` refreshes the page"
+
+
+def test_what_was_measured_need_not_be_measured_again() -> None:
+    shown = "```console measured\n$ sardonyx bench a b\n{}\n```\n215 nodes\n"
+    assert readme.steady(shown.format("no difference")) == readme.steady(shown.format("12 % faster"))
+    assert readme.steady(shown) != readme.steady(shown.replace("bench", "profile"))
+    assert readme.steady(shown) != readme.steady(shown.replace("215", "216"))
 
 
 def test_only_times_and_last_digits_may_differ() -> None:
