@@ -60,6 +60,14 @@ def test_values_of_weights_count_for_one_hash_only() -> None:
     assert values_of(other) != values_of(model())
 
 
+def test_a_default_that_is_written_out_does_not_count() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[m,n] y) <int64[2] to = {3,2}> { y = Reshape(x, to) }"""
+    written = model(text.replace("Reshape(", "Reshape<allowzero = 0>("))
+    assert shape_of(written) == shape_of(model(text))
+    assert shape_of(model(text.replace("Reshape(", "Reshape<allowzero = 1>("))) != shape_of(written)
+
+
 def test_small_whole_numbers_are_structure() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]>
     g (float[2,3] x) => (float[m,n] y) <int64[2] to = {3,2}> { y = Reshape(x, to) }"""

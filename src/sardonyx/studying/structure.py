@@ -1,20 +1,25 @@
 """Two graphs alike up to names: a hash of what is computed from what, whoever named it and in whatever order it stands.
 
 The hash of a value is made from the operator that computes it and the hashes of what that reads, so names, the order
-of nodes and the sides of a sum do not matter; how often a value is computed does.
+of nodes and the sides of a sum do not matter, nor whether an attribute's default is written out; how often a value is
+computed does.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from sardonyx.graph.tensors import FileTensor
 
 _EITHER_SIDE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Min", "Max", "Sum", "Equal"))
 _FEW = 64  # numbers of a constant that counts as part of the structure: sizes, axes, a scale
+_NEWEST = onnx.defs.onnx_opset_version()
 _Constant = Callable[[ir.TensorProtocol], bytes]
 
 
@@ -64,12 +69,30 @@ def _node(node: ir.Node, known: dict[ir.Value, bytes], constant: _Constant) -> b
     inputs = [b"none" if value is None else known[value] for value in node.inputs]
     if node.op_type in _EITHER_SIDE and not node.domain:
         inputs.sort()
+    usual = defaults(node)
     attributes = [
         _digest((name.encode(), _attribute(attribute, known, constant)))
         for name, attribute in sorted(node.attributes.items())
+        if attribute.is_ref() or name not in usual or attribute.value != usual[name]
     ]
     who = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
     return _digest((who, *attributes, b"|", *inputs))
+
+
+def defaults(node: ir.Node) -> Mapping[str, Any]:
+    """What the operator takes its attributes to be where they are not written out."""
+    version = node.version or (node.graph.opset_imports.get(node.domain) if node.graph is not None else None)
+    return _defaults(node.domain, node.op_type, version or _NEWEST)
+
+
+@functools.cache
+def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return {}  # an operator that onnx does not know: what is written is what counts
+    given = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
+    return {name: ir.from_proto(default).value for name, default in given.items()}
 
 
 def _attribute(attribute: ir.Attr, known: dict[ir.Value, bytes], constant: _Constant) -> bytes:

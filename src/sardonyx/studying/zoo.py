@@ -74,8 +74,8 @@ SMALL = (
         "hf-config:T5EncoderModel?d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,vocab_size=1000",
     ),
     Recipe("whisper-encoder", "encoder", "handmade:whisper_encoder", ("input_features=float32[1,80,400]",)),
-    _picture("vit", "vision transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
-    _picture("deit", "vision transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _picture("vit", "vision-transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _picture("deit", "vision-transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
     _picture(
         "mobilevit",
         "hybrid",

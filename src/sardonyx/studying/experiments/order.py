@@ -23,7 +23,7 @@ from sardonyx.record import Event
 from sardonyx.study_record import Entry, Finding, Table
 from sardonyx.studying.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
 from sardonyx.studying.experiments import results
-from sardonyx.studying.structure import shape_of, values_of
+from sardonyx.studying.structure import defaults, shape_of, values_of
 
 SAME, ROUNDING, OTHER, ENDLESS = "same", "other constants", "other graph", "no end"
 _SHUFFLES = {False: 3, True: 10}
@@ -152,10 +152,11 @@ class _Bench:
 
 def _face(node: ir.Node) -> str:
     """A node as far as it can be written in a line."""
+    usual = defaults(node)
     attributes = ", ".join(
         f"{name}={attribute.value!r}"
         for name, attribute in sorted(node.attributes.items())
-        if attribute.type in _PLAIN and not attribute.is_ref()
+        if attribute.type in _PLAIN and not attribute.is_ref() and usual.get(name) != attribute.value
     )
     return f"{node.op_type}({attributes})"
 
@@ -212,7 +213,7 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
         wanted = {node.name for event in others.events if event.pass_name == rival for node in event.before}
         taken = [event for event in new if event.pass_name == name and wanted & {node.name for node in event.before}]
         if taken:
-            ops = "+".join(node.op_type for node in taken[0].before)
+            ops = "+".join(dict.fromkeys(node.op_type for node in taken[0].before))
             where = _places(taken)
             said.append(f"with {name} first it takes {ops} at {where}, nodes that {rival} rewrites in the other order")
         elif new:
