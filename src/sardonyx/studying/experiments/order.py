@@ -73,7 +73,8 @@ class Order(Experiment):
         if ours.endless:
             answer["why"] = ours.endless  # the usual order is no measure of another
         elif answer["outcome"] in (OTHER, ENDLESS):
-            answer["difference"] = " / ".join(_only_there(ours, theirs))
+            there = _only_there(ours, theirs)
+            answer["difference"] = " / ".join(there) if any(there) else "the same nodes, reading other values"
             acting = {event.pass_name for event in (*ours.events, *theirs.events)}
             answer |= _culprits(bench, usual, tuple(other), acting)
         return answer
