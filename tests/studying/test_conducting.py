@@ -112,7 +112,7 @@ def test_what_fails_is_told_and_tried_again_and_stops_nothing(folder: Path) -> N
     assert set(reasons) == {"1", "2", "3", "4"}
     assert reasons["1"] == "1: this model is not to be had"
     assert "KeyError: 'nothing' (planted.py:" in reasons["2"]
-    assert "its process died: signal 9" in reasons["3"]
+    assert "its process was killed (SIGKILL)" in reasons["3"]
     assert "TypeError" in reasons["4"]
     assert len(found.tables[0].rows) == 2 * 2
     assert len(found.tables[1].rows) == 2 * CELLS

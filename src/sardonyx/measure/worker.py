@@ -1,22 +1,16 @@
-"""The process that an isolated model lives in: reads a request, does it, writes the reply, until nobody asks.
-
-Requests and replies are pickled tuples on the standard streams. Whatever native code prints goes to standard error, so
-that it cannot be taken for a reply; when the asking process ends, however it ends, reading fails and this one ends too.
-"""
+"""The process that an isolated model lives in: loads it, feeds it, runs it in turns when asked to."""
 
 from __future__ import annotations
 
 import gc
-import os
-import pickle
-import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sardonyx.errors import SardonyxError
 from sardonyx.measure import memory
 from sardonyx.measure.lanes import Here
 from sardonyx.runtime import library
+from sardonyx.workers import serve
 
 
 class _Worker:
@@ -44,24 +38,20 @@ class _Worker:
         return self._lane.answers() if self._lane is not None else []
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer until nobody asks."""
+def main() -> None:
+    """Do what is asked; a refusal is an answer too."""
     worker = _Worker()
     gc.disable()  # nothing here makes garbage, and nothing is to be collected while a model is timed
-    while True:
+
+    def answer(request: tuple[Any, ...]) -> tuple[Any, ...]:
+        name, *arguments = request
         try:
-            name, *arguments = pickle.load(requests)
-        except EOFError:
-            return
-        try:
-            reply: tuple[Any, ...] = ("done", getattr(worker, name)(*arguments))
+            return "done", getattr(worker, name)(*arguments)
         except SardonyxError as error:
-            reply = ("failed", type(error), error.message, error.hint)
-        pickle.dump(reply, replies, protocol=pickle.HIGHEST_PROTOCOL)
-        replies.flush()
+            return "failed", type(error), error.message, error.hint
+
+    serve(answer)
 
 
 if __name__ == "__main__":
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(sys.stdin.buffer, replies)
+    main()

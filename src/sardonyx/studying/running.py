@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -16,7 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from sardonyx.studying.experiment import Outcome
-from sardonyx.studying.worker import Order, receive, send
+from sardonyx.studying.worker import Order
+from sardonyx.workers import Died, Worker
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # sums do not depend on the cores then
 _PATIENCE = 0.5  # seconds between looks at the keyboard, where waiting cannot be interrupted
@@ -60,7 +56,7 @@ class _Member(threading.Thread):
     def __init__(self, waiting: deque[tuple[int, Order]], reports: queue.Queue[Report | BaseException]) -> None:
         super().__init__(daemon=True)
         self._waiting, self._reports = waiting, reports
-        self._process: subprocess.Popen[bytes] | None = None
+        self._worker: Worker | None = None
         self._stopped = False
         self._lock = threading.Lock()  # a process is not begun while we are being stopped
 
@@ -83,59 +79,31 @@ class _Member(threading.Thread):
         """End the process, whatever it is doing, and the thread with it."""
         with self._lock:
             self._stopped = True
-            if self._process is not None and self._process.poll() is None:
-                self._process.kill()
+            if self._worker is not None:
+                self._worker.kill()
         if self.is_alive():
             self.join()
 
     def _ask(self, order: Order) -> Outcome:
-        process = self._at_work()
-        if process is None:
+        worker = self._at_work()
+        if worker is None:
             return Outcome(None, "stopped", 0.0)
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            send(process.stdin, pickle.dumps(order))
-            data = receive(process.stdout)
-        except OSError:
-            data = None
-        if data is None:
+            return msgspec.json.decode(worker.ask(order), type=Outcome)
+        except Died as error:
             self._end()
-            return Outcome(None, f"its process died: {_how(process.wait())}", 0.0)
-        return msgspec.json.decode(data, type=Outcome)
+            return Outcome(None, f"its process {error}", 0.0)
 
-    def _at_work(self) -> subprocess.Popen[bytes] | None:
+    def _at_work(self) -> Worker | None:
         with self._lock:
             if self._stopped:
                 return None
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "sardonyx.studying.worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                )
-            return self._process
+            if self._worker is None:
+                self._worker = Worker("sardonyx.studying.worker", dict.fromkeys(_ONE_THREAD, "1"))
+            return self._worker
 
     def _end(self) -> None:
-        """Close the process's input, at which it ends itself, and see it off."""
         with self._lock:
-            process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    continue  # what was left to write has nobody to read it
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"it ended with code {code}"
-    why = ", for want of memory perhaps" if code == -signal.SIGKILL else ""
-    return f"signal {-code}{why}"
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
