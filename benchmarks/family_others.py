@@ -9,8 +9,8 @@ from torch import nn
 
 import family_modules as made
 import zoo
+from family_makers import AS_IT_IS, BATCH, LENGTH, Subject, drawn, ids, models, own, picture, tokens, vision
 from family_transformers import SERIES, SPEECH, sound
-from family_zoo import AS_IT_IS, BATCH, LENGTH, Subject, drawn, ids, models, own, picture, tokens, vision
 
 conv, hybrid = partial(models, "convolutional"), partial(models, "hybrid")
 recurrent, mlp = partial(own, "recurrent"), partial(own, "mlp")

@@ -9,7 +9,7 @@ from torch import nn
 
 import family_modules as made
 import zoo
-from family_zoo import AS_IT_IS, BATCH, LENGTH, Subject, drawn, ids, models, own, pair, picture, tokens, with_memory
+from family_makers import AS_IT_IS, BATCH, LENGTH, Subject, drawn, ids, models, own, pair, picture, tokens, with_memory
 
 encoder, decoder = partial(models, "encoder"), partial(models, "decoder")
 both, vit = partial(models, "encoder-decoder"), partial(models, "vision-transformer")

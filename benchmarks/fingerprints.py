@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import family_zoo
-from family_zoo import Subject
+from family_makers import Subject
 from sardonyx.graph.fingerprint import BORDERS, Borders, Features, features, judge
 from sardonyx.graph.io import load
 
