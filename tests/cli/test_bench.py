@@ -23,7 +23,9 @@ from cli.conftest import Result
 from report.sample_bench import sample_benchmark
 from sardonyx.bench_record import Benchmark
 from sardonyx.cli.durations import duration
+from sardonyx.cli.options import RuntimeLevel
 from sardonyx.errors import UsageError
+from sardonyx.runtime.timed import Level
 
 Command = Callable[..., Result]
 SHORT = ("--seconds", "0.05", "--starts", "0")
@@ -187,6 +189,10 @@ def _children(process: int) -> list[str]:
         return Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
         return []
+
+
+def test_the_levels_to_choose_from_are_the_runtimes() -> None:
+    assert [level.value for level in RuntimeLevel] == [level.value for level in Level]
 
 
 def test_the_documentation_names_only_options_there_are(command: Command) -> None:

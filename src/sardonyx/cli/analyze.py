@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,7 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gating import Gating
-from sardonyx.cli.options import reject_both
-from sardonyx.errors import UsageError
+from sardonyx.cli.options import Format, reject_both
 from sardonyx.report.analysis import analysis_sentence, render_analysis
 from sardonyx.report.analysis_export import analysis_csv, analysis_markdown
 from sardonyx.report.timeline import timeline_svg
@@ -45,14 +43,6 @@ peak_mb counts weights, inputs and activations, activation_mb activations alone.
 
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    CSV = "csv"
 
 
 Sources = Annotated[
@@ -94,8 +84,7 @@ def analyze(
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
     asked = options.parse_sizes(sizes)
-    if svg is not None and record is not None and svg.resolve() == record.resolve():
-        raise UsageError("--svg and --record name the same file", hint="give them different names")
+    files.check_apart(svg=svg, record=record)
     files.check_free(svg, record, force=force)
     wishes = _wishes(input_specs or (), input_file, dynamic or ())
     with progress(not quiet) as report:

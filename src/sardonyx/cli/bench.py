@@ -16,7 +16,7 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
-from sardonyx.cli.options import reject_both
+from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.errors import UsageError
 from sardonyx.report.bench import render_benchmark
 from sardonyx.report.bench_export import benchmark_csv, benchmark_markdown
@@ -40,24 +40,6 @@ peak memory are those of fresh processes. One file alone is timed with its noise
 
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
-
-
-class Format(StrEnum):
-    """How to print."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-
-
-class RuntimeLevel(StrEnum):
-    """How far the runtime may optimize by itself."""
-
-    OFF = "off"
-    BASIC = "basic"
-    EXTENDED = "extended"
-    LAYOUT = "layout"
-    ALL = "all"
 
 
 _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})*)", re.ASCII)
@@ -84,9 +66,6 @@ Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Run on these: one array per graph input."),
 ]
-Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads; one is the steadiest.")]
-Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of ONNX Runtime: cpu, cuda, …")]
-Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
 ClockOption = Annotated[
     Clock, typer.Option("--clock", help="Count the time that passes, or only what the processor spends on the model.")
 ]
@@ -107,9 +86,9 @@ def bench(
     sizes: options.Sizes = None,
     sweep: Sweep = None,
     inputs: Inputs = None,
-    threads: Threads = 1,
-    provider: Provider = "cpu",
-    level: Level = RuntimeLevel.ALL,
+    threads: options.TimedThreads = 1,
+    provider: options.Provider = "cpu",
+    level: options.Level = RuntimeLevel.ALL,
     clock: ClockOption = Clock.WALL,
     isolate: Isolate = False,
     starts: Starts = 3,
@@ -130,8 +109,7 @@ def bench(
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
-    if svg is not None and record is not None and svg.resolve() == record.resolve():
-        raise UsageError("--svg and --record name the same file", hint="give them different names")
+    files.check_apart(svg=svg, record=record)
     gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
     budget, fixed, swept = duration(seconds), options.parse_sizes(sizes), _swept(sweep or ())
     files.check_free(svg, record, force=force)

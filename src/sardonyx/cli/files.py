@@ -11,9 +11,19 @@ from sardonyx.errors import UsageError
 
 def check_destinations(output: Path, record: Path | None, *, force: bool) -> None:
     """Refuse a record that would take the place of the model, and what could not be written after all the work."""
-    if record is not None and record.resolve() == output.resolve():
-        raise UsageError("--record and --output name the same file", hint="give them different names")
+    check_apart(record=record, output=output)
     check_free(output, record, force=force)
+
+
+def check_apart(**paths: Path | None) -> None:
+    """Refuse options that name one file between them."""
+    taken: dict[Path, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(f"--{other} and --{option} name the same file", hint="give them different names")
 
 
 def check_free(*paths: Path | None, force: bool) -> None:

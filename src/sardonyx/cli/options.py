@@ -28,6 +28,24 @@ class Proof(StrEnum):
     OFF = "off"
 
 
+class Format(StrEnum):
+    """How to print."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+
+
+class RuntimeLevel(StrEnum):
+    """How far the runtime may optimize by itself: `runtime.timed.Level`, which help must not wait for."""
+
+    OFF = "off"
+    BASIC = "basic"
+    EXTENDED = "extended"
+    LAYOUT = "layout"
+    ALL = "all"
+
+
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Output = Annotated[
     Path | None,
@@ -52,6 +70,9 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Where the
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
 ]
+TimedThreads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads; one is the steadiest.")]
+Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of ONNX Runtime: cpu, cuda, …")]
+Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
 Inputs = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Verify on these inputs too: one array per graph input."),

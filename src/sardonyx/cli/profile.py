@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,9 @@ import typer
 
 from sardonyx import gate
 from sardonyx.cli import files, options
-from sardonyx.cli.bench import Format, Level, Provider, RuntimeLevel, Threads
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.gating import Gating
-from sardonyx.cli.options import reject_both
-from sardonyx.errors import UsageError
+from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.profile_record import Profile
 from sardonyx.report.icicle import icicle_svg
 from sardonyx.report.perfetto import trace
@@ -58,9 +55,9 @@ Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also dr
 def profile(
     models: Models,
     sizes: options.Sizes = None,
-    threads: Threads = 1,
-    provider: Provider = "cpu",
-    level: Level = RuntimeLevel.ALL,
+    threads: options.TimedThreads = 1,
+    provider: options.Provider = "cpu",
+    level: options.Level = RuntimeLevel.ALL,
     runs: Runs = None,
     depth: options.Depth = None,
     format_: FormatOption = Format.TEXT,
@@ -82,8 +79,7 @@ def profile(
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
     written = [path for path in (trace_file, svg, record) if path is not None]
-    if any(count > 1 for count in Counter(path.resolve() for path in written).values()):
-        raise UsageError("--trace, --svg and --record name the same file", hint="give them different names")
+    files.check_apart(trace=trace_file, svg=svg, record=record)
     gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*written, *models))
     asked = options.parse_sizes(sizes)
     files.check_free(*written, force=force)
