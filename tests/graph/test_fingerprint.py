@@ -188,13 +188,22 @@ def test_operators_that_attend(node: str, family: Family) -> None:
     assert told(written(body, "float[B, N, 8] x", "float[B, N, 8] y", WEIGHT)).family is family
 
 
-def test_what_a_function_does_is_what_the_model_does() -> None:
+@pytest.mark.parametrize("opset", [17, 18])
+def test_what_a_function_does_is_what_the_model_does(opset: int) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
     main (float[N, 8] x) => (float[N, 8] y) {WEIGHT} {{ y = own.Layer(x, w) }}
-    <domain: "own", opset_import: ["" : 18]> Layer (x, w) => (y) {{ {SELF} m = Identity(s) {WEIGHED} }}"""
+    <domain: "own", opset_import: ["" : {opset}]> Layer (x, w) => (y) {{ {SELF} m = Identity(s) {WEIGHED} }}"""
     model = from_proto(parser.parse_model(text))
     assert fingerprint(model).features.attention == 1
     assert len(model.functions) == 1, "the model is not changed"
+    assert model.functions["own", "Layer", ""].opset_imports == {"": opset}
+
+
+def test_a_function_that_calls_itself_is_a_foreign_operator() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+    main (float[N] x) => (float[N] y) { y = own.Again(x) }
+    <domain: "own", opset_import: ["" : 18, "own" : 1]> Again (x) => (y) { z = Neg(x) y = own.Again(z) }"""
+    assert fingerprint(from_proto(parser.parse_model(text))).family is Family.OTHER
 
 
 def stepped(steps: int, *, same_weight: bool) -> onnx.ModelProto:

@@ -11,7 +11,6 @@ from collections.abc import Container, Iterator
 from enum import IntEnum
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from sardonyx.graph.facts import RANDOM
 from sardonyx.graph.scopes import bodies
@@ -36,9 +35,7 @@ class Reading:
     """The live part of one model, its functions written out; the model is not changed."""
 
     def __init__(self, model: ir.Model) -> None:
-        if model.functions:
-            model = model.clone()
-            InlinePass()(model)
+        model = _written_out(model) if model.functions else model
         self.graph = model.graph
         self.names: dict[ir.Node, str] = {}  # live nodes in order, and their operators; "" for foreign ones
         self._kinds: dict[ir.Value, Kind] = {}
@@ -121,6 +118,21 @@ def above(start: ir.Node) -> set[ir.Node]:
                 found.add(maker)
                 waiting.append(maker)
     return found
+
+
+def _written_out(model: ir.Model) -> ir.Model:
+    """A copy without calls; the model itself where a call cannot be replaced, which then is a foreign operator."""
+    from onnx_ir.passes import PreconditionError
+    from onnx_ir.passes.common import InlinePass  # only here: it loads every pass of its library
+
+    copy = model.clone()
+    for function in copy.functions.values():  # of operators only the names count here, which no version changes
+        function.opset_imports.update({domain: copy.opset_imports.get(domain, 1) for domain in function.opset_imports})
+    try:
+        InlinePass()(copy)
+    except (ValueError, PreconditionError):  # calls in a circle, graphs for arguments, more inputs than there are
+        return model
+    return copy
 
 
 def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:
