@@ -10,25 +10,9 @@ from typing import Any, cast
 import msgspec
 
 from sardonyx.errors import UsageError
-from sardonyx.gate import measured, models
+from sardonyx.gate import models
 from sardonyx.gate.kinds import Kind, Measures
 
-KINDS = (
-    models.RUN,
-    models.VERDICT,
-    models.EXPORT,
-    models.INSPECTION,
-    models.MODULE,
-    models.OPPORTUNITIES,
-    models.EXTRACTION,
-    models.ADOPTION,
-    models.COMPARISON,
-    measured.ANALYSIS,
-    measured.DECOMPOSED,
-    measured.BENCHMARK,
-    measured.PROFILE,
-    measured.STUDY,
-)
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 
 
@@ -43,6 +27,28 @@ class Baseline:
     def lacks(self, names: Collection[str]) -> str | None:
         """The first of the names that it has no number for."""
         return next((name for name in names if name not in self.measures or not self.measures[name].known), None)
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Every kind of record there is."""
+    from sardonyx.gate import measured  # only here: a command without a baseline need not wait for all records
+
+    return (
+        models.RUN,
+        models.VERDICT,
+        models.EXPORT,
+        models.INSPECTION,
+        models.MODULE,
+        models.OPPORTUNITIES,
+        models.EXTRACTION,
+        models.ADOPTION,
+        models.COMPARISON,
+        measured.ANALYSIS,
+        measured.DECOMPOSED,
+        measured.BENCHMARK,
+        measured.PROFILE,
+        measured.STUDY,
+    )
 
 
 def read(path: Path, wanted: Kind) -> Baseline:
@@ -88,7 +94,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _kind_of(document: dict[str, Any]) -> Kind | None:
     """The kind with most fields that has all of them in the document, since records do not name themselves."""
-    fitting = [kind for kind in KINDS if _required(kind.record) <= set(document)]
+    fitting = [kind for kind in kinds() if _required(kind.record) <= set(document)]
     return max(fitting, key=lambda kind: len(_required(kind.record)), default=None)
 
 
