@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sardonyx
-from report.sample_run import sample_run, sample_verdict
+from rendering.sample_run import sample_run, sample_verdict
 from sardonyx.cli.main import run
 from sardonyx.record import Run, Verdict
 

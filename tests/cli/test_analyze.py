@@ -19,7 +19,7 @@ import pytest
 
 import sardonyx
 from cli.conftest import Result
-from report.sample_analysis import sample_analysis
+from rendering.sample_analysis import sample_analysis
 from sardonyx.analysis_record import Analysis
 
 Command = Callable[..., Result]

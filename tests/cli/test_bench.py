@@ -20,7 +20,7 @@ import pytest
 import sardonyx
 from benched import PRODUCT, SLOWER, written
 from cli.conftest import Result
-from report.sample_bench import sample_benchmark
+from rendering.sample_bench import sample_benchmark
 from sardonyx.bench_record import Benchmark
 from sardonyx.cli.durations import duration
 from sardonyx.cli.options import RuntimeLevel

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from report.sample_run import failed_verdict, sample_run, sample_verdict
+from rendering.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.record import Run
 

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 STAGED = """
 import sys, time
 from types import SimpleNamespace
-from report.sample_run import sample_run
+from rendering.sample_run import sample_run
 def optimize(source, output, *, progress, **_):
     if progress: progress("fold-constants [red]", 0.5)
     if "wait" in str(source):

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from report.sample_tuning import tuned_run
+from rendering.sample_tuning import tuned_run
 from sardonyx.record import Run
 
 Command = Callable[..., Any]

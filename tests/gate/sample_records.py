@@ -13,8 +13,8 @@ import onnx.numpy_helper
 import onnx.parser
 
 import sardonyx
-from report.sample_analysis import sample_analysis
-from report.sample_run import sample_run, sample_verdict
+from rendering.sample_analysis import sample_analysis
+from rendering.sample_run import sample_run, sample_verdict
 from sardonyx import gate
 from sardonyx.analysis_record import AttentionCost, Decomposed
 from sardonyx.bench_record import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing

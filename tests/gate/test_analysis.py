@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from report.sample_analysis import sample_analysis
+from rendering.sample_analysis import sample_analysis
 from sardonyx import gate
 from sardonyx.analysis_record import Analysis
 from sardonyx.errors import UsageError

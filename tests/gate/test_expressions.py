@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.sample_run import sample_run, sample_verdict
+from rendering.sample_run import sample_run, sample_verdict
 from sardonyx import gate
 from sardonyx.errors import UsageError
 from sardonyx.gate import Measure

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from report.sample_bench import MACHINE, point
+from rendering.sample_bench import MACHINE, point
 from sardonyx.bench_record import Finding
 from sardonyx.measure.lanes import Timepiece
 from sardonyx.measure.remarks import remarks

@@ -11,8 +11,8 @@ from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gating import Gating
-from sardonyx.report.adoption import adoption_sentence, render_adoption
-from sardonyx.report.words import Style
+from sardonyx.rendering.adoption import adoption_sentence, render_adoption
+from sardonyx.rendering.words import Style
 
 SUMMARY = "Tag a model that another tool exported or changed."
 HELP = f"""\b

@@ -14,10 +14,10 @@ from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Format, reject_both
-from sardonyx.report.analysis import analysis_sentence, render_analysis
-from sardonyx.report.analysis_export import analysis_csv, analysis_markdown
-from sardonyx.report.timeline import timeline_svg
-from sardonyx.report.view import View
+from sardonyx.rendering.analysis import analysis_sentence, render_analysis
+from sardonyx.rendering.analysis_export import analysis_csv, analysis_markdown
+from sardonyx.rendering.timeline import timeline_svg
+from sardonyx.rendering.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

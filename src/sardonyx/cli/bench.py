@@ -18,11 +18,11 @@ from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.errors import UsageError
-from sardonyx.report.bench import render_benchmark
-from sardonyx.report.bench_export import benchmark_csv, benchmark_markdown
-from sardonyx.report.bench_words import bench_sentence
-from sardonyx.report.boxplot import boxplot_svg
-from sardonyx.report.view import View
+from sardonyx.rendering.bench import render_benchmark
+from sardonyx.rendering.bench_export import benchmark_csv, benchmark_markdown
+from sardonyx.rendering.bench_words import bench_sentence
+from sardonyx.rendering.boxplot import boxplot_svg
+from sardonyx.rendering.view import View
 
 SUMMARY = "Time ONNX files against each other, with intervals one can believe."
 HELP = f"""\b

@@ -12,8 +12,8 @@ from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.report.comparison import comparison_sentence, render_comparison
-from sardonyx.report.view import View
+from sardonyx.rendering.comparison import comparison_sentence, render_comparison
+from sardonyx.rendering.view import View
 
 SUMMARY = "Show how two models differ, module by module."
 HELP = f"""\b

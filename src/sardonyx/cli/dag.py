@@ -12,7 +12,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
 from sardonyx.errors import UsageError
-from sardonyx.report import words
+from sardonyx.rendering import words
 
 if TYPE_CHECKING:
     from sardonyx.module_graphs import HierarchyDag
@@ -79,11 +79,11 @@ def _rendered(found: HierarchyDag, as_format: Format) -> str:
         case Format.JSON:
             return found.to_json().decode() + "\n"
         case Format.GRAPHML:
-            from sardonyx.report.graphml import render_graphml
+            from sardonyx.rendering.graphml import render_graphml
 
             return render_graphml(found)
         case Format.MODEL_EXPLORER:
-            from sardonyx.report.model_explorer import render_model_explorer
+            from sardonyx.rendering.model_explorer import render_model_explorer
 
             return render_model_explorer(found).decode() + "\n"
 

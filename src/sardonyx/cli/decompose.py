@@ -13,8 +13,8 @@ from sardonyx.cli.console import progress, show
 from sardonyx.cli.export import InputFile, InputSpec, Source
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.report.decomposed import decomposed_sentence, render_decomposed
-from sardonyx.report.view import View
+from sardonyx.rendering.decomposed import decomposed_sentence, render_decomposed
+from sardonyx.rendering.view import View
 
 SUMMARY = "Spell every attention of a PyTorch model out."
 HELP = f"""\b

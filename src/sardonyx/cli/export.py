@@ -13,8 +13,8 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.report.export import export_sentence, render_export
-from sardonyx.report.view import View
+from sardonyx.rendering.export import export_sentence, render_export
+from sardonyx.rendering.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

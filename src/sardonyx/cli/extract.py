@@ -14,8 +14,8 @@ from sardonyx.cli.console import progress, show
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
-from sardonyx.report.extraction import extraction_sentence, render_extraction
-from sardonyx.report.view import View
+from sardonyx.rendering.extraction import extraction_sentence, render_extraction
+from sardonyx.rendering.view import View
 
 if TYPE_CHECKING:
     from sardonyx.inspection import Inspection

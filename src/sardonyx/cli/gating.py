@@ -17,7 +17,7 @@ from typing import Any, Self
 from sardonyx import gate
 from sardonyx.cli.console import complain
 from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
-from sardonyx.report.summary import Section, render_section
+from sardonyx.rendering.summary import Section, render_section
 
 
 @dataclass(frozen=True, slots=True)

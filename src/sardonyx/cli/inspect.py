@@ -14,9 +14,9 @@ from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.inspection import Inspection, ModuleInspection
-from sardonyx.report.model import inspection_sentence, render_inspection
-from sardonyx.report.module import module_sentence, render_module
-from sardonyx.report.view import View
+from sardonyx.rendering.model import inspection_sentence, render_inspection
+from sardonyx.rendering.module import module_sentence, render_module
+from sardonyx.rendering.view import View
 
 SUMMARY = "Show what a model is made of."
 HELP = f"""\b
@@ -93,7 +93,7 @@ def _show_opportunities(
     model: Path, target: options.Target, gating: Gating, as_json: bool, quiet: bool, verbose: bool
 ) -> int:
     from sardonyx import opportunities
-    from sardonyx.report.opportunities import opportunities_sentence, render_opportunities
+    from sardonyx.rendering.opportunities import opportunities_sentence, render_opportunities
 
     with progress(not quiet) as report:
         found = opportunities(model, target=target.value, progress=report)

@@ -13,8 +13,8 @@ from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.report.text import closing_sentence, render_run
-from sardonyx.report.view import View
+from sardonyx.rendering.text import closing_sentence, render_run
+from sardonyx.rendering.view import View
 
 if TYPE_CHECKING:
     from sardonyx.record import Run

@@ -10,8 +10,8 @@ import msgspec
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
 from sardonyx.record import Accuracy
-from sardonyx.report.table import Line, table, text_column
-from sardonyx.report.words import one_line, plural
+from sardonyx.rendering.table import Line, table, text_column
+from sardonyx.rendering.words import one_line, plural
 
 SUMMARY = "List the passes: what each turns into what."
 HELP = """\b

@@ -13,11 +13,11 @@ from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.profile_record import Profile
-from sardonyx.report.icicle import icicle_svg
-from sardonyx.report.perfetto import trace
-from sardonyx.report.profile import profile_sentence, render_profile
-from sardonyx.report.profile_export import profile_csv, profile_markdown
-from sardonyx.report.view import View
+from sardonyx.rendering.icicle import icicle_svg
+from sardonyx.rendering.perfetto import trace
+from sardonyx.rendering.profile import profile_sentence, render_profile
+from sardonyx.rendering.profile_export import profile_csv, profile_markdown
+from sardonyx.rendering.view import View
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b

@@ -14,9 +14,9 @@ from sardonyx.cli.console import note, progress, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.report.study import files as rendered
-from sardonyx.report.study import render_study, study_sentence
-from sardonyx.report.view import View
+from sardonyx.rendering.study import files as rendered
+from sardonyx.rendering.study import render_study, study_sentence
+from sardonyx.rendering.view import View
 from sardonyx.study_record import Study
 
 SUMMARY = "Run the experiments on a set of models: attribution, tolerance, order, correlation, …"

@@ -14,7 +14,7 @@ from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import VerificationFailed
-from sardonyx.report.verdict import render_verdict, verdict_sentence
+from sardonyx.rendering.verdict import render_verdict, verdict_sentence
 
 SUMMARY = "Find out whether two models compute the same."
 HELP = f"""\b

@@ -23,7 +23,7 @@ from sardonyx.graph.io import Draft, explained
 from sardonyx.studying.experiment import Cell, Outcome
 
 FOLDER = "cells"
-_RENDERING = ("cli", "report")  # rooms of ours that change no answer
+_RENDERING = ("cli", "rendering")  # rooms of ours that change no answer
 _LONGEST = 60  # characters of a model's name within a file's
 
 

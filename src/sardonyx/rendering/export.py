@@ -1,0 +1,68 @@
+"""An Export as text: what was exported, on which inputs, how its nodes got their modules, and the proof."""
+
+from __future__ import annotations
+
+from sardonyx.export_record import Export
+from sardonyx.rendering import words
+from sardonyx.rendering.model import coverage_line, root_table, titled, weight_table
+from sardonyx.rendering.table import Line, table, text_column
+from sardonyx.rendering.text import closing_sentence
+from sardonyx.rendering.verdict import proof, verdict_lines
+from sardonyx.rendering.view import View
+from sardonyx.rendering.words import Style
+
+ROOTS_SHOWN = 10
+
+
+def render_export(made: Export, view: View | None = None) -> str:
+    """The whole answer of `export`; its last line is the sentence."""
+    view = view or View()
+    blocks = [
+        _facts(made, view),
+        _inputs(made, view),
+        [f"  {words.one_line(note)}" for note in made.notes],
+        weight_table("Weights of several modules", made.tied, view),
+        root_table(made.root_nodes if view.verbose else made.root_nodes[:ROOTS_SHOWN], view),
+        verdict_lines(made.verdict, view.style, verbose=view.verbose),
+        [] if made.optimized is None else [f"optimized: {closing_sentence(made.optimized)}"],
+        [export_sentence(made, view.style)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def export_sentence(made: Export, style: Style | None = None) -> str:
+    """What happened, in one line."""
+    style = style or Style()
+    total = made.coverage.direct + made.coverage.inherited + made.coverage.root
+    known = made.coverage.direct + made.coverage.inherited
+    share = "all" if known == total else f"{100 * known / total:.1f} %"
+    clauses = [
+        words.plural(made.counts.nodes, "node"),
+        f"{share} of them placed in {words.plural(made.modules, 'module')}",
+        f"PyTorch and ONNX {proof(made.verdict)}" if made.verdict else "not verified",
+    ]
+    where = f" → {words.visible(made.result.path)}" if made.result.path else ""
+    return style.strong(", ".join(clauses) + where)
+
+
+def _facts(made: Export, view: View) -> list[str]:
+    facts = {
+        "class": words.name(made.module.class_name, 100),
+        "size": f"{words.plural(made.module.modules, 'module')}, {words.plural(made.module.parameters, 'parameter')}",
+        "nodes": f"{words.count(made.counts.nodes)}, and {words.plural(made.counts.constants, 'Constant')} apart",
+        "nodes by module": coverage_line(made.coverage),
+    }
+    if view.verbose:
+        spent = ", ".join(f"{words.name(phase)} {words.seconds(time)}" for phase, time in made.seconds.items())
+        facts |= {"time": spent, "weights": f"sha256 {made.module.sha256}", "file": f"sha256 {made.result.sha256}"}
+    return titled(words.visible(made.module.label), facts, view)
+
+
+def _inputs(made: Export, view: View) -> list[str]:
+    columns = (text_column("--input"), text_column("dynamic"))
+    lines = [
+        Line((words.visible(str(each)), ", ".join(f"{axis}={words.name(dim)}" for axis, dim in each.dynamic.items())))
+        for each in made.inputs
+    ]
+    outputs = ", ".join(words.name(name) for name in made.outputs)
+    return [view.style.strong("Example inputs"), *table(columns, lines, view.style), f"  outputs: {outputs}"]

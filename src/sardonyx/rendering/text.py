@@ -1,0 +1,176 @@
+"""A Run as text for a terminal or a log: by operator, by pass, by module, the proof, and one closing sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, Run
+from sardonyx.rendering import words
+from sardonyx.rendering.modules import module_label, module_rows
+from sardonyx.rendering.table import Column, Line, table, text_column
+from sardonyx.rendering.tuning import tuning_clause, tuning_lines
+from sardonyx.rendering.verdict import failed_sentence, proof, verdict_lines
+from sardonyx.rendering.view import View
+from sardonyx.rendering.words import Style
+
+WHOLE_PASS = "*"  # the root of a rollback that took a pass out altogether
+CONSTANT = "Constant"  # how many there are is exporter style, so they are not in the sum
+
+
+def render_run(run: Run, view: View | None = None) -> str:
+    """The whole report; its last line is the sentence."""
+    view = view or View()
+    blocks = [
+        _heading_block(run, view),
+        _ops(run.ops, view),
+        _passes(run, view),
+        _modules(run.modules, view),
+        _rolled_back(run, view),
+        verdict_lines(run.verdict, view.style, verbose=view.verbose),
+        tuning_lines(run.tuning, view),
+        [closing_sentence(run, view.style)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def closing_sentence(run: Run, style: Style | None = None) -> str:
+    """What happened, in one line."""
+    style = style or Style()
+    if run.status != "done":
+        return style.bad(f"{failed_sentence(run.verdict)}; nothing was written")
+    dry = bool(run.options.get("dry_run"))
+    clauses = [_nodes_clause(run), words.from_to(words.size(run.before.bytes), words.size(run.after.bytes))]
+    if run.rolled_back:
+        clauses.append(f"{words.plural(len(run.rolled_back), 'rewrite')} rolled back")
+    clauses.append(proof(run.verdict))
+    clauses += filter(None, [tuning_clause(run.tuning)])
+    where = "" if run.result.path is None or dry else f" → {words.visible(run.result.path)}"
+    sentence = f"{'would give ' if dry else ''}{', '.join(clauses)}{where}{'; nothing written' if dry else ''}"
+    return style.strong(sentence)
+
+
+def _nodes_clause(run: Run) -> str:
+    before, after = run.before.nodes, run.after.nodes
+    if before == after:
+        return f"{words.plural(after, 'node')} as before"
+    return f"{words.from_to(words.count(before), words.count(after))} nodes ({words.percent(before, after)})"
+
+
+def _heading_block(run: Run, view: View) -> list[str]:
+    source = "model in memory" if run.source.path is None else words.visible(run.source.path)
+    lines = [view.style.strong(source)]
+    for domain, (old, new) in sorted(run.opset_changes.items()):
+        lines.append(f"  opset {words.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it")
+    if run.fingerprint is not None:
+        family = run.fingerprint.family.replace("-", " ")
+        lines.append(f"  looks like: {words.name(family)} ({words.one_line(', '.join(run.fingerprint.evidence))})")
+    lines += [f"  {words.one_line(note)}" for note in run.notes]
+    if view.verbose:
+        spent = ", ".join(f"{words.name(phase)} {words.seconds(time)}" for phase, time in run.seconds.items())
+        env = run.environment
+        packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
+        lines += [f"  time: {spent}"] if spent else []
+        where = f"{env.platform}, Python {env.python}, sardonyx {env.sardonyx}, {packages}"
+        lines.append(f"  on {words.one_line(where)}")
+    return lines
+
+
+def _ops(ops: tuple[OpCount, ...], view: View) -> list[str]:
+    if not ops:
+        return []
+    compute = [op for op in ops if op.op_type != CONSTANT]
+    shown = [op for op in compute if view.verbose or op.before != op.after]
+    shown.sort(key=lambda op: (-abs(op.after - op.before), -op.before, op.op_type))
+    lines = [Line(_op_cells(words.name(op.op_type), op.before, op.after)) for op in shown]
+    rest = sum(op.before for op in compute) - sum(op.before for op in shown)
+    if rest:
+        label = f"({words.plural(len(compute) - len(shown), 'other')})"
+        lines.append(Line(_op_cells(label, rest, rest), view.style.faint))
+    total = (sum(op.before for op in compute), sum(op.after for op in compute))
+    lines.append(Line(_op_cells("all", *total), view.style.strong))
+    lines += [Line(_op_cells("Constant, apart", op.before, op.after)) for op in ops if op.op_type == CONSTANT]
+    columns = (text_column("operator"), Column("before"), Column("after"), Column("change"))
+    return [view.style.strong("By operator"), *table(columns, lines, view.style)]
+
+
+def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
+    return (label, words.count(before), words.count(after), words.change(after - before))
+
+
+def _passes(run: Run, view: View) -> list[str]:
+    columns = (
+        text_column("pass"),
+        Column("rewrites"),
+        Column("nodes"),
+        Column("constants"),
+        Column("bytes"),
+        Column("time"),
+        text_column("accuracy"),
+        text_column("where"),
+    )
+    why_not = view.verbose or bool(run.options.get("dry_run"))
+    lines: list[Line] = []
+    silent = 0
+    for record in run.passes:
+        if record.rewrites or view.verbose or (why_not and record.refusals):
+            lines.append(Line(_pass_cells(record)))
+            lines.extend(Line((text,), view.style.faint) for text in _refusals(record.refusals, why_not))
+        else:
+            silent += 1
+    if silent:
+        lines.append(Line((f"({words.plural(silent, 'pass', 'passes')} found nothing to do)",), view.style.faint))
+    return [view.style.strong("By pass"), *table(columns, lines, view.style)] if lines else []
+
+
+def _pass_cells(record: PassRecord) -> tuple[str, ...]:
+    return (
+        words.name(record.name),
+        words.count(record.rewrites) if record.rewrites else "·",
+        words.change(record.nodes),
+        words.change(record.constants),
+        words.size_change(record.bytes),
+        words.seconds(record.seconds),
+        record.accuracy.value,
+        _where(record.modules),
+    )
+
+
+def _where(modules: dict[str, int]) -> str:
+    """The module with most rewrites, and how many more there are."""
+    if not modules:
+        return "·"
+    first = min(modules, key=lambda path: (-modules[path], path))
+    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+    return f"{words.name(first, 40) or '(model)'}{more}"
+
+
+def _refusals(groups: tuple[RefusalGroup, ...], shown: bool) -> Iterator[str]:
+    if not shown:
+        return
+    for group in groups:
+        example = f" (e.g. {words.name(group.examples[0])})" if group.examples else ""
+        yield f"    refused {group.count}×: {words.one_line(group.reason)}{example}"
+
+
+def _modules(modules: tuple[ModuleCount, ...], view: View) -> list[str]:
+    if not modules:
+        return []
+    lines: list[Line] = []
+    owned = ((m.path, m.tag, (m.before, m.after)) for m in modules)
+    for row in module_rows(owned, view):
+        before, after = row.total
+        cells = (module_label(row), words.count(before), words.count(after), words.change(after - before))
+        lines.append(Line(cells, None if before or after else view.style.faint))
+    columns = (text_column("module"), Column("before"), Column("after"), Column("change"))
+    return [view.style.strong("By module"), *table(columns, lines, view.style)]
+
+
+def _rolled_back(run: Run, view: View) -> list[str]:
+    if not run.rolled_back:
+        return []
+    lines = [view.style.strong("Rolled back, because the proof failed with them")]
+    for undone in run.rolled_back:
+        where = f"at {words.name(undone.root)} in {words.name(undone.owner) or '(model)'}"
+        where = "everywhere" if undone.root == WHOLE_PASS else where
+        lines.append(f"  {words.name(undone.pass_name)} {where}: {words.one_line(undone.reason)}")
+    return lines

@@ -1,0 +1,123 @@
+"""A Verdict as text: what was compared, how far apart the outputs were, and how it was found out."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.record import Trial, Verdict
+from sardonyx.rendering import words
+from sardonyx.rendering.table import Column, Line, table, text_column
+from sardonyx.rendering.words import Style
+
+SHOWN_FAILURES = 10
+
+
+def render_verdict(verdict: Verdict, first: str, second: str, style: Style | None = None, *, verbose: bool) -> str:
+    """The whole answer of `verify`; its last line is the sentence."""
+    style = style or Style()
+    lines = verdict_lines(verdict, style, verbose=verbose)
+    return "\n".join([*lines, "", verdict_sentence(verdict, first, second, style)]) + "\n"
+
+
+def verdict_sentence(verdict: Verdict, first: str, second: str, style: Style | None = None) -> str:
+    """Equal or not, in one line."""
+    style = style or Style()
+    pair = f"{words.visible(second)} against {words.visible(first)}"
+    if verdict.passed:
+        return style.strong(f"{proof(verdict)}: {pair}")
+    return style.bad(f"{failed_sentence(verdict)}: {pair}")
+
+
+def proof(verdict: Verdict | None) -> str:
+    """What the proof amounts to, as a clause."""
+    if verdict is None:
+        return "not verified"
+    if not verdict.passed:
+        return failed_sentence(verdict)
+    worst = _worst(verdict)
+    how = "bit for bit" if worst == 0 else f"worst {words.difference(worst)}"
+    return f"proven equal on {words.plural(len(verdict.trials), 'trial')} ({how})"
+
+
+def failed_sentence(verdict: Verdict | None) -> str:
+    """That it failed, and the first reason."""
+    reasons = () if verdict is None else verdict.failures or tuple(f for t in verdict.trials for f in t.failures)
+    return f"verification failed: {words.one_line(reasons[0])}" if reasons else "verification failed"
+
+
+def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> list[str]:
+    """The block under "Proof"; empty where nothing was verified."""
+    if verdict is None:
+        return []
+    state = style.good("equal") if verdict.passed else style.bad("not equal")
+    seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
+    lines = [
+        style.strong("Proof"),
+        f"  {state}, {words.plural(len(verdict.trials), 'trial')}"
+        + (f" with seeds {_list(seeds)}" if seeds else "")
+        + f", accuracy class {verdict.accuracy.value}, in {words.seconds(verdict.seconds)}",
+        f"  reference: {words.one_line(verdict.reference)}",
+    ]
+    lines += _outputs(verdict, style)
+    failures = verdict.failures if verbose else verdict.failures[:SHOWN_FAILURES]
+    lines += [style.bad(f"  ✗ {words.one_line(failure)}") for failure in failures]
+    if len(failures) < len(verdict.failures):
+        lines.append(f"  and {len(verdict.failures) - len(failures)} more failures (-v shows them)")
+    lines += [f"  note: {words.one_line(note)}" for note in verdict.notes]
+    return lines + (_trials(verdict.trials, style) if verbose else [])
+
+
+def _outputs(verdict: Verdict, style: Style) -> list[str]:
+    columns = (
+        text_column("output"),
+        text_column("dtype"),
+        Column("max abs"),
+        Column("max rel"),
+        Column("max ulp"),
+        Column("rtol"),
+        Column("atol"),
+        text_column(""),
+    )
+    lines = [
+        Line(
+            (
+                words.name(output.name),
+                words.name(output.dtype),
+                words.difference(output.max_abs),
+                words.difference(output.max_rel),
+                f"{output.max_ulp:.3g}",
+                words.difference(output.rtol),
+                words.difference(output.atol),
+                "ok" if output.passed else "DIFFERS",
+            ),
+            None if output.passed else style.bad,
+        )
+        for output in verdict.outputs
+    ]
+    return table(columns, lines, style) if lines else []
+
+
+def _trials(trials: tuple[Trial, ...], style: Style) -> list[str]:
+    columns = (Column("seed"), text_column("values"), text_column("sizes"), text_column(""))
+    lines = [
+        Line(
+            (
+                "given" if trial.seed is None else str(trial.seed),
+                words.name(trial.style),
+                ", ".join(f"{words.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
+                "ok" if trial.passed else words.one_line("; ".join(trial.failures) or "failed"),
+            ),
+            None if trial.passed else style.bad,
+        )
+        for trial in trials
+    ]
+    return table(columns, lines, style) if lines else []
+
+
+def _worst(verdict: Verdict) -> float:
+    """The largest absolute difference; NaN counts as the worst there is."""
+    return max((math.inf if math.isnan(o.max_abs) else o.max_abs for o in verdict.outputs), default=0.0)
+
+
+def _list(seeds: list[int]) -> str:
+    return f"{seeds[0]}…{seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
