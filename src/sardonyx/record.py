@@ -12,6 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from sardonyx.tuning_record import Tuning
+from sardonyx.wiring_record import AttentionSite, Wiring
 
 SCHEMA_VERSION = 1
 
@@ -44,10 +45,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """A node by name and operator, as a person would look it up in a viewer."""
+    """A node by name and operator, as a person would look it up in a viewer, and what it read and made at the time."""
 
     name: str
     op_type: str
+    inputs: tuple[str, ...] = ()  # names of values; "" where an optional one is left out
+    outputs: tuple[str, ...] = ()
+    owner: str = ""  # instance path of its module
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class RefusalGroup:
     reason: str
     count: int
     examples: tuple[str, ...]
+    modules: dict[str, int] = field(default_factory=dict[str, int])  # refusals by owner module
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,7 @@ class PassRecord:
     seconds: float
     modules: dict[str, int]  # rewrites by owner module
     refusals: tuple[RefusalGroup, ...]
+    about: str = ""  # when it refuses and why it helps, as its author says
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +188,15 @@ class OpCount:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCount:
-    """How many compute nodes a module owns, without its children."""
+    """What a module owns, without its children."""
 
     path: str
     tag: str
-    before: int
+    before: int  # compute nodes
     after: int
+    parameters: int = 0  # of the source
+    bytes_before: int = 0  # of constants; one that several modules read is their lowest common module's
+    bytes_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +241,9 @@ class Run:
     notes: tuple[str, ...] = ()  # what a reader should know besides
     fingerprint: Likeness | None = None  # of the source; None: nobody looked
     tuning: Tuning | None = None  # None: nothing was measured
+    wiring_before: Wiring | None = None  # None: nobody looked
+    wiring_after: Wiring | None = None
+    attention: tuple[AttentionSite, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> bytes:
