@@ -32,7 +32,7 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {each.__name__: each for each in (words.name, words.count, words.size, words.change, words.plural)}
+    made.globals["words"] = words
     return made
 
 
