@@ -25,17 +25,15 @@ class Section:
 @functools.cache
 def templates() -> jinja2.Environment:
     """Where markup comes from; everything put into it is escaped, and a name that is missing is an error."""
-    made = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("sardonyx.rendering.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["words"] = words
-    return made
 
 
 def rendered(template: str, **values: object) -> Markup:
-    """A template of the page, filled in."""
-    return Markup(templates().get_template(f"{template}.html.j2").render(values))
+    """A template of the page, filled in; `words` writes numbers and names in it as in all other views."""
+    return Markup(templates().get_template(f"{template}.html.j2").render(values, words=words))
