@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 WORKERS ?= 2
 
-.PHONY: setup check test demo bench peers clean
+.PHONY: setup check browser test demo bench peers clean
 
 setup: $(STAMP)
 
@@ -25,7 +25,11 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-test: check
+# Pages are opened in a real browser; nothing to do where there is one.
+browser:
+	@.ci/browser
+
+test: check browser
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 demo: setup
