@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, Run
+from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
 from sardonyx.rendering import words
 from sardonyx.rendering.modules import module_label, module_rows
 from sardonyx.rendering.table import Column, Line, table, text_column
@@ -169,8 +169,11 @@ def _rolled_back(run: Run, view: View) -> list[str]:
     if not run.rolled_back:
         return []
     lines = [view.style.strong("Rolled back, because the proof failed with them")]
-    for undone in run.rolled_back:
-        where = f"at {words.name(undone.root)} in {words.name(undone.owner) or '(model)'}"
-        where = "everywhere" if undone.root == WHOLE_PASS else where
-        lines.append(f"  {words.name(undone.pass_name)} {where}: {words.one_line(undone.reason)}")
-    return lines
+    return lines + [f"  {undone_sentence(undone)}" for undone in run.rolled_back]
+
+
+def undone_sentence(undone: RolledBack) -> str:
+    """What was undone, and why."""
+    where = f"at {words.name(undone.root)} in {words.name(undone.owner) or '(model)'}"
+    where = "everywhere" if undone.root == WHOLE_PASS else where
+    return f"{words.name(undone.pass_name)} {where}: {words.one_line(undone.reason)}"

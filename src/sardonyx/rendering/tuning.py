@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from sardonyx.rendering import words
 from sardonyx.rendering.bench_words import milliseconds, percent, size
 from sardonyx.rendering.table import Column, Line, table, text_column
@@ -11,6 +9,14 @@ from sardonyx.rendering.view import View
 from sardonyx.tuning_record import Decision, Pace, Question, Tuning
 
 UNDECIDED = "not examined"
+STANDING = (
+    text_column("model"),
+    Column("nodes"),
+    Column("median ms"),
+    text_column("time / source"),
+    text_column(""),
+)
+CHANGES = (text_column("rewrites"), text_column("are"), text_column("time with the change"), text_column(""))
 _CHANGED = ("undone", "added")
 
 
@@ -20,7 +26,7 @@ def tuning_lines(tuning: Tuning | None, view: View) -> list[str]:
         return []
     return [
         view.style.strong("On this machine"),
-        f"  {_conditions(tuning)}",
+        f"  {conditions(tuning)}",
         *_standing(tuning, view),
         "",
         *_decisions(tuning, view),
@@ -43,7 +49,8 @@ def tuning_clause(tuning: Tuning | None) -> str | None:
     return f"{percent(1 - pace.ratio)} % {pace.finding} here [{percent(near)}, {percent(far)}]"
 
 
-def _conditions(tuning: Tuning) -> str:
+def conditions(tuning: Tuning) -> str:
+    """What was measured on and how much."""
     said = [
         words.plural(tuning.threads, "thread"),
         f"provider {words.name(tuning.provider)}",
@@ -57,20 +64,15 @@ def _conditions(tuning: Tuning) -> str:
 
 
 def _standing(tuning: Tuning, view: View) -> list[str]:
-    columns = (
-        text_column("model"),
-        Column("nodes"),
-        Column("median ms"),
-        text_column("time / source"),
-        text_column(""),
-    )
     lines = [
-        Line(_pace(pace, tuning), view.style.strong if pace.name == tuning.chosen else None) for pace in tuning.standing
+        Line(pace_cells(pace, tuning), view.style.strong if pace.name == tuning.chosen else None)
+        for pace in tuning.standing
     ]
-    return table(columns, lines, view.style)
+    return table(STANDING, lines, view.style)
 
 
-def _pace(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
+def pace_cells(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
+    """One row under `STANDING`."""
     reference = pace is tuning.standing[0]
     compared = "reference" if reference else f"{pace.ratio:.3f} [{pace.low:.3f}, {pace.high:.3f}]"
     finding = f"± {percent(tuning.floor)} %" if reference else pace.finding
@@ -79,17 +81,24 @@ def _pace(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
 
 def _decisions(tuning: Tuning, view: View) -> list[str]:
     """What was changed line by line, then what was not in as few lines as there are reasons."""
-    columns = (text_column("rewrites"), text_column("are"), text_column("time with the change"), text_column(""))
-    changed = [each for each in tuning.decisions if each.choice in _CHANGED]
-    lines = [Line((words.name(each.unit), each.choice, *_answer(tuning, each))) for each in changed]
-    shown = table(columns, lines, view.style) if lines else []
-    unchanged: dict[str, list[str]] = {}
+    lines = [Line(cells) for cells in change_rows(tuning)]
+    return [*(table(CHANGES, lines, view.style) if lines else []), *(f"  {line}" for line in unchanged(tuning))]
+
+
+def change_rows(tuning: Tuning) -> list[tuple[str, ...]]:
+    """What was changed, one row a unit under `CHANGES`."""
+    changed = (each for each in tuning.decisions if each.choice in _CHANGED)
+    return [(words.name(each.unit), each.choice, *_answer(tuning, each)) for each in changed]
+
+
+def unchanged(tuning: Tuning) -> list[str]:
+    """What was not changed, one line a reason."""
+    reasons: dict[str, list[str]] = {}
     for each in tuning.decisions:
         if each.choice not in (*_CHANGED, UNDECIDED):
-            unchanged.setdefault(_why(tuning, each), []).append(each.unit)
-    for why, units in sorted(unchanged.items()):
-        shown += _named(why, units)
-    return shown + _named("no time to ask about", tuning.unexamined)
+            reasons.setdefault(_why(tuning, each), []).append(each.unit)
+    said = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
+    return [f"{why}: {', '.join(map(words.name, units))}" for why, units in said if units]
 
 
 _FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
@@ -102,11 +111,6 @@ def _why(tuning: Tuning, decision: Decision) -> str:
     if question.does == "restore" and finding == "faster":
         finding = "slower"  # the other way round
     return f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
-
-
-def _named(why: str, units: Iterable[str]) -> list[str]:
-    names = ", ".join(map(words.name, units))
-    return [f"  {why}: {names}"] if names else []
 
 
 def _question(tuning: Tuning, decision: Decision) -> Question:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.record import Trial, Verdict
+from sardonyx.record import OutputDifference, Trial, Verdict
 from sardonyx.rendering import words
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.words import Style
 
 SHOWN_FAILURES = 10
+OUTPUTS = (
+    text_column("output"),
+    text_column("dtype"),
+    Column("max abs"),
+    Column("max rel"),
+    Column("max ulp"),
+    Column("rtol"),
+    Column("atol"),
+    text_column(""),
+)
+TRIALS = (Column("seed"), text_column("values"), text_column("sizes"), text_column(""))
 
 
 def render_verdict(verdict: Verdict, first: str, second: str, style: Style | None = None, *, verbose: bool) -> str:
@@ -50,12 +61,9 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
     if verdict is None:
         return []
     state = style.good("equal") if verdict.passed else style.bad("not equal")
-    seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
     lines = [
         style.strong("Proof"),
-        f"  {state}, {words.plural(len(verdict.trials), 'trial')}"
-        + (f" with seeds {_list(seeds)}" if seeds else "")
-        + f", accuracy class {verdict.accuracy.value}, in {words.seconds(verdict.seconds)}",
+        f"  {state}, {conditions(verdict)}",
         f"  reference: {words.one_line(verdict.reference)}",
     ]
     lines += _outputs(verdict, style)
@@ -67,51 +75,48 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
     return lines + (_trials(verdict.trials, style) if verbose else [])
 
 
-def _outputs(verdict: Verdict, style: Style) -> list[str]:
-    columns = (
-        text_column("output"),
-        text_column("dtype"),
-        Column("max abs"),
-        Column("max rel"),
-        Column("max ulp"),
-        Column("rtol"),
-        Column("atol"),
-        text_column(""),
+def conditions(verdict: Verdict) -> str:
+    """How much was tried, and what may differ."""
+    seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
+    return (
+        words.plural(len(verdict.trials), "trial")
+        + (f" with seeds {_list(seeds)}" if seeds else "")
+        + f", accuracy class {verdict.accuracy.value}, in {words.seconds(verdict.seconds)}"
     )
-    lines = [
-        Line(
-            (
-                words.name(output.name),
-                words.name(output.dtype),
-                words.difference(output.max_abs),
-                words.difference(output.max_rel),
-                f"{output.max_ulp:.3g}",
-                words.difference(output.rtol),
-                words.difference(output.atol),
-                "ok" if output.passed else "DIFFERS",
-            ),
-            None if output.passed else style.bad,
-        )
-        for output in verdict.outputs
-    ]
-    return table(columns, lines, style) if lines else []
+
+
+def output_cells(output: OutputDifference) -> tuple[str, ...]:
+    """One row under `OUTPUTS`."""
+    return (
+        words.name(output.name),
+        words.name(output.dtype),
+        words.difference(output.max_abs),
+        words.difference(output.max_rel),
+        f"{output.max_ulp:.3g}",
+        words.difference(output.rtol),
+        words.difference(output.atol),
+        "ok" if output.passed else "DIFFERS",
+    )
+
+
+def trial_cells(trial: Trial) -> tuple[str, ...]:
+    """One row under `TRIALS`."""
+    return (
+        "given" if trial.seed is None else str(trial.seed),
+        words.name(trial.style),
+        ", ".join(f"{words.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
+        "ok" if trial.passed else words.one_line("; ".join(trial.failures) or "failed"),
+    )
+
+
+def _outputs(verdict: Verdict, style: Style) -> list[str]:
+    lines = [Line(output_cells(output), None if output.passed else style.bad) for output in verdict.outputs]
+    return table(OUTPUTS, lines, style) if lines else []
 
 
 def _trials(trials: tuple[Trial, ...], style: Style) -> list[str]:
-    columns = (Column("seed"), text_column("values"), text_column("sizes"), text_column(""))
-    lines = [
-        Line(
-            (
-                "given" if trial.seed is None else str(trial.seed),
-                words.name(trial.style),
-                ", ".join(f"{words.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
-                "ok" if trial.passed else words.one_line("; ".join(trial.failures) or "failed"),
-            ),
-            None if trial.passed else style.bad,
-        )
-        for trial in trials
-    ]
-    return table(columns, lines, style) if lines else []
+    lines = [Line(trial_cells(trial), None if trial.passed else style.bad) for trial in trials]
+    return table(TRIALS, lines, style) if lines else []
 
 
 def _worst(verdict: Verdict) -> float:
