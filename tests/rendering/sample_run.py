@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rendering.sample_graphs import (
+    LAYERS,
+    nodes_after,
+    nodes_before,
+    sample_attention,
+    sample_events,
+    sample_modules,
+    sample_ops,
+    wiring_of,
+)
 from sardonyx.record import (
     Accuracy,
     Artifact,
     Counts,
     Environment,
-    Event,
-    Kind,
-    ModuleCount,
-    NodeRef,
-    OpCount,
     OutputDifference,
     PassRecord,
     RefusalGroup,
@@ -22,8 +27,6 @@ from sardonyx.record import (
     Trial,
     Verdict,
 )
-
-LAYERS = 12
 
 
 def sample_verdict() -> Verdict:
@@ -48,13 +51,6 @@ def failed_verdict() -> Verdict:
 
 
 def sample_run() -> Run:
-    layers = [
-        ModuleCount(f"encoder.layer.{index}.{part}", f"/BertModel/BertLayer.{index}", before, after)
-        for index in range(LAYERS)
-        for part, before, after in (("attention", 16, 9), ("output", 8, 5))
-    ]
-    # Layer tags differ by their number, as tags do; what folds layers is their shape.
-    modules = (ModuleCount("", "/BertModel", 30, 14), ModuleCount("pooler", "/BertModel/BertPooler", 6, 5), *layers)
     return Run(
         status="done",
         environment=Environment("0.1.0", "3.11.15", "Linux-x86_64", 2, {"onnx": "1.23.2", "onnxruntime": "1.31.1"}),
@@ -64,65 +60,76 @@ def sample_run() -> Run:
         opset_changes={"": (14, 17)},
         before=Counts(324, 96, 39, 17_412_345),
         after=Counts(187, 0, 45, 17_398_000),
-        ops=(
-            OpCount("Add", 60, 60),
-            OpCount("Constant", 96, 0),
-            OpCount("Identity", 25, 0),
-            OpCount("MatMul", 76, 76),
-            OpCount("Gemm", 1, 13),
-            OpCount("Transpose", 162, 38),
-        ),
-        modules=modules,
+        ops=sample_ops(),
+        modules=sample_modules(),
         passes=_passes(),
-        events=(
-            Event(
-                "eliminate-identity",
-                Kind.BYPASS,
-                "y",
-                (NodeRef("/encoder/Identity", "Identity"),),
-                (),
-                ("encoder",),
-                "encoder",
-                "",
-                "eliminate_identity.py:12",
-            ),
-        ),
+        events=sample_events(),
         rolled_back=(
             RolledBack("fuse-gemm", "/pooler/MatMul_out", "pooler", "pooler_output differs by 0.5"),
             RolledBack("merge-reshapes", "*", "", "last_hidden_state has NaN where the reference has none"),
         ),
         verdict=sample_verdict(),
         seconds={"total": 2.0, "passes": 0.4, "proof": 1.25},
+        wiring_before=wiring_of(nodes_before()),
+        wiring_after=wiring_of(nodes_after()),
+        attention=sample_attention(),
     )
+
+
+def _by_module(**parts: int) -> dict[str, int]:
+    """So many in every layer's part of that name."""
+    return {f"encoder.layer.{index}.{part}": count for part, count in parts.items() for index in range(LAYERS)}
 
 
 def _passes() -> tuple[PassRecord, ...]:
     return (
         PassRecord(
-            "eliminate-identity",
-            "Identity(x) => x",
-            Accuracy.EXACT,
-            25,
-            -25,
-            0,
-            0,
-            0,
-            0.0123,
-            {"encoder.layer.0": 2, "encoder.layer.1": 2, "": 21},
-            (),
+            name="eliminate-identity",
+            algebra="Identity(x) => x",
+            accuracy=Accuracy.EXACT,
+            rewrites=25,
+            nodes=-25,
+            constants=0,
+            initializers=0,
+            bytes=0,
+            seconds=0.0123,
+            modules={**_by_module(attention=1, output=1), "pooler": 1},
+            refusals=(),
+            about="A copy computes nothing; it is kept where an output of the graph needs it for its name.",
         ),
         PassRecord(
-            "fold-constants",
-            "f(constants) => constant",
-            Accuracy.EXACT,
-            112,
-            -112,
-            -96,
-            6,
-            -14_345,
-            0.3,
-            {"encoder.layer.0.attention": 112},
-            (RefusalGroup("would grow the model past the byte budget", 3, ("/encoder/Expand",)),),
+            name="fold-constants",
+            algebra="f(constants) => constant",
+            accuracy=Accuracy.EXACT,
+            rewrites=100,
+            nodes=-100,
+            constants=-96,
+            initializers=6,
+            bytes=-14_345,
+            seconds=0.3,
+            modules={"": 16, **_by_module(attention=6, output=1)},
+            refusals=(
+                RefusalGroup(
+                    "would grow the model past the byte budget",
+                    3,
+                    ("/encoder/Expand",),
+                    {"encoder.layer.0.attention": 2, "pooler": 1},
+                ),
+            ),
+            about="What does not depend on an input is computed once, here.",
+        ),
+        PassRecord(
+            name="fuse-gemm",
+            algebra="Add(MatMul(x, w), b) => Gemm(x, w, b)",
+            accuracy=Accuracy.REASSOCIATES,
+            rewrites=12,
+            nodes=-12,
+            constants=0,
+            initializers=0,
+            bytes=0,
+            seconds=0.004,
+            modules=_by_module(output=1),
+            refusals=(RefusalGroup("more than one reads the product", 12, ("/x", "/y"), _by_module(attention=1)),),
         ),
         PassRecord(
             "fuse-conv-batch-norm",
@@ -135,7 +142,7 @@ def _passes() -> tuple[PassRecord, ...]:
             0,
             0.001,
             {},
-            (RefusalGroup("the weight is shared", 2, ()),),
+            (RefusalGroup("the weight is shared", 2, (), {"": 2}),),
         ),
         PassRecord("merge-reshapes", "Reshape(Reshape(x)) => Reshape(x)", Accuracy.EXACT, 0, 0, 0, 0, 0, 0.0, {}, ()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+from collections import Counter
 
 import jsonschema
 import msgspec
@@ -38,3 +39,14 @@ def test_a_run_with_a_wrong_field_is_refused() -> None:
     broken["before"]["nodes"] = "many"
     with pytest.raises(msgspec.ValidationError, match=r"before\.nodes"):
         Run.from_json(json.dumps(broken))
+
+
+def test_the_sample_adds_up() -> None:
+    run = sample_run()
+    assert sum(module.before for module in run.modules) == run.before.nodes
+    assert sum(module.after for module in run.modules) == run.after.nodes
+    assert sum(module.bytes_before for module in run.modules) == run.before.bytes
+    assert sum(module.bytes_after for module in run.modules) == run.after.bytes
+    assert sum(record.nodes for record in run.passes) == run.after.nodes - run.before.nodes
+    for record in run.passes:
+        assert Counter(event.owner for event in run.events if event.pass_name == record.name) == record.modules
