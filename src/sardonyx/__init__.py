@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sardonyx.pipeline import optimize as optimize
     from sardonyx.profiling.profiler import profile as profile
     from sardonyx.proof import verify as verify
+    from sardonyx.reporting import report as report
     from sardonyx.studying.conducting import study as study
 
 _VERBS = {
@@ -41,6 +42,7 @@ _VERBS = {
     "opportunities": "sardonyx.forensics.opportunities",
     "optimize": "sardonyx.pipeline",
     "profile": "sardonyx.profiling.profiler",
+    "report": "sardonyx.reporting",
     "study": "sardonyx.studying.conducting",
     "verify": "sardonyx.proof",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "opportunities",
     "optimize",
     "profile",
+    "report",
     "study",
     "verify",
 ]

@@ -42,9 +42,6 @@ def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write a file beside its place and put it there when it is complete."""
-    from sardonyx.graph.io import Draft, explained
+    from sardonyx.graph.io import write_whole as write
 
-    with explained(str(path)), Draft(str(path)) as draft:
-        with open(draft.fileno(), "wb", closefd=False) as stream:
-            stream.write(data)
-        draft.commit(replace=force)
+    write(str(path), data, force=force)

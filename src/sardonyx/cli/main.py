@@ -48,7 +48,7 @@ def _root(context: typer.Context, version: Version = False) -> None:
 
 VERBS = (
     "export", "optimize", "verify", "bench", "profile", "inspect", "extract", "decompose", "analyze", "dag", "adopt",
-    "compare", "study", "passes", "demo",
+    "compare", "study", "report", "passes", "demo",
 )  # fmt: skip
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import msgspec
-
+from sardonyx import records
 from sardonyx.errors import UsageError
 from sardonyx.gate import models
 from sardonyx.gate.kinds import Kind, Measures
@@ -57,56 +55,18 @@ def read(path: Path, wanted: Kind) -> Baseline:
     Raises:
         UsageError: the file cannot be read, or is no record of ours, or one of another version.
     """
-    document = _document(path)
-    kind = _kind_of(document)
+    said = f"--baseline {path}"
+    document = records.document(path, said, _HOW)
+    found = records.recognised(document, [each.record for each in kinds()])
+    kind = next((each for each in kinds() if each.record is found), None)
     if kind is None:
-        raise UsageError(f"--baseline {path} is no record of sardonyx", hint=_HOW)
-    ours, theirs = _version(kind.record), document.get("schema_version")
-    if ours != theirs:
-        raise UsageError(
-            f"--baseline {path} is {kind.title} of schema version {theirs}, and this sardonyx knows version {ours}",
-            hint="write the baseline anew",
-        )
+        raise UsageError(f"{said} is no record of sardonyx", hint=_HOW)
+    record = records.converted(document, kind.record, kind.title, said, _HOW)
     try:
-        record = msgspec.convert(document, type=kind.record)
         measures = kind.measures(record)
-    except (msgspec.ValidationError, IndexError) as error:
-        raise UsageError(f"--baseline {path} is not a whole record of {kind.title}: {error}", hint=_HOW) from error
+    except IndexError as error:
+        raise UsageError(f"{said} is not a whole record of {kind.title}: {error}", hint=_HOW) from error
     if kind is not wanted:
         shared = set(kind.common) & set(wanted.common)
         measures = {name: measure for name, measure in measures.items() if name in shared}
     return Baseline(str(path), kind.title, measures)
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"--baseline {path} cannot be read: {error.strerror}", hint=_HOW) from error
-    try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"--baseline {path} is not JSON: {error}", hint=_HOW) from error
-    if not isinstance(document, dict):
-        raise UsageError(f"--baseline {path} is no record of sardonyx", hint=_HOW)
-    return cast("dict[str, Any]", document)
-
-
-def _kind_of(document: dict[str, Any]) -> Kind | None:
-    """The kind with most fields that has all of them in the document, since records do not name themselves."""
-    fitting = [kind for kind in kinds() if _required(kind.record) <= set(document)]
-    return max(fitting, key=lambda kind: len(_required(kind.record)), default=None)
-
-
-def _required(record: type[Any]) -> set[str]:
-    """The fields that every record of a type has."""
-    return {each.name for each in _fields(record) if each.default is MISSING and each.default_factory is MISSING}
-
-
-def _version(record: type[Any]) -> Any:
-    """The version of its schema; None for what is only part of a record."""
-    return next((each.default for each in _fields(record) if each.name == "schema_version"), None)
-
-
-def _fields(record: type[Any]) -> tuple[Field[Any], ...]:
-    return fields(record)

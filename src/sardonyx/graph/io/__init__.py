@@ -11,7 +11,7 @@ from sardonyx.graph.io.files import (
     sha256_of,
     to_proto,
 )
-from sardonyx.graph.io.place import Draft, check_free, explained
+from sardonyx.graph.io.place import Draft, check_free, explained, write_whole
 
 __all__ = [
     "MAX_IR_VERSION",
@@ -24,4 +24,5 @@ __all__ = [
     "save",
     "sha256_of",
     "to_proto",
+    "write_whole",
 ]

@@ -81,3 +81,11 @@ class Draft:
             os.close(self._fd)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
+
+
+def write_whole(path: str, data: bytes, *, force: bool) -> None:
+    """Write a file beside its place and put it there when it is complete."""
+    with explained(path), Draft(path) as draft:
+        with open(draft.fileno(), "wb", closefd=False) as stream:
+            stream.write(data)
+        draft.commit(replace=force)

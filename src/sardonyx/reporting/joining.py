@@ -1,0 +1,132 @@
+"""Which record belongs to which run: by the hashes of the files, or by their names where a record has no hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from sardonyx.analysis_record import Analysis
+from sardonyx.bench_record import Benchmark
+from sardonyx.errors import UsageError
+from sardonyx.export_record import Export
+from sardonyx.profile_record import Profile
+from sardonyx.record import Artifact, Run
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.reporting.gathering import HOW, Found, Pile, Record, runs_of
+
+_KINDS: tuple[tuple[type[Record], str, str], ...] = (
+    (Run, "run", "an optimization"),
+    (Export, "export", "an export"),
+    (Benchmark, "bench", "a benchmark"),
+    (Profile, "profile", "a profile"),
+    (Analysis, "analysis", "an analysis"),
+)
+
+
+def _kind(record: Record) -> tuple[str, str]:
+    """Where a Dossier keeps it, and what it is called; a verb may hand out a subclass that carries more."""
+    return next((field, title) for kind, field, title in _KINDS if isinstance(record, kind))
+
+
+def dossiers(piles: Iterable[Pile]) -> list[Dossier]:
+    """One for each run, with names that tell them apart.
+
+    Raises:
+        UsageError: there is no run, or a folder holds several.
+    """
+    made = [each for pile in piles for each in _of_pile(pile)]
+    return list(_told_apart(made))
+
+
+def _of_pile(pile: Pile) -> Iterator[tuple[Dossier, Found]]:
+    runs = list(runs_of(pile))
+    if not runs:
+        raise UsageError(_nothing(pile), hint=HOW)
+    if pile.folder and len(runs) > 1:
+        names = ", ".join(found.place for found, _run in runs)
+        hint = "name the records themselves, or give each run a folder of its own"
+        raise UsageError(f"{pile.place} holds several runs: {names}", hint=hint)
+    others = [each for each in pile.found if not any(each is found for found, _run in runs)]
+    taken: set[int] = set()
+    for found, run in runs:
+        dossier = Dossier(_label(found, run), run, notes=pile.left_out)
+        if isinstance(found.record, Export):
+            dossier = replace(dossier, export=found.record)
+        for each in others:
+            if not belongs(each.record, run):
+                continue
+            taken.add(id(each))
+            field, title = _kind(each.record)
+            if getattr(dossier, field) is None:
+                dossier = _with(dossier, field, each.record)
+            else:
+                dossier = replace(dossier, notes=(*dossier.notes, f"{each.name}: {title} came before it"))
+        yield replace(dossier, notes=(*dossier.notes, *_strangers(others, taken, len(runs)))), found
+
+
+def _with(dossier: Dossier, field: str, record: Record) -> Dossier:
+    fitting: dict[str, Any] = {field: record}
+    return replace(dossier, **fitting)
+
+
+def _strangers(others: Sequence[Found], taken: set[int], runs: int) -> Iterator[str]:
+    """What belongs to no run, told where it is plain which run it should have belonged to."""
+    for each in others if runs == 1 else ():
+        if id(each) not in taken:
+            yield f"{each.name} is {_kind(each.record)[1]} of other files: left out"
+
+
+def belongs(record: Record, run: Run) -> bool:
+    """Whether a record is about the files of a run: about both, or, for an export, about the source."""
+    match record:
+        case Export():
+            return _is_same(run.source, record.result.path, record.result.sha256)
+        case Benchmark():
+            files = [(each.path or each.label, each.sha256) for each in record.files]
+        case Profile():
+            files = [(each.path or each.label, None) for each in record.models]
+        case Analysis():
+            files = [(each.name, None) for each in record.forms]
+        case _:
+            return False
+    return all(any(_is_same(side, *each) for each in files) for side in (run.source, run.result))
+
+
+def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
+    if artifact.sha256 is not None and sha256 is not None:
+        return artifact.sha256 == sha256
+    return path is not None and artifact.path is not None and PurePath(path).name == PurePath(artifact.path).name
+
+
+def _label(found: Found, run: Run) -> str:
+    """The short name of a model: of the file that a reader knows."""
+    artifact = run.result if isinstance(found.record, Export) else run.source
+    return PurePath(artifact.path).name.removesuffix(".onnx") if artifact.path else "model"
+
+
+def _told_apart(made: Sequence[tuple[Dossier, Found]]) -> Iterator[Dossier]:
+    """Two runs of one model are told apart by where their records are."""
+    labels = [dossier.label for dossier, _found in made]
+    for place, (dossier, found) in enumerate(made):
+        if labels.count(dossier.label) == 1:
+            yield dossier
+            continue
+        where = str(place + 1) if found.path is None else _short(found, [other for _dossier, other in made])
+        yield replace(dossier, label=f"{dossier.label} ({where})")
+
+
+def _short(found: Found, others: Sequence[Found]) -> str:
+    assert found.path is not None
+    names = [each.path.name for each in others if each.path is not None]
+    return found.path.stem if names.count(found.path.name) == 1 else str(found.path)
+
+
+def _nothing(pile: Pile) -> str:
+    if pile.left_out:
+        return pile.left_out[0].removesuffix(": left out")
+    if not pile.found:
+        return f"there is no run in {pile.place}"
+    kinds = ", ".join(f"{each.place} is {_kind(each.record)[1]}" for each in pile.found[:3])
+    return f"a report shows an optimization, and there is none: {kinds}"
