@@ -36,4 +36,5 @@ def templates() -> jinja2.Environment:
 
 def rendered(template: str, **values: object) -> Markup:
     """A template of the page, filled in; `words` writes numbers and names in it as in all other views."""
-    return Markup(templates().get_template(f"{template}.html.j2").render(values, words=words))
+    wanted = templates().get_template(f"{template}.html.j2", globals={"words": words})  # what it imports sees them too
+    return Markup(wanted.render(values))

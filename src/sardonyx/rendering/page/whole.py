@@ -5,46 +5,80 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from importlib import resources
+from dataclasses import dataclass
+from importlib import metadata, resources
+from typing import Any
 
 import msgspec
 from markupsafe import Markup
 
+from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = ()  # in the order of the page
-SCRIPTS = ("core.js",)  # in the order they are read; one scope for all
+SCRIPTS = ("core.js", "shell.js", "manners.js")  # in the order they are read; one scope for all
 STYLES = ("style.css",)
+EARLY = "theme.js"  # runs before anything is painted
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One model of the page, with all that is said of it."""
+
+    label: str
+    sections: tuple[Section, ...]
+
+    @property
+    def shown(self) -> list[Section]:
+        """Those with markup; others only bring data."""
+        return [section for section in self.sections if section.html]
 
 
 def render_page(dossiers: Sequence[Dossier], *, title: str | None = None) -> str:
     """The page of one model, or of several with a choice among them."""
-    models = [(each, [made for section in SECTIONS if (made := section(each)) is not None]) for each in dossiers]
-    island = {
-        "models": [
-            {"label": each.label, "sections": {made.id: made.data for made in sections if made.data is not None}}
-            for each, sections in models
-        ]
-    }
-    script = f'"use strict";\n(() => {{\n{_assets(SCRIPTS)}\n}})();\n'
+    models = [_Model(each.label, tuple(_sections(each))) for each in dossiers]
+    scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
     return rendered(
         "page",
         title=title or ", ".join(each.label for each in dossiers),
         models=models,
-        style=Markup(_assets(STYLES)),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        island=Markup(_harmless(island)),
+        overview=None,
+        style=Markup(_palette() + _assets(STYLES)),
+        early_script=Markup(scripts[0]),
+        script=Markup(scripts[1]),
+        hashes=[base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts],
+        island=Markup(harmless(_island(models))),
+        version=metadata.version("sardonyx"),
     )
+
+
+def _sections(dossier: Dossier) -> list[Section]:
+    return [made for section in SECTIONS if (made := section(dossier)) is not None]
+
+
+def _island(models: Sequence[_Model]) -> dict[str, Any]:
+    described = [
+        {"label": each.label, "sections": {made.id: made.data for made in each.sections if made.data is not None}}
+        for each in models
+    ]
+    return {"models": described}
 
 
 def _assets(names: Sequence[str]) -> str:
     folder = resources.files("sardonyx.rendering.page") / "assets"
-    return "\n".join((folder / each).read_text("utf-8") for each in names)
+    return "".join((folder / each).read_text("utf-8") for each in names)
 
 
-def _harmless(data: object) -> str:
-    """JSON that no parser of HTML sees a tag, a comment or an entity in."""
+def _palette() -> str:
+    """The colours of families, the same as in pictures that are files."""
+    colors = "".join(f"--own{place}: light-dark({light}, {dark}); " for place, (light, dark) in enumerate(svg.COLORS))
+    return f":root {{ {colors}}}\n"
+
+
+def harmless(data: object) -> str:
+    """JSON that no parser of HTML sees a tag, a comment or an entity in, and no parser of scripts the end of a line."""
     text = msgspec.json.encode(data).decode()
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text

@@ -1,0 +1,194 @@
+// The page as a whole: its models, what is selected and the link that says so, when a section starts, keys, the theme.
+
+const island = JSON.parse(document.getElementById("island").textContent);
+const starters = new Map(); // by section
+const KEYS = ["module", "rewrite", "pass", "section"];
+const NOTHING = Object.freeze({ module: null, rewrite: null, pass: null, section: null });
+
+/** What makes a section answer: called once for each model, when it comes near or a link asks for it. */
+function section(id, start) {
+  starters.set(id, start);
+}
+
+/** One model of the page: its data, and what of it is selected. */
+class Model {
+  constructor(index, described) {
+    this.index = index;
+    this.label = described.label;
+    this.root = document.querySelector(`article.model[data-model="${index}"]`);
+    this.selection = NOTHING;
+    this.sections = described.sections;
+    this.started = new Set();
+    this.listeners = [];
+  }
+
+  /** The island's data of a section; undefined where it has none. */
+  data(id) {
+    return Object.hasOwn(this.sections, id) ? this.sections[id] : undefined;
+  }
+
+  /** Tells `fn(selection, previous)` of every change from now on. */
+  listen(fn) {
+    this.listeners.push(fn);
+  }
+
+  /** Merges into the selection, null removes; the address names it, and going back undoes it. */
+  select(wanted) {
+    const changed = settled({ ...this.selection, ...wanted });
+    const link = written(changed, this.index);
+    if (link !== location.hash) history.pushState({}, "", link || location.href.split("#")[0]);
+    this.adopt(changed);
+    if (wanted.section) reveal(this, wanted.section);
+  }
+
+  adopt(selection) {
+    const previous = this.selection;
+    if (KEYS.every((key) => previous[key] === selection[key])) return;
+    this.selection = selection;
+    for (const fn of this.listeners) fn(selection, previous);
+  }
+
+  part(id) {
+    return this.root.querySelector(`:scope > section[data-section="${CSS.escape(id)}"]`);
+  }
+
+  start(id) {
+    const part = this.part(id);
+    const data = this.data(id);
+    if (this.started.has(id) || !part || data === undefined || !starters.has(id)) return;
+    this.started.add(id);
+    try {
+      starters.get(id)(part, data, this);
+    } catch (error) {
+      console.error(error);
+      part.append(h("p", { class: "notice" }, `This part could not be made to answer: ${error.message}`));
+    }
+  }
+
+  startAll() {
+    for (const id of Object.keys(this.sections)) this.start(id);
+  }
+}
+
+function settled(selection) {
+  const number = selection.rewrite === null || selection.rewrite === "" ? NaN : Number(selection.rewrite);
+  const kept = Object.fromEntries(KEYS.map((key) => [key, selection[key] ?? null]));
+  return Object.freeze({ ...kept, rewrite: Number.isInteger(number) && number >= 0 ? number : null });
+}
+
+/** The deep link of a selection; "" where nothing is selected. The section is where to look, not what to keep. */
+function written(selection, index) {
+  const parts = KEYS.filter((key) => selection[key] !== null).map((key) => `${key}=${encodeURIComponent(selection[key])}`);
+  if (index) parts.push(`model=${index}`);
+  return parts.length ? `#${parts.join("&")}` : "";
+}
+
+/** What a link asks for; what it does not know of is passed over. */
+function parsed(hash) {
+  const found = {};
+  for (const part of hash.replace(/^#/, "").split("&")) {
+    const [key, ...rest] = part.split("=");
+    if (!rest.length || !(KEYS.includes(key) || key === "model")) continue;
+    try {
+      found[key] = decodeURIComponent(rest.join("="));
+    } catch {
+      found[key] = rest.join("="); // a lone percent sign, typed by hand
+    }
+  }
+  return found;
+}
+
+const models = island.models.map((described, index) => new Model(index, described));
+
+function shown() {
+  return models.find((model) => !model.root.hidden) ?? models[0];
+}
+
+function show(model) {
+  for (const each of models) each.root.hidden = each !== model;
+  for (const nav of document.querySelectorAll("nav.sections")) nav.hidden = Number(nav.dataset.model) !== model.index;
+  const picker = document.getElementById("picker");
+  if (picker) picker.value = String(model.index);
+}
+
+/** Brings a section into view, started. */
+function reveal(model, id) {
+  const part = model.part(id);
+  if (!part) return;
+  show(model);
+  model.start(id);
+  part.scrollIntoView({ block: "start" });
+}
+
+/** Where a link leads: the section it names, or the one where what it selects is told. */
+function target(asked) {
+  if (asked.section) return asked.section;
+  if (asked.rewrite !== undefined || asked.pass !== undefined) return "rewrites";
+  return asked.module !== undefined ? "modules" : null;
+}
+
+/** Does what the address says: `jump` where a reader followed a link, and not where the browser went back. */
+function follow(jump) {
+  const { model: index, ...asked } = parsed(location.hash);
+  const model = models[Number(index ?? 0)] ?? models[0];
+  if (!model) return;
+  show(model);
+  const where = target(asked);
+  if (where) model.start(where);
+  model.adopt(settled({ ...NOTHING, ...asked }));
+  if (jump && where) reveal(model, where);
+}
+
+function followClick(event) {
+  const link = event.target instanceof Element ? event.target.closest('a[href^="#"]') : null;
+  if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  const { model: index, ...asked } = parsed(link.getAttribute("href"));
+  const where = target(asked);
+  if (index === undefined && !where) return; // a plain anchor
+  event.preventDefault();
+  const around = link.closest("article.model");
+  const model = models[Number(index ?? around?.dataset.model ?? shown().index)] ?? models[0];
+  show(model);
+  if (where) model.start(where);
+  model.select({ section: null, ...asked });
+  if (where) reveal(model, where);
+}
+
+function watch() {
+  const near = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target: part } of entries) {
+        if (!isIntersecting) continue;
+        near.unobserve(part);
+        models[Number(part.closest("article.model").dataset.model)].start(part.dataset.section);
+      }
+    },
+    { rootMargin: "600px 0px" },
+  );
+  for (const part of document.querySelectorAll("article.model > section")) near.observe(part);
+}
+
+function boot() {
+  history.scrollRestoration = "auto";
+  document.addEventListener("click", followClick);
+  addEventListener("popstate", (event) => {
+    follow(event.state === null); // an address typed by hand has no state yet
+    if (event.state === null) history.replaceState({}, "");
+  });
+  addEventListener("beforeprint", () => shown()?.startAll());
+  const picker = document.getElementById("picker");
+  picker?.addEventListener("change", () => {
+    const model = models[Number(picker.value)];
+    show(model);
+    model.select({});
+  });
+  listenToKeys();
+  listenToTheme();
+  listenToHelp();
+  watch();
+  history.replaceState({}, "");
+  follow(true);
+  document.documentElement.dataset.ready = "yes";
+}
+
+queueMicrotask(boot); // after every script of the page has been read
