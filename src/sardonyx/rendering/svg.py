@@ -7,6 +7,7 @@ tell red from green, and stand on paper of either kind; what they mean is always
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
@@ -15,6 +16,7 @@ from sardonyx.rendering import words
 # Of light and of dark paper: blue, amber, teal, magenta, and so on in the same order.
 COLORS = (("#1d4ed8", "#7aa2ff"), ("#b45309", "#f5a742"), ("#0f766e", "#4fd1c0"), ("#9d174d", "#f783b5"))
 LONGEST = 90  # characters of a name
+LETTER = 6.9  # width of a character of a label, on the safe side
 
 _STYLE = """
 .sardonyx { color-scheme: light dark; font: 13px system-ui, sans-serif; --paper: #fff; --ink: #1b1f24; --soft: #59636e;
@@ -104,6 +106,11 @@ def safe(what: str, longest: int = LONGEST) -> str:
 def at(number: float) -> str:
     """A coordinate: two decimals and nothing idle behind them."""
     return f"{round(number, 2) + 0.0:g}" if abs(number) < 10_000 else f"{number:.0f}"
+
+
+def breadth(what: str, letter: float = LETTER) -> float:
+    """How wide a text is at most in the size of labels: characters of East Asia count twice."""
+    return letter * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
 
 
 def ticks(low: float, high: float, parts: int = 5) -> list[float]:

@@ -17,8 +17,8 @@ from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = ()  # in the order of the page
-SCRIPTS = ("core.js", "shell.js", "manners.js")  # in the order they are read; one scope for all
-STYLES = ("style.css",)
+SCRIPTS = ("core.js", "shell.js", "manners.js", "graph.js")  # in the order they are read; one scope for all
+STYLES = ("style.css", "graph.css")
 EARLY = "theme.js"  # runs before anything is painted
 
 
