@@ -14,11 +14,16 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page import measured, passes, proof
 from sardonyx.rendering.page.section import Section, rendered
 
-SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = ()  # in the order of the page
+SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
+    proof.section,
+    passes.section,
+    measured.section,
+)
 SCRIPTS = ("core.js", "shell.js", "manners.js", "graph.js")  # in the order they are read; one scope for all
-STYLES = ("style.css", "graph.css")
+STYLES = ("style.css", "graph.css", "proof.css", "passes.css", "measured.css")
 EARLY = "theme.js"  # runs before anything is painted
 
 

@@ -1,0 +1,73 @@
+"""What was measured, on the page: times with their intervals, what tuning found, where it ran, how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from markupsafe import Markup
+
+from sardonyx.bench_record import Benchmark
+from sardonyx.record import Run
+from sardonyx.rendering import words
+from sardonyx.rendering.bench import columns, facts, rows
+from sardonyx.rendering.bench_words import bench_sentence
+from sardonyx.rendering.boxplot import boxplot_svg
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page.section import Section, rendered
+from sardonyx.rendering.tuning import CHANGES, STANDING, change_rows, conditions, pace_cells, unchanged
+from sardonyx.tuning_record import Tuning
+
+
+def section(dossier: Dossier) -> Section:
+    """Times, tuning, machine, and how to read them."""
+    run, bench = dossier.run, dossier.bench
+    html = rendered(
+        "measured",
+        bench=None if bench is None else _times(bench),
+        tuning=None if run.tuning is None else _tuned(run.tuning),
+        facts=_facts(run, bench),
+        notes=(*run.notes, *dossier.notes),
+    )
+    return Section("measured", "Measured", html)
+
+
+def _times(bench: Benchmark) -> dict[str, Any]:
+    return {
+        "sentence": bench_sentence(bench),
+        "plot": Markup(boxplot_svg(bench)),
+        "columns": columns(bench),
+        "rows": rows(bench),
+        "notes": bench.notes,
+    }
+
+
+def _tuned(tuning: Tuning) -> dict[str, Any]:
+    return {
+        "conditions": conditions(tuning),
+        "standing_columns": STANDING,
+        "standing": [pace_cells(each, tuning) for each in tuning.standing],
+        "chosen": [place for place, each in enumerate(tuning.standing) if each.name == tuning.chosen],
+        "change_columns": CHANGES,
+        "changes": change_rows(tuning),
+        "unchanged": [*unchanged(tuning), *map(words.one_line, tuning.notes)],
+        "result": f"the result is the {tuning.chosen} one: {words.one_line(tuning.why)}",
+    }
+
+
+def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
+    env = run.environment
+    packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
+    yield "optimized on", words.one_line(f"{env.platform}, {words.plural(env.cpus, 'core')}")
+    yield "with", words.one_line(f"sardonyx {env.sardonyx}, Python {env.python}, {packages}")
+    asked = ", ".join(f"{name}={value}" for name, value in run.options.items() if value not in (None, False, ""))
+    yield "options", words.one_line(asked) or "none"
+    spent = ", ".join(f"{words.name(phase)} {words.seconds(time)}" for phase, time in run.seconds.items())
+    yield "it took", spent or "not known"
+    for domain, (old, new) in sorted(run.opset_changes.items()):
+        yield "opset", f"{words.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it"
+    if run.fingerprint is not None:
+        family = words.name(run.fingerprint.family.replace("-", " "))
+        yield "looks like", f"{family} ({words.one_line(', '.join(run.fingerprint.evidence))})"
+    if bench is not None:
+        yield from facts(bench).items()

@@ -1,0 +1,86 @@
+"""The proof on the page: each station with its hash, each step with what was found, a broken chain called broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rendering.sample_run import failed_verdict, sample_run, sample_verdict
+from sardonyx.export_record import Export, SourceModule
+from sardonyx.inspection import Coverage
+from sardonyx.record import Artifact, Counts, Run
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page.proof import section
+
+
+def sample_export(sha256: str | None) -> Export:
+    run = sample_run()
+    return Export(
+        status="done",
+        environment=run.environment,
+        options={},
+        module=SourceModule("bert.py:model", "BertModel", 120, 4_400_000, "ef" * 32),
+        inputs=(),
+        outputs=("last_hidden_state",),
+        result=Artifact("model.onnx", sha256, 17_600_000, 7, {"": 14}),
+        counts=Counts(324, 96, 39, 17_412_345),
+        modules=100,
+        coverage=Coverage(324, 300, 20, 4),
+        root_nodes=(),
+        tied=(),
+        verdict=sample_verdict(),
+        optimized=None,
+        seconds={},
+    )
+
+
+def shown(run: Run, export: Export | None = None) -> str:
+    return " ".join(str(section(Dossier("m", run, export=export)).html).split())
+
+
+def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:
+    run = sample_run()
+    html = shown(run, sample_export(run.source.sha256))
+    for text in (
+        "bert.py:model",
+        "BertModel, 120 modules",
+        "model.onnx",
+        "small.onnx",
+        "ef" * 32,
+        "ab" * 32,
+        "cd" * 32,
+    ):
+        assert text in html
+    assert html.count("proof-step proof-good") == 2
+    assert html.count("accuracy class reassociates") == 2
+    assert html.count("last_hidden_state") >= 2
+
+
+def test_without_an_export_the_beginning_is_not_known() -> None:
+    html = shown(sample_run())
+    assert "proof-step proof-unknown" in html
+    assert "sardonyx export writes one with --record" in html
+
+
+@pytest.mark.parametrize(("sha256", "state", "said"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
+def test_an_export_of_another_file_is_no_proof(sha256: str | None, state: str, said: str) -> None:
+    html = shown(sample_run(), sample_export(sha256))
+    assert f"proof-step proof-{state}" in html
+    assert said in html
+    assert html.count("accuracy class reassociates") == 1, "the export's verdict is about another file"
+
+
+def test_a_failed_proof_names_the_output_and_the_reason() -> None:
+    html = shown(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
+    assert "proof-step proof-bad" in html
+    assert "pooler_output differs by 0.5 with seed 3" in html
+    assert '<tr class="marked"><th scope="row">pooler_output' in html
+
+
+def test_what_was_rolled_back_is_told_and_nothing_is_told_too() -> None:
+    run = sample_run()
+    assert "fuse-gemm at /pooler/MatMul_out in pooler: pooler_output differs by 0.5" in shown(run)
+    assert "merge-reshapes everywhere" in shown(run)
+    assert "Nothing had to be rolled back" in shown(replace(run, rolled_back=()))
+    assert "Nothing was verified" in shown(replace(run, rolled_back=(), verdict=None))
