@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sardonyx import gate
 from sardonyx.cli import files, options
-from sardonyx.cli.console import complain, progress, show
+from sardonyx.cli.console import complain, note, progress, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.rendering.text import closing_sentence, render_run
 from sardonyx.rendering.view import View
+from sardonyx.rendering.words import one_line, visible
 
 if TYPE_CHECKING:
     from sardonyx.record import Run
@@ -23,6 +25,7 @@ SUMMARY = "Make a graph smaller and prove that it computes the same."
 HELP = f"""\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
+  sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --dry-run -v
   sardonyx optimize model.onnx --tune --budget 2m --size seq=512 --threads 4
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
@@ -38,9 +41,11 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
 
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable; see `passes`.")
+    list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable. [default: all]")
 ]
-Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable.")]
+Skip = Annotated[
+    list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable. [default: none]")
+]
 FewestNodes = Annotated[
     bool, typer.Option("--fewest-nodes", help="Also run passes that make the graph smaller but measured slower.")
 ]
@@ -62,6 +67,12 @@ External = Annotated[
     typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: as they were]"),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would apply, where, and why not; write nothing.")]
+RunFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", metavar="FOLDER", help="Also time both files, and leave all records and a page to read in a folder."
+    ),
+]
 Tune = Annotated[bool, typer.Option("--tune", help="Measure on this machine, and undo what does not pay on it.")]
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="How long --tune may measure: 90s, 5m. [default: 2m]")
@@ -87,6 +98,7 @@ def optimize(
     tune: Tune = False,
     budget: Budget = None,
     sizes: options.Sizes = None,
+    run_folder: RunFolder = None,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
@@ -101,8 +113,11 @@ def optimize(
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
     reject_both("--dry-run", dry_run, "--tune", tune)
-    if (budget or sizes) and not tune:
-        raise UsageError(f"{'--budget' if budget else '--size'} is for measuring", hint="add --tune")
+    reject_both("--dry-run", dry_run, "--run", run_folder is not None)
+    if budget and not tune:
+        raise UsageError("--budget is for measuring", hint="add --tune")
+    if sizes and not tune and run_folder is None:
+        raise UsageError("--size is for measuring", hint="add --tune, or --run FOLDER")
     seconds, asked = duration(budget or "2m"), options.parse_sizes(sizes)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
@@ -110,6 +125,7 @@ def optimize(
     gating.check_timed(tune, "add --tune")
     if not dry_run:
         files.check_destinations(destination, record, force=force)
+    _check_folder(run_folder, model, record, asked, force=force)
 
     from sardonyx import optimize as run_optimize
 
@@ -134,17 +150,45 @@ def optimize(
             budget=seconds,
             sizes=asked or None,
             progress=report,
-            hashes=True if record is not None or as_json else None,
+            hashes=True if record is not None or run_folder is not None or as_json else None,
         )
+        if run_folder is not None and run.status == "done":
+            from sardonyx.run_folder import Conditions, fill
+
+            how = Conditions(sizes=asked or None, threads=threads or 1, seed=seed)
+            run = _with_complaints(run, fill(run_folder, run, conditions=how, force=force, progress=report))
     files.write_record(record, run.to_json(), force=force)
     show(
         run.to_json,
         lambda style: closing_sentence(run, style),
-        lambda style: render_run(run, View(style, verbose)),
+        lambda style: render_run(run, View(style, verbose)) + _where(run_folder),
         as_json=as_json,
         quiet=quiet,
     )
     return _outcome(run, gating, as_json=as_json)
+
+
+def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:
+    if folder is not None:
+        from sardonyx.run_folder import RUN, check  # what measures is loaded where something is measured
+
+        files.check_apart(record=record, run=folder / RUN)
+        check(folder, model, sizes, force=force)
+
+
+def _with_complaints(run: Run, noted: Run) -> Run:
+    """The run with what could not be had, which is said at once too."""
+    for each in noted.notes[len(run.notes) :]:
+        note(f"note: {one_line(each)}")
+    return noted
+
+
+def _where(folder: Path | None) -> str:
+    return (
+        ""
+        if folder is None
+        else f"all of it is in {visible(str(folder))}: open {visible(str(folder / 'report.html'))}\n"
+    )
 
 
 def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:

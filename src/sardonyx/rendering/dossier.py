@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from sardonyx.analysis_record import Analysis, Form
 from sardonyx.bench_record import Benchmark, Point
 from sardonyx.export_record import Export
 from sardonyx.profile_record import Profile, ProfiledModel
-from sardonyx.record import Artifact, Run
+from sardonyx.record import Run
 
 _Item = TypeVar("_Item")
 
@@ -40,17 +40,24 @@ class Dossier:
 
     @property
     def point(self) -> Point | None:
-        """The times of both files, at the first size that was measured: of the source first, then of the result."""
-        if self.bench is None or self._two(self.bench.files, lambda each: each.path or each.label) is None:
+        """The times of both files at the first size that was measured: of the source, then of the result."""
+        if self.bench is None or (two := self._two(self.bench.files, lambda each: each.path or each.label)) is None:
             return None
-        return self.bench.points[0]
+        before, after = map(self.bench.files.index, two)
+        timings = self.bench.points[0].timings
+        if before:
+            return None  # the result was compared with another file than the source
+        return replace(self.bench.points[0], timings=(timings[before], timings[after]))
 
     def _two(self, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:
-        """Those of the source and of the result, by the names of their files."""
-        named = {PurePath(path(each)).name: each for each in items}
-        before, after = (named.get(_file(each)) for each in (self.run.source, self.run.result))
-        return None if before is None or after is None else (before, after)
+        """Those of the source and of the result: by their paths, or by the names of their files."""
+        for key in (str, _name):
+            wanted = [key(each.path or "") for each in (self.run.source, self.run.result)]
+            found = {key(path(each)): each for each in items}
+            if wanted[0] != wanted[1] and all(each in found for each in wanted):
+                return found[wanted[0]], found[wanted[1]]
+        return None
 
 
-def _file(artifact: Artifact) -> str:
-    return PurePath(artifact.path or "").name
+def _name(path: str) -> str:
+    return PurePath(path).name
