@@ -79,7 +79,7 @@ class Attention:
         self._fused = {node: way for node in names if (way := fused(node)) is not None}
         self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
         self.layers.update(node for node, name in names.items() if name == "Gather" and self._looks_up(node))
-        self._masks = Masks(reading, self.layers)
+        self.masks = Masks(reading, self.layers)
         softmaxes = (node for node, name in names.items() if name == "Softmax")
         self._softmaxes = [node for node in softmaxes if reading.is_data(node.outputs[0])]
         self._weighs = {node: product for node in self._softmaxes if (product := self._weighed(node)) is not None}
@@ -122,7 +122,7 @@ class Attention:
                 assert query is not None  # mutual() has looked at both
                 assert key is not None
                 cached = self._cached(key)
-                causal = cached or self._masks.causal(start)
+                causal = cached or self.masks.causal(start)
                 return Site(scores, (scores, softmax, result), causal, cached, self._is_cross(query, key))
         return None
 
@@ -133,7 +133,7 @@ class Attention:
         asked = any(node.attributes.get_int(name, 0) for name in ("is_causal", "unidirectional"))
         query, key = given(0), given(shape.key)
         cached = given(shape.past) is not None or (key is not None and self._cached(key))
-        masked = any(self._masks.causal(mask) for index in shape.masks if (mask := given(index)) is not None)
+        masked = any(self.masks.causal(mask) for index in shape.masks if (mask := given(index)) is not None)
         cross = query is not None and key is not None and self._is_cross(query, key)
         return Site(node, (node,), shape.causal or asked or cached or masked, cached, cross)
 

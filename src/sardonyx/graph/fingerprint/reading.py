@@ -36,6 +36,7 @@ class Reading:
 
     def __init__(self, model: ir.Model) -> None:
         model = _written_out(model) if model.functions else model
+        self.model = model
         self.graph = model.graph
         self.names: dict[ir.Node, str] = {}  # live nodes in order, and their operators; "" for foreign ones
         self._kinds: dict[ir.Value, Kind] = {}
