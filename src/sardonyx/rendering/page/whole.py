@@ -14,16 +14,37 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import measured, passes, proof
+from sardonyx.rendering.page import measured, passes, proof, refusals, rewrites
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
+    rewrites.section,
+    refusals.section,
     proof.section,
     passes.section,
     measured.section,
 )
-SCRIPTS = ("core.js", "shell.js", "manners.js", "graph.js")  # in the order they are read; one scope for all
-STYLES = ("style.css", "graph.css", "proof.css", "passes.css", "measured.css")
+SCRIPTS = (
+    "core.js",
+    "shell.js",
+    "manners.js",
+    "graph.js",
+    "strings.js",
+    "rewrite_book.js",
+    "rewrite_detail.js",
+    "rewrites.js",
+    "refusals.js",
+)  # in the order they are read; one scope for all
+STYLES = (
+    "style.css",
+    "verdict.css",
+    "graph.css",
+    "rewrites.css",
+    "refusals.css",
+    "proof.css",
+    "passes.css",
+    "measured.css",
+)
 EARLY = "theme.js"  # runs before anything is painted
 
 
