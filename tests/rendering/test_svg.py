@@ -41,3 +41,14 @@ def test_ticks_are_round() -> None:
 
 def test_coordinates_are_short() -> None:
     assert [svg.at(1.0), svg.at(-0.001), svg.at(12.3456), svg.at(1234.56)] == ["1", "0", "12.35", "1234.56"]
+
+
+def test_a_picture_inside_a_page_leaves_its_theme_to_the_page_and_keeps_its_own_rules() -> None:
+    whole = svg.page(10, 10, "t", "a", (svg.dot(1, 1),), style=".sardonyx .live { fill: red; }")
+    inside = svg.inline(whole)
+    assert "prefers-color-scheme" in whole
+    assert "color-scheme" not in inside
+    assert ".sardonyx .live" in inside
+    assert inside.count("<circle") == 1
+    assert "--own: var(--own3)" in svg.PAGE_STYLE
+    assert "color-scheme" not in svg.PAGE_STYLE

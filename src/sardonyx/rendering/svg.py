@@ -18,12 +18,14 @@ COLORS = (("#1d4ed8", "#7aa2ff"), ("#b45309", "#f5a742"), ("#0f766e", "#4fd1c0")
 LONGEST = 90  # characters of a name
 LETTER = 6.9  # width of a character of a label, on the safe side
 
-_STYLE = """
-.sardonyx { color-scheme: light dark; font: 13px system-ui, sans-serif; --paper: #fff; --ink: #1b1f24; --soft: #59636e;
-  --rule: #d9dee3; }
+_THEMES = """
+.sardonyx { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #59636e; --rule: #d9dee3; }
 @media (prefers-color-scheme: dark) {
   .sardonyx { --paper: #0f1318; --ink: #e6e9ec; --soft: #9aa4ae; --rule: #2c343c; }
 }
+"""
+_STYLE = """
+.sardonyx { font: 13px system-ui, sans-serif; }
 .sardonyx .paper { fill: var(--paper); }
 .sardonyx text { fill: var(--ink); font-variant-numeric: tabular-nums; }
 .sardonyx .title { font-size: 17px; font-weight: 600; }
@@ -56,13 +58,18 @@ def page(
         f' width="{width}" height="{height}">',
         f"<title>{safe(title)}</title>",
         f"<desc>{safe(f'{about} {told}'.strip(), 4000)}</desc>",
-        f"<style>{_STYLE}{_own_colors()}{style}</style>",
+        f"<style>{_THEMES}{_own_colors()}{_STYLE}{style}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
         text(24, 34, title, "title"),
         text(24, 56, about, "soft", longest=400),
         *body,
         "</svg>\n",
     ))  # fmt: skip
+
+
+def inline(picture: str) -> str:
+    """A whole picture as a part of a page, whose theme it follows: `PAGE_STYLE` is to be among the page's rules."""
+    return picture.replace(f"{_THEMES}{_own_colors()}{_STYLE}", "", 1)
 
 
 def text(
@@ -134,3 +141,7 @@ def _own_colors() -> str:
     light = "".join(f".sardonyx .own{index} {{ --own: {color}; }}\n" for index, (color, _) in enumerate(COLORS))
     dark = "".join(f".sardonyx .own{index} {{ --own: {color}; }}\n" for index, (_, color) in enumerate(COLORS))
     return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+
+
+_PAGE_COLORS = "".join(f".sardonyx .own{index} {{ --own: var(--own{index}); }}\n" for index in range(len(COLORS)))
+PAGE_STYLE = _STYLE + _PAGE_COLORS  # for a page that has the colours of its own theme under the same names

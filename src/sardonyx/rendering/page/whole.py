@@ -97,9 +97,9 @@ def _assets(names: Sequence[str]) -> str:
 
 
 def _palette() -> str:
-    """The colours of families, the same as in pictures that are files."""
+    """The colours of families, the same as in pictures that are files; and how pictures inside the page look."""
     colors = "".join(f"--own{place}: light-dark({light}, {dark}); " for place, (light, dark) in enumerate(svg.COLORS))
-    return f":root {{ {colors}}}\n"
+    return f":root {{ {colors}}}{svg.PAGE_STYLE}"
 
 
 def harmless(data: object) -> str:
