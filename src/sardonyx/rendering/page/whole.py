@@ -14,10 +14,11 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import measured, passes, proof, refusals, rewrites
+from sardonyx.rendering.page import measured, passes, proof, refusals, rewrites, verdict
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
+    verdict.section,
     rewrites.section,
     refusals.section,
     proof.section,
