@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
@@ -30,9 +28,7 @@ from what it feeds, else from what feeds it. Without --output it is only told wh
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: nothing is written]")
-]
+Output = Annotated[Path | None, options.output("nothing is written")]
 
 
 def adopt(

@@ -48,8 +48,8 @@ Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 Sources = Annotated[
     list[str], typer.Argument(metavar="SOURCE...", help="A model, or ONNX files side by side.", show_default=False)
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every number in full.")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw memory over time, as SVG.")]
+FormatOption = Annotated[Format, options.form("every number in full")]
+Svg = Annotated[Path | None, options.drawing("memory over time")]
 AsInNotes = Annotated[
     bool, typer.Option("--as-in-notes", help="Add the estimate of the founding notes, which is no saving of memory.")
 ]

@@ -56,15 +56,20 @@ Models = Annotated[
     list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, the reference first.", show_default=False)
 ]
 Seconds = Annotated[
-    str, typer.Option("--seconds", "--budget", metavar="N", help="The most that all turns may take: 60, 90s, 2m.")
+    str,
+    typer.Option("--seconds", "--budget", metavar="N", help="The most that all turns together may take: 60, 90s, 2m."),
 ]
 Sweep = Annotated[
     list[str] | None,
-    typer.Option("--sweep", metavar="DIM=N,N", help="Sizes to try for a dim; several dims in all combinations."),
+    typer.Option(
+        "--sweep",
+        metavar="DIM=N,N",
+        help="Sizes to try for a dim. Repeatable: several dims in all combinations. [default: none]",
+    ),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Run on these: one array per graph input."),
+    typer.Option("--inputs", metavar="FILE.npz", help="Run on these, one array for each input. [default: drawn]"),
 ]
 ClockOption = Annotated[
     Clock, typer.Option("--clock", help="Count the time that passes, or only what the processor spends on the model.")
@@ -76,8 +81,8 @@ Starts = Annotated[
         "--starts", metavar="N", min=0, max=100, help="Fresh starts of each file, for load time and memory; 0: none."
     ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every round.")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw a box plot, as SVG.")]
+FormatOption = Annotated[Format, options.form("every round")]
+Svg = Annotated[Path | None, options.drawing("a box plot")]
 
 
 def bench(

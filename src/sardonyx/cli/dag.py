@@ -11,6 +11,7 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
+from sardonyx.cli.help import OUTPUT
 from sardonyx.errors import UsageError
 from sardonyx.rendering import words
 
@@ -40,10 +41,15 @@ class Format(StrEnum):
     MODEL_EXPLORER = "model-explorer"
 
 
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: standard output]")
+Output = Annotated[Path | None, options.output("standard output")]
+As = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        help="What to write: our JSON, or a file for yEd and others, or for Model Explorer.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-As = Annotated[Format, typer.Option("--format", help="What to write.")]
 
 
 def dag(

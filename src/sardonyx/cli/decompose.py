@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
@@ -31,9 +29,7 @@ torch.load(FILE, weights_only=False). It computes what the model computes and is
 
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: nothing is written]")
-]
+Output = Annotated[Path | None, options.output("nothing is written")]
 
 
 def decompose(

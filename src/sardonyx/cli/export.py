@@ -12,6 +12,7 @@ from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.gating import Gating
+from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import reject_both
 from sardonyx.rendering.export import export_sentence, render_export
 from sardonyx.rendering.view import View
@@ -48,26 +49,31 @@ class ExporterName(StrEnum):
 
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Where the model comes from.", show_default=False)]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: model.onnx here]")
-]
+Output = Annotated[Path | None, options.output("model.onnx here")]
 ExporterOption = Annotated[
-    ExporterName, typer.Option("--exporter", help="dynamo: torch.export; torchscript: the tracer.")
+    ExporterName, typer.Option("--exporter", help="Of torch's two: torch.export (dynamo) or the tracer (torchscript).")
 ]
 InputSpec = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="NAME=DTYPE[DIMS]", help="Type and sizes of one example input. Repeatable."),
+    typer.Option("--input", metavar="NAME=DTYPE[DIMS]", help="An example input. Repeatable. [default: derived]"),
 ]
 InputFile = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Example inputs by name, written by numpy.savez."),
+    typer.Option("--inputs", metavar="FILE.npz", help="Example inputs by name, from numpy.savez. [default: derived]"),
 ]
 Dynamic = Annotated[
     list[str] | None,
-    typer.Option("--dynamic", metavar="NAME:AXIS=DIM|auto", help="A dim to leave open; auto finds them. Repeatable."),
+    typer.Option(
+        "--dynamic",
+        metavar="NAME:AXIS=DIM|auto",
+        help="A dim to leave open; auto finds them. Repeatable. [default: none is open]",
+    ),
 ]
 WithPast = Annotated[bool, typer.Option("--with-past", help="A decoder's cache becomes inputs and outputs.")]
-Opset = Annotated[int | None, typer.Option("--opset", metavar="N", min=7, help="[default: the exporter's own]")]
+Opset = Annotated[
+    int | None,
+    typer.Option("--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's own]"),
+]
 Compact = Annotated[
     bool,
     typer.Option(
@@ -77,7 +83,11 @@ Compact = Annotated[
 Optimize = Annotated[bool, typer.Option("--optimize", help="Optimize the result, with proof.")]
 External = Annotated[
     bool | None,
-    typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: by size]"),
+    typer.Option(
+        "--external-data/--inline",
+        help="Weights in a file of their own, or inside. [default: by size]",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 

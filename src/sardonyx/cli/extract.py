@@ -39,17 +39,20 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 
 Module = Annotated[
     str,
-    typer.Option("--module", "-m", metavar="NAME", help="Tag, instance path, or a glob.", show_default=False),
+    typer.Option(
+        "--module", "-m", metavar="NAME", help="Which module: a tag, an instance path, or a glob.", show_default=False
+    ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: MODEL.PATH.onnx beside it]"),
-]
+Output = Annotated[Path | None, options.output("MODEL.PATH.onnx beside it")]
 Live = Annotated[
     str | None,
-    typer.Option("--source", metavar="SOURCE", help="The live model to compare with, as `sardonyx export` takes it."),
+    typer.Option(
+        "--source", metavar="SOURCE", help="A live model to compare with too, as `export` takes it. [default: none]"
+    ),
 ]
-Call = Annotated[int, typer.Option("--call", metavar="N", min=0, help="Which call, where there are several; from 0.")]
+Call = Annotated[
+    int, typer.Option("--call", metavar="N", min=0, help="Which call, where a module is called several times.")
+]
 Exact = Annotated[bool, typer.Option("--exact", help="Refuse to take a wider module than the one asked for.")]
 
 

@@ -14,17 +14,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
+from sardonyx.cli.help import Grouped
 from sardonyx.errors import SardonyxError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
+  sardonyx demo
   sardonyx export model.py:build -o model.onnx
-  sardonyx optimize model.onnx -o small.onnx
+  sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx extract small.onnx --module encoder.layer.0 -o layer0.onnx
 
 Takes PyTorch models to ONNX, makes them smaller, proves every result equal to what it came from, and keeps every node's
-module visible.
+module visible. `sardonyx COMMAND --help` begins with examples; docs/ has a page for each command.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
@@ -60,13 +62,13 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,  # plain help: answers at once, greps well, and no name is read as markup
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
     asked = _verb(arguments)
     for verb in VERBS if asked is None else (asked,):
         module = import_module(f"sardonyx.cli.{verb}")
-        app.command(verb, help=module.HELP, short_help=module.SUMMARY)(getattr(module, verb))
+        app.command(verb, help=module.HELP, short_help=module.SUMMARY, cls=Grouped)(getattr(module, verb))
     return app
 
 

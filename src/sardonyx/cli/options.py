@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sardonyx.cli.help import GATES, OUTPUT
 from sardonyx.errors import UsageError
 
 
@@ -46,45 +47,92 @@ class RuntimeLevel(StrEnum):
     ALL = "all"
 
 
+def output(default: str) -> Any:
+    """`--output` of a command that writes there by default."""
+    words = f"Where to write. [default: {default}]"
+    return typer.Option("--output", "-o", metavar="FILE", help=words, rich_help_panel=OUTPUT)
+
+
+def drawing(what: str) -> Any:
+    """`--svg` of a command that can draw this."""
+    words = f"Also draw {what}, as SVG. [default: not drawn]"
+    return typer.Option("--svg", metavar="FILE", help=words, rich_help_panel=OUTPUT)
+
+
+def form(what: str) -> Any:
+    """`--format` of a command that prints tables."""
+    words = f"What to print: text for people, markdown for a page, csv with {what}."
+    return typer.Option("--format", help=words, rich_help_panel=OUTPUT)
+
+
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where to write. [default: MODEL.optimized.onnx beside it]"),
-]
+Output = Annotated[Path | None, output("MODEL.optimized.onnx beside it")]
 Module = Annotated[
     str | None,
-    typer.Option("--module", "-m", metavar="NAME", help="Only this module: a tag, an instance path, or a glob."),
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="NAME",
+        help="Only this module: a tag, an instance path, or a glob. [default: all of the model]",
+    ),
 ]
 Depth = Annotated[
     int | None,
     typer.Option(
-        "--depth", metavar="N", min=0, help="Levels of the module tree; -v shows all. [default: as many as read well]"
+        "--depth",
+        metavar="N",
+        min=0,
+        help="Levels of the module tree; -v shows all. [default: as many as read well]",
+        rich_help_panel=OUTPUT,
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything that is known.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.", rich_help_panel=OUTPUT)]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document, and nothing else on standard output.", rich_help_panel=OUTPUT
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print everything that is known.", rich_help_panel=OUTPUT)
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Where the drawn inputs start.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, help="Where random numbers start: drawn inputs, random weights."),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
 ]
-TimedThreads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads; one is the steadiest.")]
-Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Of ONNX Runtime: cpu, cuda, …")]
+TimedThreads = Annotated[
+    int, typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one is the steadiest.")
+]
+Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="What ONNX Runtime runs on: cpu, cuda, …")]
 Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
 Inputs = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Verify on these inputs too: one array per graph input."),
+    typer.Option(
+        "--inputs", metavar="FILE.npz", help="Verify on these too, one array for each input. [default: drawn alone]"
+    ),
 ]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--size", metavar="DIM=N", help="Size of an open dim of an ONNX file. Repeatable."),
+    typer.Option("--size", metavar="DIM=N", help="Size of an open dim. Repeatable. [default: 1 first, 128 others]"),
 ]
-Record = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Also write the record as JSON.")]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--record", metavar="FILE", help="Also write the record as JSON. [default: not kept]", rich_help_panel=OUTPUT
+    ),
+]
 Task = Annotated[
     str | None,
-    typer.Option("--task", metavar="TASK", help="Head of a Hugging Face model: text-classification, …, or a class."),
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="Head of a Hugging Face model: text-classification, …, or a class. [default: as it was saved, else none]",
+    ),
 ]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]
 TorchNN = Annotated[
@@ -95,15 +143,30 @@ TagAttributes = Annotated[
 ]
 FailIf = Annotated[
     list[str] | None,
-    typer.Option("--fail-if", metavar="EXPR", help="Exit 4 if true, e.g. 'nodes>120', 'nodes>baseline'. Repeatable."),
+    typer.Option(
+        "--fail-if",
+        metavar="EXPR",
+        help="Exit 4 if true, such as 'nodes>120' or 'nodes>baseline'. Repeatable. [default: no gate]",
+        rich_help_panel=GATES,
+    ),
 ]
 Baseline = Annotated[
     Path | None,
-    typer.Option("--baseline", metavar="FILE", help="An earlier record, for --fail-if to compare with."),
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="An earlier record, for --fail-if to compare with. [default: none]",
+        rich_help_panel=GATES,
+    ),
 ]
 Summary = Annotated[
     Path | None,
-    typer.Option("--summary", metavar="FILE", help="Add the gates and key numbers to a Markdown page."),
+    typer.Option(
+        "--summary",
+        metavar="FILE",
+        help="Add the gates and key numbers to a Markdown page. [default: none]",
+        rich_help_panel=GATES,
+    ),
 ]
 
 

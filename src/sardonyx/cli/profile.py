@@ -11,6 +11,7 @@ from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.gating import Gating
+from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.profile_record import Profile
 from sardonyx.rendering.icicle import icicle_svg
@@ -42,14 +43,21 @@ Models = Annotated[
 ]
 Runs = Annotated[
     int | None,
-    typer.Option("--runs", metavar="N", min=1, help="To take the median of. [default: as many as a few seconds allow]"),
+    typer.Option(
+        "--runs", metavar="N", min=1, help="Runs, of which the median is told. [default: as a few seconds allow]"
+    ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="What to print; csv has every module and kernel.")]
+FormatOption = Annotated[Format, options.form("every module and kernel")]
 Trace = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Also write one run of each file, for ui.perfetto.dev."),
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Also write one run of each file, for ui.perfetto.dev. [default: not written]",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the modules by time, as SVG.")]
+Svg = Annotated[Path | None, options.drawing("the modules by time")]
 
 
 def profile(

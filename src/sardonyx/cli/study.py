@@ -13,6 +13,7 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import note, progress, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
+from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import reject_both
 from sardonyx.rendering.study import files as rendered
 from sardonyx.rendering.study import render_study, study_sentence
@@ -41,25 +42,34 @@ Sources = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[MODEL|FOLDER]...", help="ONNX files, and folders of them.", show_default=False),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything goes.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything goes.", rich_help_panel=OUTPUT)
+]
 Zoo = Annotated[
-    str | None, typer.Option("--zoo", metavar="NAME", help="A built-in set of models, made from configs: small.")
+    str | None,
+    typer.Option("--zoo", metavar="NAME", help="A built-in set of models, made from configs: small. [default: none]"),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="EXPERIMENT", help="Run only this experiment. Repeatable.")
+    list[str] | None,
+    typer.Option("--only", metavar="EXPERIMENT", help="Run only this experiment. Repeatable. [default: all]"),
 ]
 Skip = Annotated[
-    list[str] | None, typer.Option("--skip", metavar="EXPERIMENT", help="Leave this experiment out. Repeatable.")
+    list[str] | None,
+    typer.Option("--skip", metavar="EXPERIMENT", help="Leave this experiment out. Repeatable. [default: none]"),
 ]
-Target = Annotated[options.Target, typer.Option("--target", help="Which passes are studied.")]
+Target = Annotated[
+    options.Target, typer.Option("--target", help="Which passes are studied: portable ones, or ONNX Runtime's own too.")
+]
 Seconds = Annotated[
-    str, typer.Option("--seconds", metavar="N", help="The most that the timed runs of one cell take: 60, 90s, 2m.")
+    str, typer.Option("--seconds", metavar="N", help="The most that the timed runs of one cell may take: 60, 90s, 2m.")
 ]
 Thorough = Annotated[bool, typer.Option("--thorough", help="More seeds, sizes and shuffles; takes longer.")]
-Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads where it is timed.")]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads for what is timed.")]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes at once, untimed. [default: all cores]"),
+    typer.Option(
+        "--jobs", "-j", metavar="N", min=1, help="Processes at once for what is not timed. [default: all cores]"
+    ),
 ]
 
 

@@ -1,0 +1,93 @@
+"""Help is for a person: an example first that could be typed, every option with its default, every word explained."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer.main
+
+from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+
+Command = Callable[..., Any]
+GROUP: Any = typer.main.get_command(_app([]))
+PARAMETERS = [(verb, one) for verb in VERBS for one in GROUP.commands[verb].params]
+OPTIONS = [(verb, one) for verb, one in PARAMETERS if one.param_type_name == "option"]
+
+
+def named(pair: tuple[str, Any]) -> str:
+    return f"{pair[0]} {pair[1].opts[0]}"
+
+
+def examples(text: str) -> list[str]:
+    """The command lines of a help text: those under its first line."""
+    first, *rest = text.removeprefix("\b").strip().splitlines()
+    assert first == "Example:"
+    shown = [line.strip() for line in rest[: rest.index("")]]
+    assert shown
+    assert all(line.startswith("sardonyx ") for line in shown)
+    return [part.strip() for line in shown for part in re.split(r" && | \| | > | >> ", line) if "sardonyx " in part]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_begins_with_examples_that_could_be_typed(verb: str) -> None:
+    for line in examples(GROUP.commands[verb].help):
+        _, used, *words = shlex.split(line, comments=True)
+        known = {flag for one in GROUP.commands[used].params for flag in (*one.opts, *one.secondary_opts)}
+        flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert flags <= known, line
+        GROUP.commands[used].make_context(used, [*words])  # and understood
+
+
+def test_the_first_help_names_every_command_and_shows_how_to_begin(command: Command) -> None:
+    shown = command("--help").out
+    assert [line.split()[0] for line in re.split(r"\nCommands:\n", shown)[1].splitlines() if line[2] != " "] == [*VERBS]
+    for line in examples(GROUP.help):
+        assert line.split()[1] in VERBS
+
+
+@pytest.mark.parametrize("pair", PARAMETERS, ids=named)
+def test_every_argument_and_option_is_explained(pair: tuple[str, Any]) -> None:
+    _, one = pair
+    assert one.help
+    said = one.help.partition(" [default")[0]
+    assert said.endswith((".", "…")), said
+    assert len(said.split()) >= 3, "a person would want to know more"
+
+
+@pytest.mark.parametrize("pair", OPTIONS, ids=named)
+def test_every_option_shows_its_default_or_is_a_switch(pair: tuple[str, Any], command: Command) -> None:
+    verb, one = pair
+    switch = one.is_flag and not one.secondary_opts
+    told = one.default is not None and one.show_default
+    assert switch or one.required or told or "[default: " in one.help
+    assert not (told and "[default: " in one.help), "it would be shown twice"
+    if told and not switch:
+        value = str(getattr(one.default, "value", one.default))
+        wanted = one.opts[0][2:] if one.secondary_opts else value
+        rows = " ".join(command(verb, "--help").out.split())
+        assert re.search(rf"{re.escape(one.opts[0])}\b[^\[]*(\[[^\]d][^\[]*)*\[default: {re.escape(wanted)}", rows)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_says_what_exit_codes_mean_and_stands_in_groups(verb: str, command: Command) -> None:
+    shown = command(verb, "--help").out
+    if verb != "passes":  # which lists, and cannot fail
+        assert re.search(r"^  Exit: 0 ", shown, re.MULTILINE)
+    headings = re.findall(r"^(\w+):$", shown, re.MULTILINE)
+    assert headings == [title for title in ("Arguments", "Options", "Output", "Gates", "Help") if title in headings]
+    assert re.search(r"\nHelp:\n  --debug .*\n  -h, --help ", shown)
+    if "--fail-if" in shown.partition("\nGates:")[2]:
+        assert {"--baseline", "--summary"} <= set(re.findall(r"--[a-z-]+", shown.partition("\nGates:")[2]))
+
+
+def test_a_wide_terminal_is_used(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[int] = []
+    for columns in ("80", "110"):
+        monkeypatch.setenv("COLUMNS", columns)
+        prose = command("optimize", "--help").out.partition("\nArguments:")[0].split("\n\n")[1:]
+        widths.append(max(len(line) for part in prose[1:] for line in part.splitlines()))
+    assert widths[0] <= 80 < widths[1] <= 110
