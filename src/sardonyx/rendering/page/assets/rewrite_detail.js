@@ -1,0 +1,124 @@
+// One rewrite, opened: its small graph before and after, who owns every node, and where the result comes from.
+
+const REWRITE_STATES = { op: "kept", gone: "removed", made: "new" };
+const REWRITE_AFTER = {
+  fuse: "No node is left in its place.",
+  share: "No new node: an equal one that was there already now serves its readers too.",
+  fold: "No node is left: a constant in the file holds the result.",
+  bypass: "No node is left: what read the result now reads what went in.",
+  drop: "Nothing is left: nothing used the result.",
+};
+const REWRITE_VALUES = {
+  share: "A constant that was stored more than once, bit for bit the same. Its readers now read one copy.",
+  fold: "A constant took the place of this value.",
+  drop: "A constant that no node reads any more was taken out of the file.",
+};
+const REWRITE_PORT = 17; // characters of a value's name that fit into its box
+const REWRITE_ORIGINS = 8; // modules named at once
+
+function rewriteDetail(event) {
+  const { shape, nodes } = event;
+  const wired = Boolean(shape.before || shape.after);
+  return h(
+    "div",
+    { class: "rewrites-detail card", dataset: { rewrite: event.index } },
+    rewriteHeading(event),
+    wired ? rewritePictures(event) : rewriteSentence(event),
+    nodes.length ? rewriteTags(nodes, wired) : null,
+    rewriteOrigins(event),
+  );
+}
+
+function rewriteHeading({ index, owner, body, nodes }) {
+  const count = (wanted) => nodes.filter(({ state }) => state === wanted).length;
+  const link = h("a", { href: `#rewrite=${index}`, title: "link to this rewrite" }, `Rewrite ${index}`);
+  const became = nodes.length ? `: ${fmt.plural(count("gone"), "node")} removed, ${count("made") ? fmt.count(count("made")) : "none"} new` : "";
+  return h("p", { class: "rewrites-which" }, link, " in ", rewriteModule(owner), body ? [", inside ", h("code", null, body)] : null, became);
+}
+
+function rewriteModule(path) {
+  return h("a", { class: "path", href: `#module=${encodeURIComponent(path)}` }, path || "(model)");
+}
+
+function rewritePictures(event) {
+  const { before, after, kind } = event.shape;
+  return h(
+    "div",
+    { class: "rewrites-pictures" },
+    rewritePicture("Before", event, before, "There was nothing."),
+    rewritePicture("After", event, after, REWRITE_AFTER[kind] ?? "No node is left."),
+  );
+}
+
+function rewritePicture(title, event, side, otherwise) {
+  const picture = side
+    ? h("div", { class: "graph-host" }, drawGraph(rewriteNamed(event, side), { name: `${title}: ${event.shape.pass} at ${event.root}` }))
+    : h("p", { class: "soft" }, otherwise);
+  return h("figure", { class: "rewrites-picture" }, h("figcaption", null, title), picture);
+}
+
+/** The layout that all rewrites of this shape share, with the names of one. */
+function rewriteNamed(event, { nodes, ports, frame }) {
+  const boxes = frame.boxes.map((place, at) => {
+    if (at >= nodes.length) {
+      const value = event.values[ports[at - nodes.length]];
+      return [...place, rewriteTail(value), "port", `value ${value}`];
+    }
+    const { name, op, state, owner } = event.nodes[nodes[at]];
+    return [...place, op, state, `${op} ${name}, in ${owner || "(model)"}`];
+  });
+  return { ...frame, boxes };
+}
+
+/** The end of a name: what tells one value from another usually stands there. */
+function rewriteTail(text) {
+  const chars = Array.from(visible(text));
+  return chars.length <= REWRITE_PORT ? chars.join("") : `…${chars.slice(1 - REWRITE_PORT).join("")}`;
+}
+
+/** For what has no graph: constants, records that do not say what nodes read, and rewrites of a whole model at once. */
+function rewriteSentence({ shape, root, nodes }) {
+  const [before, after] = shape.counted;
+  if (!before.length && !after.length) {
+    return h("p", null, REWRITE_VALUES[shape.kind] ?? "No node was touched.", " It was called ", h("code", null, root), ".");
+  }
+  const sum = (side) => side.reduce((total, [, count]) => total + count, 0);
+  const large = nodes.length ? [] : [`${fmt.plural(sum(before) + sum(after), "node")} in one rewrite, too many to draw. `];
+  return h("p", null, ...large, "Found: ", rewriteOperators(before), ". Put there: ", rewriteOperators(after), ".");
+}
+
+function rewriteOperators(counted) {
+  return counted.map(([op, count]) => (count > 1 ? `${op} ×${fmt.count(count)}` : op)).join(", ") || "nothing";
+}
+
+/** The nodes one by one; whose they are is known where the record says how they were joined. */
+function rewriteTags(nodes, owned) {
+  const fate = h("span", { class: "visually-hidden" }, "what became of it");
+  const heads = [fate, "operator", "node", owned && "module"].filter(Boolean).map((text) => h("th", { scope: "col" }, text));
+  const row = ({ name, op, state, owner }) =>
+    h(
+      "tr",
+      null,
+      h("td", { class: `rewrites-${state}` }, REWRITE_STATES[state]),
+      h("td", null, op),
+      h("td", null, h("code", null, name)),
+      owned && h("td", null, rewriteModule(owner)),
+    );
+  const table = h("table", { class: "plain rewrites-tags" }, h("thead", null, h("tr", null, heads)), h("tbody", null, nodes.map(row)));
+  return h("div", { class: "scroll" }, table);
+}
+
+function rewriteOrigins({ origins, root }) {
+  const links = (paths) => paths.flatMap((path, at) => [at ? ", " : "", rewriteModule(path)]);
+  const rest = origins.slice(REWRITE_ORIGINS);
+  return h(
+    "div",
+    { class: "rewrites-origins" },
+    "The result stands for work of ",
+    origins.length ? links(origins.slice(0, REWRITE_ORIGINS)) : "no module that is known",
+    rest.length ? h("details", null, h("summary", null, `and ${fmt.plural(rest.length, "more module")}`), links(rest)) : null,
+    "; the value it replaced is ",
+    h("code", null, root),
+    ".",
+  );
+}
