@@ -25,6 +25,11 @@ _STYLE = """
 
 def boxplot_svg(found: Benchmark) -> str:
     """The picture, as the text of an SVG file."""
+    return boxplot(found).file()
+
+
+def boxplot(found: Benchmark) -> svg.Picture:
+    """The picture, for a file or for the page."""
     title = " and ".join(each.label for each in found.files)
     height = TOP + sum(map(_height, found.points)) + 10
     body: list[str] = []
@@ -32,7 +37,7 @@ def boxplot_svg(found: Benchmark) -> str:
     for point in found.points:
         body += _panel(point, found, top)
         top += _height(point)
-    return svg.page(WIDTH, height, f"Time of {title}", bench_sentence(found), body, style=_STYLE)
+    return svg.Picture("boxplot", WIDTH, height, f"Time of {title}", bench_sentence(found), body, _STYLE)
 
 
 def _height(point: Point) -> int:

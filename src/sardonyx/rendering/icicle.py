@@ -65,7 +65,7 @@ def icicle_svg(found: Profile, title: str) -> str:
     body += _legend(looks, y)
     y += 20 * -(-len(looks) // COLUMNS) + 8
     about = "Time in kernels by module; what a module spends itself is where nothing stands under it"
-    return svg.page(WIDTH, y, title, about, body, style=_STYLE)
+    return svg.Picture("icicle", WIDTH, y, title, about, body, _STYLE).file()
 
 
 def _in_words(model: ProfiledModel) -> str:

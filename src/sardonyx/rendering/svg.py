@@ -1,24 +1,45 @@
 """The parts that pictures are made of: a page of light or dark paper, text that is escaped, lines, ticks, colours.
 
-Self-contained SVG without scripts, the same bytes for the same data. The colours are told apart by those who cannot
-tell red from green, and stand on paper of either kind; what they mean is always written too.
+SVG without scripts, the same bytes for the same data: as a file that needs nothing else, or as a part of the HTML page,
+whose theme it then follows. The colours are told apart by those who cannot tell red from green, and stand on paper of
+either kind; what they mean is always written too.
 """
 
 from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from markupsafe import Markup
 
 from sardonyx.rendering import words
 
-# Of light and of dark paper: blue, amber, teal, magenta, and so on in the same order.
-COLORS = (("#1d4ed8", "#7aa2ff"), ("#b45309", "#f5a742"), ("#0f766e", "#4fd1c0"), ("#9d174d", "#f783b5"))
+# Of light and of dark paper: blue, amber, teal, magenta, sky, violet, brown, sand. A test holds how far they are apart.
+COLORS = (
+    ("#1d4ed8", "#68a0fe"),
+    ("#b45309", "#f7a73b"),
+    ("#0f766e", "#46cdb7"),
+    ("#9d174d", "#cf5d85"),
+    ("#5194d5", "#b7d8fb"),
+    ("#4c0f6d", "#8c69fc"),
+    ("#5e2903", "#bc6b3b"),
+    ("#bc7f5c", "#eadaae"),
+)
 LONGEST = 90  # characters of a name
 LETTER = 6.9  # width of a character of a label, on the safe side
 
 _THEMES = """
+.sardonyx { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #59636e; --rule: #d9dee3; }
+@media (prefers-color-scheme: dark) {
+  .sardonyx { --paper: #0f1318; --ink: #e6e9ec; --soft: #9aa4ae; --rule: #2c343c; }
+}
+"""
+_HEAD = 64  # height of a picture's title and of the words under it
+
+_PAPER = """
 .sardonyx { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #59636e; --rule: #d9dee3; }
 @media (prefers-color-scheme: dark) {
   .sardonyx { --paper: #0f1318; --ink: #e6e9ec; --soft: #9aa4ae; --rule: #2c343c; }
@@ -39,37 +60,48 @@ _STYLE = """
 """
 
 
-def page(
-    width: int, height: int, title: str, about: str, body: Iterable[str], *, style: str = "", told: str = ""
-) -> str:
-    """A whole picture, as the text of an SVG file.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that is not yet a file or a part of a page."""
 
-    Args:
-        width: In units of the picture.
-        height: Likewise.
-        title: What is shown; at the top, and read aloud by those who read pictures aloud.
-        about: How to read it, or its numbers in words; under the title.
-        body: Elements, already escaped.
-        style: More rules of style, each beginning with ".sardonyx".
-        told: What the picture shows in words, for those who cannot see it.
-    """
-    return "\n".join((
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="sardonyx" role="img" viewBox="0 0 {width} {height}"'
-        f' width="{width}" height="{height}">',
-        f"<title>{safe(title)}</title>",
-        f"<desc>{safe(f'{about} {told}'.strip(), 4000)}</desc>",
-        f"<style>{_THEMES}{_own_colors()}{_STYLE}{style}</style>",
-        f'<rect class="paper" width="{width}" height="{height}"/>',
-        text(24, 34, title, "title"),
-        text(24, 56, about, "soft", longest=400),
-        *body,
-        "</svg>\n",
-    ))  # fmt: skip
+    kind: str  # "icicle": keeps its rules of style from those of other pictures on one page
+    width: int  # in units of the picture
+    height: int
+    title: str  # what is shown; at the top, and read aloud by those who read pictures aloud
+    about: str  # how to read it, or its numbers in words; under the title
+    body: Sequence[str]  # elements, already escaped
+    style: str = ""  # more rules of style, each beginning with ".sardonyx"
+    told: str = ""  # what it shows in words, for those who cannot see it
 
+    def file(self) -> str:
+        """The text of an SVG file."""
+        return "\n".join((
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="sardonyx" role="img"'
+            f' viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}">',
+            *self._described(),
+            f"<style>{_PAPER}{_STYLE}{_own_colors()}{self.style}</style>",
+            f'<rect class="paper" width="{self.width}" height="{self.height}"/>',
+            text(24, 34, self.title, "title"),
+            text(24, 56, self.about, "soft", longest=400),
+            *self.body,
+            "</svg>\n",
+        ))  # fmt: skip
 
-def inline(picture: str) -> str:
-    """A whole picture as a part of a page, whose theme it follows: `PAGE_STYLE` is to be among the page's rules."""
-    return picture.replace(f"{_THEMES}{_own_colors()}{_STYLE}", "", 1)
+    def inline(self, *, narrowest: int = 600) -> Markup:
+        """A part of a page that has `PAGE_STYLE`: in its colours, as wide as there is room, the title left to it."""
+        scoped = self.style.replace(".sardonyx ", f".sardonyx.{self.kind} ")
+        return Markup("\n".join((
+            f'<svg class="sardonyx {self.kind}" role="img" viewBox="0 {_HEAD} {self.width} {self.height - _HEAD}"'
+            f' style="display: block; width: 100%; min-width: {narrowest}px; height: auto">',
+            *self._described(),
+            f"<style>{scoped}</style>" if scoped else "",
+            *self.body,
+            "</svg>\n",
+        )))  # fmt: skip
+
+    def _described(self) -> tuple[str, str]:
+        told = f"{self.about} {self.told}".strip()
+        return f"<title>{safe(self.title)}</title>", f"<desc>{safe(told, 4000)}</desc>"
 
 
 def text(
@@ -144,4 +176,4 @@ def _own_colors() -> str:
 
 
 _PAGE_COLORS = "".join(f".sardonyx .own{index} {{ --own: var(--own{index}); }}\n" for index in range(len(COLORS)))
-PAGE_STYLE = _STYLE + _PAGE_COLORS  # for a page that has the colours of its own theme under the same names
+PAGE_STYLE = _STYLE + _PAGE_COLORS  # among the rules of a page that has the colours of its own theme under these names

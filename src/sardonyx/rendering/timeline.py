@@ -23,7 +23,12 @@ _STYLE = """
 
 
 def timeline_svg(timelines: Mapping[str, Timeline], title: str) -> str:
-    """The picture, as the text of an SVG file.
+    """The picture, as the text of an SVG file."""
+    return timeline(timelines, title).file()
+
+
+def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
+    """The picture, for a file or for the page.
 
     Args:
         timelines: Label to timeline, drawn from the top in this order.
@@ -36,7 +41,8 @@ def timeline_svg(timelines: Mapping[str, Timeline], title: str) -> str:
     panels = [svg.group(index, _panel(index, label, each, scale, ticks))
               for index, (label, each) in enumerate(timelines.items())]  # fmt: skip
     foot = svg.text(LEFT + _SPAN / 2, height - 14, "operations in the order they run", "soft", anchor="middle")
-    return svg.page(
+    return svg.Picture(
+        "timeline",
         WIDTH,
         height,
         f"Memory timeline: {title}",

@@ -44,7 +44,7 @@ def field(
             square = squares.get((name, column))
             if square is not None:
                 body.append(_drawn(square, _LEFT + at * _WIDTH, top))
-    return svg.page(width, head + _ROW * len(down) + 28, title, about, body, style=_STYLE)
+    return svg.Picture("heat", width, head + _ROW * len(down) + 28, title, about, body, _STYLE).file()
 
 
 _STYLE = """
@@ -61,6 +61,11 @@ def _drawn(square: Square, left: float, top: float) -> str:
     return svg.group(square.color, (box, written))
 
 
+def strength(share: float) -> float:
+    """How strongly a part of a whole is shown: small parts can be seen, and half of it is as strong as can be."""
+    return min(1.0, 0.1 + (2 * share) ** 0.5) if share else 0.0
+
+
 def pass_matrix(table: Table, title: str) -> str:
     """Nodes removed, model by pass: the stronger, the larger a part of the model's nodes."""
     fixed = ("model", "before", "removed", "after")
@@ -74,7 +79,7 @@ def pass_matrix(table: Table, title: str) -> str:
                 share, said = abs(removed) / before, words.count(int(removed))
                 color = _GOOD if removed > 0 else _BAD
                 hover = f"{name} on {model}: {said} of {before:,.0f} nodes"
-                squares[model, name] = Square(said, 0.1 + (share * 2) ** 0.5, color, hover)
+                squares[model, name] = Square(said, strength(share), color, hover)
     down = [str(row["model"]) for row in rows(table)]
     return field(
         title, "Blue: fewer nodes, amber: more. Numbers of nodes within the whole pipeline.", passes, down, squares

@@ -18,7 +18,7 @@ def latency(table: Table, title: str) -> str:
     """One line a model: ratio and interval; left of 1 is faster."""
     found = [(row, measured) for row in rows(table) if (measured := numbers(row, "ratio", "low", "high"))]
     if not found:
-        return svg.page(_WIDTH, 100, title, "Nothing was timed.", ())
+        return svg.Picture("latency", _WIDTH, 100, title, "Nothing was timed.", ()).file()
     ends = [1.0, *(end for _, measured in found for end in measured)]
     marks = svg.ticks(min(ends), max(ends), 8)
     scale = _Scale(marks[0], marks[-1], _LEFT, _WIDTH - _RIGHT)
@@ -27,7 +27,7 @@ def latency(table: Table, title: str) -> str:
     for at, (row, measured) in enumerate(found):
         body.append(_interval_line(row, measured, _TOP + at * _ROW + _ROW / 2, scale))
     about = "With 95 % intervals: left of 1 is faster. Blue: faster, amber: slower, teal: no difference."
-    return svg.page(_WIDTH, int(bottom + 36), title, about, body)
+    return svg.Picture("latency", _WIDTH, int(bottom + 36), title, about, body).file()
 
 
 def _interval_line(row: Row, measured: Sequence[float], y: float, scale: _Scale) -> str:
@@ -51,7 +51,7 @@ def scatter(table: Table, title: str) -> str:
     height = 92 + -(-len(columns) // 2) * (_PANEL - 60)
     body = [line for at, column in enumerate(columns) for line in _panel(at, column, found, up)]
     about = "One point a model, with the 95 % interval of its time. Blue: faster, amber: slower, teal: no difference."
-    return svg.page(_WIDTH, height, title, about, body)
+    return svg.Picture("scatter", _WIDTH, height, title, about, body).file()
 
 
 def _panel(at: int, column: str, found: Sequence[Row], up: Sequence[float]) -> Iterator[str]:

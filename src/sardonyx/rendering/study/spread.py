@@ -39,7 +39,7 @@ def tolerance(table: Table, title: str) -> str:
     about = (
         "Elements by their difference, in units of the type's eps relative to value and scale: up to 2 to this power."
     )
-    return svg.page(_WIDTH, height, title, about, body)
+    return svg.Picture("spread", _WIDTH, height, title, about, body).file()
 
 
 def _square(left: float, top: float, width: float, share: float, where: str) -> str:
