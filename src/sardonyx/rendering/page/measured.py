@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from markupsafe import Markup
-
 from sardonyx.bench_record import Benchmark
 from sardonyx.record import Run
 from sardonyx.rendering import words
 from sardonyx.rendering.bench import columns, facts, rows
 from sardonyx.rendering.bench_words import bench_sentence
-from sardonyx.rendering.boxplot import boxplot_svg
+from sardonyx.rendering.boxplot import boxplot
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
 from sardonyx.rendering.tuning import CHANGES, STANDING, change_rows, conditions, pace_cells, unchanged
@@ -35,7 +33,7 @@ def section(dossier: Dossier) -> Section:
 def _times(bench: Benchmark) -> dict[str, Any]:
     return {
         "sentence": bench_sentence(bench),
-        "plot": Markup(boxplot_svg(bench)),
+        "plot": boxplot(bench).inline(),
         "columns": columns(bench),
         "rows": rows(bench),
         "notes": bench.notes,
