@@ -14,13 +14,15 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import measured, passes, proof, refusals, rewrites, verdict
+from sardonyx.rendering.page import attention, measured, passes, proof, refusals, rewrites, verdict
+from sardonyx.rendering.page.overview import overview
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
     verdict.section,
     rewrites.section,
     refusals.section,
+    attention.section,
     proof.section,
     passes.section,
     measured.section,
@@ -38,10 +40,13 @@ SCRIPTS = (
 )  # in the order they are read; one scope for all
 STYLES = (
     "style.css",
+    "overview.css",
+    "compared.css",
     "verdict.css",
     "graph.css",
     "rewrites.css",
     "refusals.css",
+    "attention.css",
     "proof.css",
     "passes.css",
     "measured.css",
@@ -62,15 +67,15 @@ class _Model:
         return [section for section in self.sections if section.html]
 
 
-def render_page(dossiers: Sequence[Dossier], *, title: str | None = None) -> str:
-    """The page of one model, or of several with a choice among them."""
+def render_page(dossiers: Sequence[Dossier], *, title: str | None = None, first: Section | None = None) -> str:
+    """The page of one model, or of several with a choice among them; `first` comes before all of them."""
     models = [_Model(each.label, tuple(_sections(each))) for each in dossiers]
     scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
     return rendered(
         "page",
         title=title or ", ".join(each.label for each in dossiers),
         models=models,
-        overview=None,
+        overview=first or overview(dossiers),
         style=Markup(_palette() + _assets(STYLES)),
         early_script=Markup(scripts[0]),
         script=Markup(scripts[1]),

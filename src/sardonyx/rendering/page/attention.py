@@ -1,0 +1,67 @@
+"""Where the model attends, on the page: heads, masks, forms, what it costs; and memory while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.analysis_record import Form
+from sardonyx.rendering import attention_figures as figures
+from sardonyx.rendering import words
+from sardonyx.rendering.attention_figures import Line, Moved, Spent
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page.section import Section, rendered
+from sardonyx.rendering.timeline import timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line and what it costs before and after; None where that was not measured."""
+
+    line: Line
+    time: tuple[Spent | None, Spent | None] | None
+    memory: tuple[Moved | None, Moved | None] | None
+
+
+def section(dossier: Dossier) -> Section:
+    """The places of attention, and the memory timeline."""
+    sites = dossier.run.attention
+    found = figures.lines(sites)
+    rows = [_row(line, dossier) for line in found]
+    html = rendered(
+        "attention",
+        figures=figures,
+        sentence=figures.sentence(sites),
+        rows=rows,
+        total=_row(Line("all", "", sites), dossier) if len(rows) > 1 else None,
+        timed=dossier.profiled is not None,
+        weighed=dossier.forms is not None,
+        reasons=[(why, count) for why, count in figures.reasons(found) if why],
+        memory=None if dossier.forms is None else _memory(dossier, dossier.forms),
+    )
+    return Section("attention", "Attention and memory", html)
+
+
+def _row(line: Line, dossier: Dossier) -> Row:
+    time = memory = None
+    if (profiled := dossier.profiled) is not None:
+        forms = ([site.before for site in line.sites], [site.after for site in line.sites])
+        before, after = (figures.spent(each, line.modules, model) for each, model in zip(forms, profiled, strict=True))
+        time = (before, after)
+    if dossier.forms is not None and any(line.modules):  # nothing says which of the model's own work is attention's
+        before, after = (figures.moved(line.modules, form) for form in dossier.forms)
+        memory = (before, after)
+    return Row(line, time, memory)
+
+
+def _memory(dossier: Dossier, forms: Sequence[Form]) -> dict[str, Any]:
+    """The picture, and its numbers in words."""
+    labels = ("before", "after")
+    timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}
+    sizes = dossier.analysis.sizes if dossier.analysis is not None else {}
+    return {
+        "picture": timeline(timelines, dossier.label).inline(),
+        "forms": list(zip(labels, forms, strict=True)),
+        "sizes": ", ".join(f"{words.name(name)}={words.count(size)}" for name, size in sizes.items()),
+    }
