@@ -62,13 +62,16 @@ def _alarms(run: Run) -> list[str]:
 
 def _sentence(label: str, run: Run, pace: Pace | None) -> str:
     would = run.status != "done" or bool(run.options.get("dry_run"))
-    clauses = [_nodes_clause(run, would=would), _time_clause(pace)]
+    clauses = [_nodes_clause(run, would=would)]
+    if pace is not None:
+        clauses.append(_time_clause(pace.compared))
     if run.verdict is not None and run.verdict.passed:
         trials = words.plural(len(run.verdict.trials), "trial")
         _output, worst = _worst(run) or (None, 0.0)
         how = "bit for bit" if worst == 0 else f"deviating by {words.difference(worst)} at most"
-        clauses.append(f"it gave the same outputs on {trials}, {how}")
-    return f"{words.name(label)} {', '.join(clauses[:-1])}, and {clauses[-1]}."
+        clauses.append(f"gave the same outputs on {trials}, {how}")
+    said = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+    return f"{words.name(label)} {said}{'; its time was not measured' if pace is None else ''}."
 
 
 def _nodes_clause(run: Run, *, would: bool) -> str:
@@ -80,24 +83,17 @@ def _nodes_clause(run: Run, *, would: bool) -> str:
     return f"{has} {share} {'fewer' if after < before else 'more'} nodes"
 
 
-def _time_clause(pace: Pace | None) -> str:
-    if pace is None:
-        return "its time was not measured"
-    compared = pace.compared
+def _time_clause(compared: Comparison) -> str:
     if compared.finding is Finding.SAME:
-        return f"no difference in time was found (none above {bench_words.percent(bench_words.reach(compared))} %)"
-    return f"it runs {_pace_words(compared)} {_between(compared)}"
+        return f"shows no difference in time (none above {bench_words.percent(bench_words.reach(compared))} %)"
+    near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
+    return f"runs {_pace_words(compared)} [{bench_words.percent(near)}, {bench_words.percent(far)}]"
 
 
 def _pace_words(compared: Comparison) -> str:
     if compared.finding is Finding.SAME:
         return "no difference"
     return f"{bench_words.percent(1 - compared.ratio)} % {compared.finding.value}"
-
-
-def _between(compared: Comparison) -> str:
-    near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
-    return f"[{bench_words.percent(near)}, {bench_words.percent(far)}]"
 
 
 def _pace(dossier: Dossier) -> Pace | None:

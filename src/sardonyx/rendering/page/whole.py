@@ -14,12 +14,13 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import attention, measured, passes, proof, refusals, rewrites, verdict
+from sardonyx.rendering.page import attention, measured, modules, passes, proof, refusals, rewrites, verdict
 from sardonyx.rendering.page.overview import overview
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
     verdict.section,
+    modules.section,
     rewrites.section,
     refusals.section,
     attention.section,
@@ -33,6 +34,9 @@ SCRIPTS = (
     "manners.js",
     "graph.js",
     "strings.js",
+    "module_tree.js",
+    "module_detail.js",
+    "modules.js",
     "rewrite_book.js",
     "rewrite_detail.js",
     "rewrites.js",
@@ -43,6 +47,7 @@ STYLES = (
     "overview.css",
     "compared.css",
     "verdict.css",
+    "modules.css",
     "graph.css",
     "rewrites.css",
     "refusals.css",
