@@ -37,7 +37,7 @@ class AttentionSite:
     heads: int | None  # of the queries; None: the graph does not say
     key_value_heads: int | None
     head_size: int | None
-    mask: str  # "none", "causal", "an input", … in words
+    mask: str  # "none", "causal", "from an input", "causal and from an input", "a constant", … in words
     causal: bool
     cached: bool  # continues keys that are handed in, or hands them out
     cross: bool  # keys come from elsewhere than the queries

@@ -122,3 +122,15 @@ def test_hostile_names_print_literally_and_move_no_cursor() -> None:
         assert all(char.isprintable() or char == "\n" for char in shown)
         shown.encode("utf-8")
         assert len(shown.splitlines()) == shown.count("\n")
+
+
+def test_attention_shows_to_those_who_ask_for_everything_and_lets_no_name_through() -> None:
+    run = sample_run()
+    assert "\nAttention\n" not in render_run(run)
+    evil = "\x1b[31mevil\n\u202e"
+    site = replace(run.attention[0], module=evil, mask=evil, why=evil)
+    shown = render_run(replace(run, attention=(site,)), View(verbose=True))
+    assert "\nAttention\n" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\\x1b[31mevil" in shown

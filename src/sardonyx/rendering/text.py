@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sardonyx.record import ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
+from sardonyx.rendering import attention_figures as figures
 from sardonyx.rendering import words
 from sardonyx.rendering.modules import module_label, module_rows
 from sardonyx.rendering.table import Column, Line, table, text_column
@@ -25,6 +26,7 @@ def render_run(run: Run, view: View | None = None) -> str:
         _ops(run.ops, view),
         _passes(run, view),
         _modules(run.modules, view),
+        _attention(run, view),
         _rolled_back(run, view),
         verdict_lines(run.verdict, view.style, verbose=view.verbose),
         tuning_lines(run.tuning, view),
@@ -163,6 +165,21 @@ def _modules(modules: tuple[ModuleCount, ...], view: View) -> list[str]:
         lines.append(Line(cells, None if before or after else view.style.faint))
     columns = (text_column("module"), Column("before"), Column("after"), Column("change"))
     return [view.style.strong("By module"), *table(columns, lines, view.style)]
+
+
+def _attention(run: Run, view: View) -> list[str]:
+    """Where the model attends; only for those who want to know everything."""
+    if not view.verbose or not run.attention:
+        return []
+    columns = (text_column("where"), Column("places"), text_column("heads × size"), text_column("mask"),
+               text_column("before"), text_column("after"))  # fmt: skip
+    lines: list[Line] = []
+    for each in figures.lines(run.attention):
+        one, where = each.one, words.name(each.label)
+        forms = (figures.form(one.before), figures.form(one.after))
+        lines.append(Line((where, words.count(len(each.sites)), figures.heads(one), figures.mask(one), *forms)))
+        lines += [Line((f"    {words.one_line(one.why)}",), view.style.faint)] if one.why else []
+    return [view.style.strong("Attention"), *table(columns, lines, view.style), f"  {figures.sentence(run.attention)}"]
 
 
 def _rolled_back(run: Run, view: View) -> list[str]:
