@@ -1,7 +1,7 @@
-"""The tour in one command: BERT-tiny from its config, exported, inspected, optimized, proven, and a layer cut out.
+"""The whole house in one command: a transformer and a CNN, from their configs to one page about both.
 
 Nothing is downloaded: the weights are random but seeded. Every step is the command a user would type, run as that user
-would run it.
+would run it; of what it says the closing lines are shown, and all of it is kept in `log.txt`.
 """
 
 from __future__ import annotations
@@ -10,42 +10,146 @@ import importlib.util
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 from sardonyx.errors import SardonyxError, UsageError
+from sardonyx.rendering.table import Column, Line, table, text_column
+from sardonyx.rendering.words import Style, seconds, size
 
-SOURCE = "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"
+Say = Callable[[str], None]
+
+TRANSFORMER = "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"
+CNN = (
+    "hf-config:ResNetForImageClassification"
+    "?embedding_size=16,hidden_sizes=[16,32,64,128],depths=[2,2,2,2],layer_type=basic"
+)
+LAYER = "encoder.layer.0"
 
 
-def run(folder: Path, *, say: Callable[[str], None] | None = None) -> None:
-    """Run the tour, leaving the models and their records in `folder`; the commands write to the terminal themselves.
+class Stopped(SardonyxError):
+    """One of the commands failed; ends with its exit code."""
+
+    def __init__(self, verb: str, code: int) -> None:
+        super().__init__(f"`sardonyx {verb}` ended with exit code {code}, and the demo with it")
+        self.exit_code = code if code > 0 else 1  # one that a signal ended has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command, and what a newcomer should know of it."""
+
+    why: str
+    arguments: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A file that is left for the user."""
+
+    path: Path
+    what: str
+
+
+def steps(folder: Path) -> list[Step]:
+    """The tour: every command, in order."""
+    one, two = folder / "transformer", folder / "cnn"
+    page, small = str(folder / "report.html"), str(one / "small.onnx")
+    layer, apart, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.pt", "memory.svg"))
+    cut = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
+    return [
+        Step("A small transformer (2 layers, width 128), exported with its modules, proven", _export(TRANSFORMER, one)),
+        Step("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(one)),
+        Step("Its attention spelled out, as a graph of primitives", ["decompose", TRANSFORMER, "-o", apart, "--force"]),
+        Step("What that costs, and fused again", ["analyze", TRANSFORMER, "--svg", memory, "--force"]),
+        Step("One layer of the small file as a model of its own, held to the live module", cut),
+        Step("A small CNN (ResNet, 20 convolutions), the same way", _export(CNN, two)),
+        Step("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(two)),
+        Step("One page about both", ["report", str(one), str(two), "-o", page, "--force"]),
+    ]
+
+
+def _export(source: str, folder: Path) -> list[str]:
+    record = ["--record", str(folder / "export.json")]
+    return ["export", source, "-o", str(folder / "model.onnx"), "--dynamic", "auto", *record, "--force"]
+
+
+def _optimize(folder: Path) -> list[str]:
+    run = ["--run", str(folder), "--force"]
+    return ["optimize", str(folder / "model.onnx"), "-o", str(folder / "small.onnx"), *run]
+
+
+def run(folder: Path, *, say: Say | None = None) -> None:
+    """Run the tour; models, records and the page are left in `folder`, and their progress goes to the terminal.
 
     Args:
         folder: created when missing; files of an earlier demo in it are replaced.
-        say: receives each step's line just before the step; by default it goes to standard output.
+        say: receives each line of the tour; by default it goes to standard output.
     """
     for package in ("torch", "transformers", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"the demo needs {package}, which is not installed", hint='pip install "sardonyx[torch]"')
     tell = say or _tell
-    folder.mkdir(parents=True, exist_ok=True)
-    model, small, layer = (str(folder / f"bert-tiny{part}.onnx") for part in ("", ".small", ".layer0"))
-    exported, optimized = str(folder / "export.json"), str(folder / "run.json")
-    tell("BERT-tiny (2 layers, width 128, 2 heads), built from its config with seeded weights")
-    _command(["export", SOURCE, "-o", model, "--force", "--dynamic", "auto", "--record", exported], tell)
-    _command(["inspect", model], tell)
-    _command(["optimize", model, "-o", small, "--force", "--record", optimized], tell)
-    _command(["verify", model, small], tell)
-    _command(["extract", small, "--module", "encoder.layer.0", "-o", layer, "--force", "--source", SOURCE], tell)
-    tell(f"\nYours to look at: {', '.join((model, small, layer, exported, optimized))}")
+    planned = steps(folder)
+    for part in ("transformer", "cnn"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
+    log.write_text("", encoding="utf-8")
+    began = perf_counter()
+    for number, step in enumerate(planned, 1):
+        tell(f"[{number}/{len(planned)}] {step.why}")
+        _command(step.arguments, log, tell)
+    tell(f"Done in {seconds(perf_counter() - began)}, every result proven. What lies where:")
+    for line in _listed(folder):
+        tell(line)
+    tell(f"\nOpen {folder / 'report.html'} in a browser.")
 
 
-def _command(arguments: list[str], tell: Callable[[str], None]) -> None:
-    tell(f"\n$ sardonyx {shlex.join(arguments)}")
-    done = subprocess.run([sys.executable, "-m", "sardonyx", *arguments], check=False)
+def _command(arguments: Sequence[str], log: Path, tell: Say) -> None:
+    """Run one; its progress goes to the terminal, its result into the log, its last lines to the user."""
+    shown = f"$ sardonyx {shlex.join(arguments)}"
+    tell(shown)
+    command = [sys.executable, "-m", "sardonyx", *arguments]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, errors="replace")
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(f"{shown}\n{done.stdout}\n")
+    said = done.stdout.rstrip()
     if done.returncode:
-        raise SardonyxError(f"`sardonyx {arguments[0]}` ended with exit code {done.returncode}")
+        for line in said.splitlines()[-1:]:  # what went wrong is on standard error already; the log has the rest
+            tell(line)
+        raise Stopped(arguments[0], done.returncode)
+    tell(said.rpartition("\n\n")[2] + "\n")
+
+
+def _listed(folder: Path) -> list[str]:
+    """Every file that the tour leaves, with what it is."""
+    found = [left for left in _left(folder) if left.path.is_file()]
+    lines = [Line((str(left.path), size(left.path.stat().st_size), left.what)) for left in found]
+    return table((text_column("file"), Column("size"), text_column("what it is")), lines, Style())
+
+
+def _left(folder: Path) -> list[_Left]:
+    one = folder / "transformer"
+    both = [
+        ("model.onnx", "as exported, every node with its module"),
+        ("small.onnx", "optimized, proven equal to it"),
+        ("export.json", "record of the export, with its proof against PyTorch"),
+        ("run.json", "record of the optimization: every rewrite, refusal and proof"),
+        ("bench.json", "record of the times, every round"),
+        ("profile.json", "record of where the time goes, by module"),
+        ("analysis.json", "record of operations, bytes and memory"),
+        ("report.html", "the page of this model alone"),
+    ]
+    return [
+        _Left(folder / "report.html", "the page about both models: start here"),
+        *(_Left(folder / part / name, what) for part in ("transformer", "cnn") for name, what in both),
+        _Left(one / "layer0.onnx", f"{LAYER} as a model of its own"),
+        _Left(one / "decomposed.pt", "attention spelled out: torch.load(…, weights_only=False)"),
+        _Left(one / "memory.svg", "memory over time: as it is, spelled out, fused"),
+        _Left(folder / "log.txt", "everything that the commands said"),
+    ]
 
 
 def _tell(line: str) -> None:

@@ -11,13 +11,18 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.errors import OutputError
 
-SUMMARY = "Export, optimize, verify and cut up a small BERT."
+SUMMARY = "Take a small transformer and a CNN all the way to one page about both."
 HELP = """\b
 Example:
-  sardonyx demo tour/
+  sardonyx demo
+  sardonyx demo tour/ --force
 
-Builds BERT-tiny from its config with seeded weights and runs export, inspect, optimize, verify and extract on it, just
-as you would. Nothing is downloaded. Needs the torch extra.
+Builds both from their configs with seeded weights; nothing is downloaded. Exports them with their modules, optimizes
+with proof, times, profiles and analyzes before and after, spells attention out, cuts one layer out, and writes
+FOLDER/report.html. Each command is printed just before it runs, as you would type it, and its closing lines after; what
+it said in whole is in FOLDER/log.txt. Takes a minute or two on two cores. Needs the torch extra.
+
+Exit: 0 done, 2 usage, else the exit code of the command that failed.
 """
 
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the files go.")]

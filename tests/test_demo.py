@@ -1,0 +1,102 @@
+"""The demo's commands fit together, and it stops with the first that fails and with its exit code.
+
+The whole tour is run by `make demo`; here real but quick commands stand in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import typer.main
+
+from sardonyx import demo
+from sardonyx.cli.main import _app  # pyright: ignore[reportPrivateUsage]
+
+GROUP: Any = typer.main.get_command(_app([]))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path]:
+    """Two that do not compute the same."""
+    pair = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    for path, operator in zip(pair, ("Relu", "Neg"), strict=True):
+        text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) {{ y = {operator}(x) }}'
+        onnx.save(onnx.parser.parse_model(text), path)
+    return pair
+
+
+def told(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: list[str]) -> list[str]:
+    """What the demo says of these commands."""
+    lines: list[str] = []
+    monkeypatch.setattr(demo, "steps", lambda _: [demo.Step("what it is for", one) for one in commands])
+    try:
+        demo.run(folder, say=lines.append)
+    except demo.Stopped as stopped:
+        lines.append(f"{stopped.exit_code}: {stopped.message}")
+    return lines
+
+
+def test_every_command_is_understood_and_reads_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+    written: set[Path] = set()
+    for step in demo.steps(tmp_path):
+        verb, *words = step.arguments
+        asked = GROUP.commands[verb].make_context(verb, list(words)).params
+        assert asked["force"], "an earlier demo is replaced"
+        for name in ("model", "sources"):
+            read = asked.get(name) or ()
+            for path in [read] if isinstance(read, Path) else [one for one in read if isinstance(one, Path)]:
+                assert any(path in (file, file.parent) for file in written), f"{verb} reads {path}"
+        written |= {Path(asked[name]) for name in ("output", "record", "svg") if asked.get(name)}
+        assert all(path.is_relative_to(tmp_path) for path in written)
+    assert tmp_path / "report.html" in written
+
+
+def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
+    tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, small = tmp_path / "demo", tmp_path / "demo" / "cnn" / "small.onnx"
+    lines = told(folder, monkeypatch, ["optimize", str(models[0]), "-o", str(small)], ["inspect", str(small)])
+    assert lines[:2] == ["[1/2] what it is for", f"$ sardonyx optimize {models[0]} -o {small}"]
+    assert lines[2].startswith("1 node as before, ")
+    assert lines[2].endswith(f"→ {small}\n")
+    assert lines[5].startswith("1 node, ")
+    log = (folder / "log.txt").read_text()
+    assert lines[1] in log
+    assert "By operator" in log, "all that was said is kept"
+    assert any(str(small) in line and "proven equal" in line for line in lines[6:])
+    assert not any("bench.json" in line for line in lines), "what is not there is not listed"
+
+
+def test_it_stops_with_the_first_command_that_fails(
+    tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = map(str, models)
+    lines = told(tmp_path / "demo", monkeypatch, ["verify", first, second], ["passes"])
+    assert lines[-1] == "3: `sardonyx verify` ended with exit code 3, and the demo with it"
+    assert not any("passes" in line for line in lines)
+    lines = told(tmp_path / "demo", monkeypatch, ["inspect", str(tmp_path / "nowhere.onnx")])
+    assert lines[-1].startswith("1: ")
+
+
+def test_interrupted_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "sardonyx", "demo", str(tmp_path / "demo")]
+    with subprocess.Popen(
+        asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("[1/8] ")
+        assert process.stdout.readline().startswith("$ sardonyx export ")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the demo and to its command
+        rest, said = process.stdout.read(), process.stderr.read()
+        assert process.wait(60) == 130
+    assert "interrupted" in said
+    assert "[2/8]" not in rest
+    assert not list(tmp_path.rglob("*.onnx"))
