@@ -50,7 +50,7 @@ def converted(found: Mapping[str, Any], record: type[Any], title: str, said: str
             hint="write it anew",
         )
     try:
-        return msgspec.convert(found, type=record)
+        return msgspec.convert(found, type=record, str_keys=True)  # JSON has no other keys
     except msgspec.ValidationError as error:
         raise UsageError(f"{said} is not a whole record of {title}: {error}", hint=hint) from error
 

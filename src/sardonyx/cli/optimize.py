@@ -12,6 +12,7 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import complain, note, progress, show
 from sardonyx.cli.durations import duration
 from sardonyx.cli.gating import Gating
+from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.rendering.text import closing_sentence, render_run
@@ -64,18 +65,28 @@ Verify = Annotated[
 ]
 External = Annotated[
     bool | None,
-    typer.Option("--external-data/--inline", help="Weights in a file of their own, or inside. [default: as they were]"),
+    typer.Option(
+        "--external-data/--inline",
+        help="Weights in a file of their own, or inside. [default: as they were]",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would apply, where, and why not; write nothing.")]
 RunFolder = Annotated[
     Path | None,
     typer.Option(
-        "--run", metavar="FOLDER", help="Also time both files, and leave all records and a page to read in a folder."
+        "--run",
+        metavar="FOLDER",
+        help="Also time both files, and leave all records and a page to read in a folder. [default: neither]",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Tune = Annotated[bool, typer.Option("--tune", help="Measure on this machine, and undo what does not pay on it.")]
 Budget = Annotated[
-    str | None, typer.Option("--budget", metavar="TIME", help="How long --tune may measure: 90s, 5m. [default: 2m]")
+    str | None,
+    typer.Option(
+        "--budget", metavar="TIME", help="How long may be measured: 90s, 5m. [default: 2m for --tune, 10s for --run]"
+    ),
 ]
 
 
@@ -114,10 +125,9 @@ def optimize(
     reject_both("--dry-run", dry_run, "--record", record is not None)
     reject_both("--dry-run", dry_run, "--tune", tune)
     reject_both("--dry-run", dry_run, "--run", run_folder is not None)
-    if budget and not tune:
-        raise UsageError("--budget is for measuring", hint="add --tune")
-    if sizes and not tune and run_folder is None:
-        raise UsageError("--size is for measuring", hint="add --tune, or --run FOLDER")
+    if (budget or sizes) and not tune and run_folder is None:
+        wrong = "--budget" if budget else "--size"
+        raise UsageError(f"{wrong} is for measuring", hint="add --tune, or --run FOLDER")
     seconds, asked = duration(budget or "2m"), options.parse_sizes(sizes)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
@@ -153,9 +163,10 @@ def optimize(
             hashes=True if record is not None or run_folder is not None or as_json else None,
         )
         if run_folder is not None and run.status == "done":
-            from sardonyx.run_folder import Conditions, fill
+            from sardonyx.run_folder import SECONDS, Conditions, fill
 
-            how = Conditions(sizes=asked or None, threads=threads or 1, seed=seed)
+            spend = seconds if budget and not tune else SECONDS
+            how = Conditions(spend, asked or None, threads or 1, seed)
             run = _with_complaints(run, fill(run_folder, run, conditions=how, force=force, progress=report))
     files.write_record(record, run.to_json(), force=force)
     show(

@@ -10,8 +10,9 @@ import typer
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put
+from sardonyx.cli.help import OUTPUT
 from sardonyx.rendering import words
-from sardonyx.reporting import Report, format_of, write
+from sardonyx.reporting import Report, format_of
 
 SUMMARY = "Show what a run did and why, as a page to read and to send."
 HELP = """\b
@@ -42,14 +43,12 @@ class Form(StrEnum):
 Sources = Annotated[
     list[Path], typer.Argument(metavar="SOURCE...", help="Records, or folders of them.", show_default=False)
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Where to write. [default: report.html beside the run; Markdown: stdout]"
-    ),
-]
+Output = Annotated[Path | None, options.output("report.html beside the run; Markdown: standard output")]
 FormatOption = Annotated[
-    Form | None, typer.Option("--format", help="What to make; svg takes a folder. [default: as -o is named]")
+    Form | None,
+    typer.Option(
+        "--format", help="What to make; svg: pictures, into a folder. [default: as -o is named]", rich_help_panel=OUTPUT
+    ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Show what changed from the first run to the second.")]
 
@@ -60,7 +59,6 @@ def report(
     format_: FormatOption = None,
     compare: Compare = False,
     force: options.Force = False,
-    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> int:
     """Run the public verb, write what it made and say where that is."""
@@ -69,12 +67,8 @@ def report(
 
     from sardonyx import report as run_report
 
-    made = run_report(sources, format=wanted, compare=compare)
-    if place is None:
-        put(made.text)
-        return 0
-    write(made, place, force=force)
-    put(_sentence(made, place) + "\n")
+    made = run_report(sources, place, format=wanted, compare=compare, force=force)
+    put(made.text if place is None else f"{_sentence(made, place)}\n")
     return 0
 
 

@@ -34,6 +34,11 @@ def module_label(row: tree.Row) -> str:
     return f"{'  ' * min(row.depth, 20)}{words.name(row.branch.label, 48) or '(model)'}{copies}{below}"
 
 
+def nested_label(row: tree.Row) -> str:
+    """The same where spaces at the beginning are lost: in Markdown, and in cells of a page."""
+    return f"{'› ' * min(row.depth, 20)}{module_label(row).lstrip()}"
+
+
 def _fitting(root: tree.Branch) -> list[tree.Row]:
     """As many levels as a reader takes in, at least one."""
     shown = list(tree.rows(root, 1))

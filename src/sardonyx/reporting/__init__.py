@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Literal, cast, get_args
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page import render_page
-from sardonyx.reporting.gathering import Source, piles
+from sardonyx.rendering.page.compared import compared
+from sardonyx.rendering.pull_request import pull_request, pull_request_of_two
+from sardonyx.reporting.gathering import HOW, Source, piles
 from sardonyx.reporting.joining import dossiers as joined
 
 Format = Literal["html", "markdown", "svg"]
@@ -55,12 +58,51 @@ def report(
         OutputError: the output exists or cannot be written.
     """
     wanted = format_of(output, format)
-    given = [cast("Source", sources)] if isinstance(sources, (str, Path)) or not _several(sources) else sources
-    found = joined(piles(cast("Sequence[Source]", given)))
-    made = Report(wanted, {"report.html": render_page(found)}, tuple(found))
     if output is not None:
-        write(made, Path(output), force=force)
+        _check(Path(output), wanted, force=force)
+    given = [cast("Source", sources)] if isinstance(sources, (str, Path)) or not _several(sources) else sources
+    if not given:
+        raise UsageError("there is nothing to report", hint=HOW)
+    found = joined(piles(cast("Sequence[Source]", given)))
+    if compare and len(found) != 2:
+        raise UsageError(f"two runs can be compared, not {len(found)}", hint="name the records of two runs")
+    made = Report(wanted, _rendered(found, wanted, compare=compare), tuple(found))
+    if output is not None:
+        _write(made, Path(output), force=force)
     return made
+
+
+def _rendered(found: Sequence[Dossier], wanted: Format, *, compare: bool) -> dict[str, str]:
+    """The text of each file by its name."""
+    match wanted:
+        case "html":
+            first = compared(*found) if compare else None
+            title = f"{found[0].label} → {found[1].label}" if compare else None
+            return {"report.html": render_page(found, title=title, first=first)}
+        case "markdown":
+            return {"report.md": pull_request_of_two(*found) if compare else pull_request(found)}
+        case "svg":
+            if compare:
+                raise UsageError("a comparison has no pictures of its own", hint="compare as html or as markdown")
+            return _drawn(found)
+
+
+def _drawn(found: Sequence[Dossier]) -> dict[str, str]:
+    """The pictures of one model, or those of each in a folder that is named after it."""
+    from sardonyx.rendering.pictures import pictures
+
+    if len(found) == 1:
+        return pictures(found[0])
+    return {
+        f"{place}-{_plain(each.label)}/{name}": text
+        for place, each in enumerate(found, 1)
+        for name, text in pictures(each).items()
+    }
+
+
+def _plain(label: str) -> str:
+    """A label as the name of a folder: names come from files, and may not lead out of it."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", label)[:60].strip("-") or "model"
 
 
 def format_of(output: str | Path | None, asked: str | None) -> Format:
@@ -82,22 +124,29 @@ def format_of(output: str | Path | None, asked: str | None) -> Format:
     return found
 
 
-def write(made: Report, output: Path, *, force: bool) -> None:
-    """Write a report whole or not at all; pictures into a folder, which is made where it is missing."""
-    from sardonyx.graph.io import check_free, explained, write_whole  # only here: rendering needs nothing of ONNX
+def _check(output: Path, wanted: Format, *, force: bool) -> None:
+    """Refuse at once what could not be written after all the work."""
+    from sardonyx.graph.io import check_free  # only where something is written: rendering needs nothing of ONNX
+
+    if wanted != "svg":
+        check_free(os.fspath(output), force=force)
+    elif output.exists() and not output.is_dir():
+        raise OutputError(f"{output} is a file", hint="pictures go into a folder: name one")
+
+
+def _write(made: Report, output: Path, *, force: bool) -> None:
+    """Each file whole or not at all; folders are made where they are missing."""
+    from sardonyx.graph.io import explained, write_whole
 
     if made.format != "svg":
-        check_free(os.fspath(output), force=force)
         write_whole(os.fspath(output), made.text.encode(), force=force)
         return
-    if output.exists() and not output.is_dir():
-        raise OutputError(f"{output} is a file", hint="pictures go into a folder: name one")
-    for name in made.files:
-        if not force and (output / name).exists():
-            raise OutputError(f"{output / name} exists", hint="choose another folder, or overwrite with --force")
-    with explained(str(output)):
-        output.mkdir(parents=True, exist_ok=True)
+    taken = next((name for name in made.files if (output / name).exists()), None)
+    if taken is not None and not force:
+        raise OutputError(f"{output / taken} exists", hint="choose another folder, or overwrite with --force")
     for name, text in made.files.items():
+        with explained(str(output)):
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(str(output / name), text.encode(), force=force)
 
 

@@ -14,13 +14,14 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import attention, measured, modules, passes, proof, refusals, rewrites, verdict
+from sardonyx.rendering.page import attention, drawings, measured, modules, passes, proof, refusals, rewrites, verdict
 from sardonyx.rendering.page.overview import overview
 from sardonyx.rendering.page.section import Section, rendered
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
     verdict.section,
     modules.section,
+    drawings.section,
     rewrites.section,
     refusals.section,
     attention.section,
@@ -34,6 +35,7 @@ SCRIPTS = (
     "manners.js",
     "graph.js",
     "strings.js",
+    "drawings.js",
     "module_tree.js",
     "module_detail.js",
     "modules.js",
@@ -49,6 +51,7 @@ STYLES = (
     "verdict.css",
     "modules.css",
     "graph.css",
+    "drawings.css",
     "rewrites.css",
     "refusals.css",
     "attention.css",

@@ -1,0 +1,210 @@
+"""Runs as Markdown for a pull request: one sentence, the numbers, and the rest folded away.
+
+A comment on GitHub holds 65,536 characters. What does not fit is left out whole, the least important first, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sardonyx.profile_record import ProfiledModel
+from sardonyx.record import Run
+from sardonyx.rendering import markdown, words
+from sardonyx.rendering.bench_words import milliseconds, ratio
+from sardonyx.rendering.changes import changes
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.modules import module_rows, nested_label
+from sardonyx.rendering.part import Part
+from sardonyx.rendering.text import closing_sentence
+from sardonyx.rendering.verdict import proof
+from sardonyx.rendering.view import View
+
+LONGEST = 60_000  # characters
+_ROWS = 40  # of a table
+_ROOM = 400  # characters that are kept for saying what was left out
+
+
+def pull_request(dossiers: Sequence[Dossier]) -> str:
+    """One section for each model."""
+    share = LONGEST // max(1, len(dossiers))
+    return "\n".join(_fitted(list(_blocks(each)), share) for each in dossiers)
+
+
+def pull_request_of_two(first: Dossier, second: Dossier) -> str:
+    """What changed from one run to another."""
+    found = changes(first, second)
+    lines = [f"- {markdown.escaped(each)}" for each in found.apart]
+    apart = "Besides, this differs:\n\n" + "\n".join(lines[:_ROWS]) if lines else ""
+    names = f"first: {markdown.escaped(first.label)}, second: {markdown.escaped(second.label)}"
+    blocks = [
+        ("", f"### What changed\n\n{markdown.escaped(found.sentence)}\n\n{names}"),
+        ("what differs besides", apart),
+    ]
+    blocks += [(part.title.lower(), _part(part, folded=place > 0)) for place, part in enumerate(found.parts)]
+    return _fitted(blocks, LONGEST)
+
+
+def _fitted(blocks: list[tuple[str, str]], longest: int) -> str:
+    """As many blocks as fit, each whole; the names of the others."""
+    kept: list[str] = []
+    left_out: list[str] = []
+    room = longest - _ROOM
+    for title, block in blocks:
+        if not block:
+            continue
+        if len(block) + 2 > room:
+            left_out.append(title or "the heading")
+            continue
+        room -= len(block) + 2
+        kept.append(block)
+    if left_out:
+        kept.append(f"Left out, because a comment holds no more: {', '.join(left_out)}. The page has all of it.")
+    return "\n\n".join(kept) + "\n"
+
+
+def _blocks(dossier: Dossier) -> Iterator[tuple[str, str]]:
+    """What there is to say, the most important first, each under the name it is missed by."""
+    run = dossier.run
+    good = run.status == "done" and (run.verdict is None or run.verdict.passed)
+    sentence = closing_sentence(replace(run, result=replace(run.result, path=None)))
+    heading = (
+        f"### {'✅' if good else '❌'} {markdown.escaped(words.name(dossier.label))}: {markdown.escaped(sentence)}"
+    )
+    yield "", heading
+    yield "the numbers", _part(_numbers(dossier), folded=False)
+    notes = (*dossier.notes, *run.notes)
+    yield "notes", "\n".join(f"- {markdown.escaped(each)}" for each in notes[:_ROWS])
+    for part in (_modules(dossier), _passes(run), _refusals(run), _proof(run), _undone(run), _environment(dossier)):
+        yield part.title.lower(), _part(part, folded=True)
+
+
+def _part(part: Part, *, folded: bool) -> str:
+    if not part.lines:
+        return ""
+    pieces = [markdown.escaped(part.about), markdown.table(part.heads, part.lines, right=part.right)]
+    body = "\n\n".join(filter(None, [*pieces, markdown.escaped(part.more)]))
+    if folded:
+        return f"<details><summary>{markdown.escaped(part.title)}</summary>\n\n{body}\n\n</details>"
+    return f"**{markdown.escaped(part.title)}**\n\n{body}"
+
+
+def _numbers(dossier: Dossier) -> Part:
+    run, point, forms = dossier.run, dossier.point, dossier.forms
+    before, after = run.before, run.after
+    lines = [
+        ("nodes", words.count(before.nodes), words.count(after.nodes), words.percent(before.nodes, after.nodes)),
+        ("constants", words.size(before.bytes), words.size(after.bytes), words.size_change(after.bytes - before.bytes)),
+    ]
+    if point is not None and (compared := point.timings[1].against_first) is not None:
+        slow, quick = (f"{milliseconds(timing.median)} ms" for timing in point.timings)
+        lines.append(("time of a run", slow, quick, f"× {ratio(compared)}, {compared.finding.value}"))
+    if forms is not None:
+        most, least = (form.memory.total for form in forms)
+        lines.append(("peak memory", words.size(most), words.size(least), words.percent(most, least)))
+    return Part("Numbers", ("", "before", "after", "change"), tuple(lines), more=f"Proof: {proof(run.verdict)}.")
+
+
+def _modules(dossier: Dossier) -> Part:
+    run, timed = dossier.run, dossier.profiled
+    owned = [(each.path, each.tag, (each.before, each.after)) for each in run.modules]
+    rows = module_rows(owned, View()) if owned else []
+    heads = ("module", "nodes before", "after", "change")
+    spent = None if timed is None else [_by_path(each) for each in timed]
+    lines = [
+        (
+            nested_label(row),
+            words.count(row.total[0]),
+            words.count(row.total[1]),
+            words.change(row.total[1] - row.total[0]),
+            *(() if spent is None else (_spent(each, row.paths) for each in spent)),
+        )
+        for row in rows
+    ]
+    heads += () if spent is None else ("ms before", "ms after")
+    return _cut("By module", heads, lines, about="Equal layers are one line, with the sums of all.")
+
+
+def _by_path(model: ProfiledModel) -> dict[str, float]:
+    return {each.path: each.total_ms for each in model.modules}
+
+
+def _spent(times: dict[str, float], paths: Sequence[str]) -> str:
+    total = sum(times.get(path, 0.0) for path in paths)
+    return milliseconds(total / 1000) if total else "·"
+
+
+def _passes(run: Run) -> Part:
+    lines = [
+        (
+            words.name(each.name),
+            words.one_line(each.algebra),
+            each.accuracy.value,
+            words.count(each.rewrites),
+            words.change(each.nodes),
+            words.size_change(each.bytes),
+        )
+        for each in run.passes
+        if each.rewrites
+    ]
+    return _cut("By pass", ("pass", "what it does", "accuracy", "rewrites", "nodes", "bytes"), lines, words=3)
+
+
+def _refusals(run: Run) -> Part:
+    groups = [(each.name, group) for each in run.passes for group in each.refusals]
+    groups.sort(key=lambda pair: -pair[1].count)
+    lines = [
+        (
+            words.name(name),
+            words.one_line(group.reason),
+            words.name(group.examples[0] if group.examples else ""),
+            words.count(group.count),
+        )
+        for name, group in groups
+    ]
+    return _cut("What did not fuse, and why", ("pass", "reason", "for example", "times"), lines, words=3)
+
+
+def _proof(run: Run) -> Part:
+    if run.verdict is None:
+        return Part("Proof", (), ())
+    lines = [
+        (
+            words.name(each.name),
+            each.dtype,
+            "ok" if each.passed else "DIFFERS",
+            words.difference(each.max_abs),
+            words.difference(each.max_rel),
+            f"{words.difference(each.rtol)}, {words.difference(each.atol)}",
+        )
+        for each in run.verdict.outputs
+    ]
+    about = f"{proof(run.verdict)}; reference: {run.verdict.reference}; accuracy class {run.verdict.accuracy.value}."
+    heads = ("output", "dtype", "", "worst absolute", "worst relative", "allowed, rel and abs")
+    return _cut("Proof", heads, lines, words=3, about=about)
+
+
+def _undone(run: Run) -> Part:
+    lines = [
+        (words.name(each.pass_name), words.name(each.owner) or "(model)", words.one_line(each.reason))
+        for each in run.rolled_back
+    ]
+    return _cut("Rolled back", ("pass", "module", "reason"), lines, words=3)
+
+
+def _environment(dossier: Dossier) -> Part:
+    here = dossier.run.environment
+    lines = [("sardonyx", here.sardonyx), ("Python", here.python), ("platform", here.platform)]
+    lines += sorted(here.packages.items())
+    for title, artifact in (("source", dossier.run.source), ("result", dossier.run.result)):
+        if artifact.sha256 is not None:
+            lines.append((f"SHA-256 of the {title}", artifact.sha256))
+    if dossier.bench is not None:
+        machine = dossier.bench.machine
+        lines.append(("timed on", f"{machine.cpu or 'an unknown processor'}, {words.plural(machine.cores, 'core')}"))
+    return _cut("Environment", ("", ""), lines, words=2)
+
+
+def _cut(title: str, heads: tuple[str, ...], lines: Sequence[tuple[str, ...]], words: int = 1, about: str = "") -> Part:
+    more = f"and {len(lines) - _ROWS} more" if len(lines) > _ROWS else ""
+    return Part(title, heads, tuple(lines[:_ROWS]), words, about, more)
