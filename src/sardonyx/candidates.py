@@ -39,7 +39,7 @@ class Candidate:
     model: ir.Model
     log: Log
     hierarchy: Hierarchy
-    before: ledger.Census
+    before: ledger.Portrait  # of the source
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,7 @@ class Job:
         self._target = target
         self._max_opset = max_opset
         self.notes: tuple[str, ...] = ()
+        self._before: ledger.Portrait | None = None
         self._first: ir.Model | None = self._fresh()
         self.opsets = dict(self._first.opset_imports)
         self._ir_version = self._first.ir_version
@@ -90,7 +91,7 @@ class Job:
             if not is_sorted(graph):
                 graph.sort()
         hierarchy = origins.attach(model)
-        before = ledger.census(model)
+        self._before = before = self._before or ledger.portrait(model)
         if io.has_training_info(model):
             passes, self.notes = [], (_LEFT_ALONE,)
         else:

@@ -16,12 +16,13 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from sardonyx.graph import origins
-from sardonyx.graph.facts import constant_tensor
+from sardonyx import collector
+from sardonyx.graph.census import Census, Owned, owned
 from sardonyx.graph.io import sha256_of
 from sardonyx.graph.opsets.raising import RAISE
 from sardonyx.graph.rewrite import Log
-from sardonyx.graph.scopes import is_constant, scopes
+from sardonyx.graph.scopes import operator
+from sardonyx.graph.wiring import wiring
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
 from sardonyx.record import (
@@ -36,6 +37,7 @@ from sardonyx.record import (
     Refusal,
     RefusalGroup,
 )
+from sardonyx.wiring_record import Wiring
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 EXAMPLES = 3  # nodes named for each reason of refusal
@@ -44,44 +46,36 @@ _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
-    """A graph, counted."""
+class Portrait:
+    """What a record keeps of a graph: unlike the graph it stays as it was when rewrites follow."""
 
     counts: Counts
     ops: Counter[str]
-    modules: Counter[str]  # compute nodes by owner
+    modules: dict[str, Owned]
+    wiring: Wiring
 
 
-def census(model: ir.Model) -> Census:
-    """Count a model whose nodes know their origins."""
-    ops: Counter[str] = Counter()
-    modules: Counter[str] = Counter()
-    initializers = size = 0
-    for scope in scopes(model):
-        for value in scope.graph.initializers.values():
-            initializers += 1
-            size += value.const_value.nbytes if value.const_value is not None else 0
-        for node in scope.graph:
-            ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
-            if is_constant(node):
-                tensor = constant_tensor(node)
-                size += tensor.nbytes if tensor is not None else 0
-            else:
-                modules[origins.owner(node)] += 1
-    constants = ops["Constant"]
-    return Census(Counts(ops.total() - constants, constants, initializers, size), +ops, modules)
+def portrait(model: ir.Model) -> Portrait:
+    """Count and draw a model whose nodes know their origins."""
+    with collector.paused():
+        census = Census.of(model)
+        return Portrait(census.counts, Counter(map(operator, census.nodes)), owned(census), wiring(model))
 
 
-def op_counts(before: Census, after: Census) -> tuple[OpCount, ...]:
+def op_counts(before: Portrait, after: Portrait) -> tuple[OpCount, ...]:
     """By operator, the most frequent first."""
     names = sorted(before.ops | after.ops, key=lambda op: (-before.ops[op], op))
     return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
 
 
-def module_counts(before: Census, after: Census, hierarchy: Hierarchy) -> tuple[ModuleCount, ...]:
+def module_counts(before: Portrait, after: Portrait, hierarchy: Hierarchy) -> tuple[ModuleCount, ...]:
     """By owner module, in the order of their paths."""
-    paths = sorted(before.modules.keys() | after.modules.keys())
-    return tuple(ModuleCount(path, hierarchy.tag(path), before.modules[path], after.modules[path]) for path in paths)
+    counts: list[ModuleCount] = []
+    for path in sorted(before.modules.keys() | after.modules.keys()):
+        old, new = before.modules.get(path, Owned()), after.modules.get(path, Owned())
+        tag = hierarchy.tag(path)
+        counts.append(ModuleCount(path, tag, old.nodes, new.nodes, old.parameters, old.bytes, new.bytes))
+    return tuple(counts)
 
 
 def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
@@ -108,6 +102,7 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
                 round(tally.seconds, 6),
                 dict(sorted(modules[each.name].items())),
                 _grouped(refusals[each.name]),
+                each.about,
             )
         )
     return tuple(records)
@@ -173,6 +168,11 @@ def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
     for refusal in refusals:
         by_reason[refusal.reason].append(refusal)
     return tuple(
-        RefusalGroup(reason, len(group), tuple(refusal.nodes[-1] for refusal in group[:EXAMPLES]))
+        RefusalGroup(
+            reason,
+            len(group),
+            tuple(refusal.nodes[-1] for refusal in group[:EXAMPLES]),
+            dict(sorted(Counter(refusal.owner for refusal in group).items())),
+        )
         for reason, group in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )

@@ -119,7 +119,7 @@ def optimize(
     if output is not None and not dry_run:
         job.tell("writing", None)
         io.save(candidate.model, output, force=force, external=external)
-    after = ledger.census(candidate.model)
+    after = ledger.portrait(candidate.model)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
     return Optimized(
         status="done",
@@ -154,6 +154,8 @@ def optimize(
         notes=job.notes,
         fingerprint=likeness,
         tuning=tuning,
+        wiring_before=candidate.before.wiring,
+        wiring_after=after.wiring,
         model=candidate.model,
     )
 

@@ -16,6 +16,7 @@ from sardonyx.candidates import Candidate, Job, Progress, Source
 from sardonyx.forensics.patterns import PATTERNS, Pattern
 from sardonyx.forensics.survey import Finding, Survey
 from sardonyx.graph import origins
+from sardonyx.graph.census import Census
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.scopes import label
 from sardonyx.inspection import Opportunities, PatternCount, WhyLeft
@@ -50,7 +51,7 @@ def opportunities(
         path=None if job.path is None else str(job.path),
         target=target,
         before=before.before.counts,
-        after=ledger.census(after.model).counts,
+        after=Census.of(after.model).counts,
         patterns=tuple(_count(pattern, had[pattern.name], left[pattern.name], nearest) for pattern in PATTERNS),
         passes=ledger.pass_records(job.passes, after.log),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -118,19 +118,37 @@ def root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
     return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
 
 
-def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
-    """Every module that owns a node or a parameter, and all modules above it."""
-    nodes: Counter[str] = Counter()
-    parameters: Counter[str] = Counter()
+@dataclass(slots=True)
+class Owned:
+    """What a module owns, without its children; a constant that several modules read is their lowest common one's."""
+
+    nodes: int = 0  # compute nodes
+    parameters: int = 0
+    bytes: int = 0  # of constants
+
+
+def owned(census: Census, place: Callable[[ir.Node], str] = owner) -> dict[str, Owned]:
+    """By module; `place` says where a node is."""
+    found: defaultdict[str, Owned] = defaultdict(Owned)
     for node in census.nodes:
-        nodes[module_of(owner(node))] += node not in census.constants
+        if node not in census.constants:
+            found[place(node)].nodes += 1
     for node, tensor in census.constants.items():
-        parameters[module_of(owner(node))] += elements_of_weight(tensor)
+        _add(found[place(node)], tensor)
     for value, tensor in census.initializers.items():
-        shared = lowest_common(module_of(owner(user)) for user in value.consumers())
-        parameters[shared] += elements_of_weight(tensor)
-    paths = dict.fromkeys((*nodes, *parameters))
-    entries = (tree.Entry(path, "", (nodes[path], parameters[path])) for path in paths)
+        _add(found[lowest_common({place(user) for user in value.consumers()})], tensor)
+    return dict(found)
+
+
+def _add(module: Owned, tensor: ir.TensorProtocol | None) -> None:
+    module.parameters += elements_of_weight(tensor)
+    module.bytes += tensor.nbytes if tensor is not None else 0
+
+
+def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
+    """Every module that owns a node or a constant, whichever call of it, and all modules above it."""
+    counts = owned(census, lambda node: module_of(owner(node)))
+    entries = (tree.Entry(path, "", (own.nodes, own.parameters)) for path, own in counts.items())
     return tuple(
         Module(row.branch.path, hierarchy.tag(row.branch.path), row.own[0], row.total[0], row.own[1], row.total[1])
         for row in tree.rows(tree.build(entries, width=2, fold=False))

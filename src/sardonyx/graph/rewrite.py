@@ -20,7 +20,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.opsets.adapter import CannotRaise
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
-from sardonyx.graph.scopes import label
+from sardonyx.graph.scopes import label, operator
 from sardonyx.graph.transaction import Change, Impossible, Transactions
 from sardonyx.record import Event, Kind, Refusal
 
@@ -85,7 +85,7 @@ class Rewriter:
         for scope in facts.scopes.values():
             taken.update(value.name or "" for value in (*scope.graph.inputs, *scope.graph.initializers.values()))
             for node in scope.graph:
-                self._index[_key(node)][node] = None
+                self._index[operator(node)][node] = None
                 taken.add(node.name or "")
                 taken.update(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
         self._transactions = Transactions(facts, Names(taken))
@@ -219,11 +219,11 @@ class Rewriter:
 
     def _reindex(self, change: Change) -> None:
         for node in change.removed:
-            self._index[_key(node)].pop(node, None)
+            self._index[operator(node)].pop(node, None)
         for node in change.added:
-            self._index[_key(node)][node] = None
+            self._index[operator(node)][node] = None
         for node in _around((*change.added, *change.neighbours)):
-            for pending in self._watching.get(_key(node), ()):
+            for pending in self._watching.get(operator(node), ()):
                 pending[node] = None
 
     def _refuse(self, rule: Rule, refused: Refused) -> None:
@@ -240,10 +240,6 @@ def _silent(_: str) -> None:
 def root_name(match: Match) -> str:
     """The stable key of a rewrite within its rule: the first value it replaces."""
     return next((value.name for value in match.replaced if value.name), None) or label(match.root)
-
-
-def _key(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _has_reference(node: ir.Node) -> bool:

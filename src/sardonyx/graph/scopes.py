@@ -78,3 +78,8 @@ def is_constant(node: ir.Node) -> bool:
 def label(node: ir.Node) -> str:
     """How a person would look a node up: its name, else what it makes."""
     return node.name or next((output.name for output in node.outputs if output.name), None) or node.op_type
+
+
+def operator(node: ir.Node) -> str:
+    """What a node does, with the domain where it is not ONNX's own."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -6,7 +6,7 @@ Everything that could make a rewrite impossible is looked at before the first ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -37,6 +37,7 @@ class Change:
     graph: str
     initializers: int
     bytes: int
+    wholesale: bool = False  # many rewrites at once
 
     @property
     def nodes(self) -> int:
@@ -50,7 +51,7 @@ class Change:
 
     def event(self, rule: str, root: str, source: str) -> Event:
         """The record of it."""
-        after = tuple(NodeRef(label(node), node.op_type) for node in self.added)
+        after = tuple(map(_bare_ref if self.wholesale else _ref, self.added))
         owner = p.owner_of(self.origins)
         return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
 
@@ -86,7 +87,7 @@ class Transactions:
             raise
         own = [node for node in match.nodes if node not in match.apart]
         merged = p.merge(origins.origins(node) for node in own)
-        before = tuple(NodeRef(label(node), node.op_type) for node in match.nodes)
+        before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
         for value in op.constants:
             graph.initializers.add(value)
@@ -208,6 +209,19 @@ class Transactions:
             added[-1].name = root.name
 
 
+def _ref(node: ir.Node) -> NodeRef:
+    """A node as it is now, with what it reads and makes: what a drawing of the rewrite needs."""
+    inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
+    return NodeRef(
+        label(node), node.op_type, inputs, tuple(value.name or "" for value in node.outputs), origins.owner(node)
+    )
+
+
+def _bare_ref(node: ir.Node) -> NodeRef:
+    """A node of a change that takes in thousands, of which nobody draws a picture: how many there were where."""
+    return NodeRef(label(node), node.op_type, owner=origins.owner(node))
+
+
 def _together(changes: Sequence[Change]) -> Change:
     """Several changes as one."""
     return Change(
@@ -215,11 +229,12 @@ def _together(changes: Sequence[Change]) -> Change:
         tuple(node for change in changes for node in change.added),
         tuple(node for change in changes for node in change.removed),
         tuple(node for change in changes for node in change.neighbours),
-        tuple(ref for change in changes for ref in change.before),
+        tuple(replace(ref, inputs=(), outputs=()) for change in changes for ref in change.before),
         p.merge(change.origins for change in changes),
         "",
         sum(change.initializers for change in changes),
         sum(change.bytes for change in changes),
+        wholesale=True,
     )
 
 

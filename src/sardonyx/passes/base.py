@@ -38,8 +38,18 @@ class Pass(Rule):
     @property
     def algebra(self) -> str:
         """The rewrite as a formula: the first line of the pass's file."""
-        text = sys.modules[type(self).__module__].__doc__ or ""
-        return text.strip().splitlines()[0].rstrip(".")
+        return _said(self)[0].rstrip(".")
+
+    @property
+    def about(self) -> str:
+        """When it refuses and why it helps: the rest of what the pass's file says first, as one paragraph."""
+        return " ".join(" ".join(_said(self)[1:]).split())
+
+
+def _said(rule: Rule) -> list[str]:
+    """What the file of a pass begins with, line by line."""
+    text = sys.modules[type(rule).__module__].__doc__ or ""
+    return text.strip().splitlines()
 
 
 class NodePass(Pass, NodeRule):

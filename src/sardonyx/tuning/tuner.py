@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sardonyx import ledger
 from sardonyx.candidates import WHOLE_PASS, Forbidden, Job, Settled
 from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.graph.census import Census
 from sardonyx.measure.feeds import at_size, open_dims
 from sardonyx.measure.rounds import Race
 from sardonyx.measure.statistics import Comparison, Finding
@@ -97,7 +97,7 @@ class Tuner:
         if chosen == SOURCE:
             every = frozenset((each.name, WHOLE_PASS) for each in self._job.passes)
             settled[SOURCE] = self._settle(settle, every, None)
-        nodes = {name: ledger.census(each.candidate.model).counts.nodes for name, each in settled.items()}
+        nodes = {name: Census.of(each.candidate.model).counts.nodes for name, each in settled.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
         decided = decisions(self._units, found, self._questions)
         return settled[chosen], self._told(chosen, why, final, nodes, decided, load)

@@ -41,14 +41,15 @@ class Plan:
 
 
 class RaiseOpset(Rule):
-    """What the record calls it. One raise is one event: a model half in one opset and half in another is none.
-
-    The function stays the same, but a runtime may have other code for a newer operator, which rounds otherwise.
-    """
+    """What the record calls it."""
 
     name: ClassVar[str] = "raise-opset"
     accuracy: ClassVar[Accuracy] = Accuracy.REASSOCIATES
     algebra: ClassVar[str] = "a node of an older opset  =>  the same in a newer one, for a fusion that needs it"
+    about: ClassVar[str] = (
+        "One raise is one rewrite: a model half in one opset and half in another is none. The function stays the same, "
+        "but a runtime may have other code for a newer operator, which rounds otherwise."
+    )
 
 
 RAISE = RaiseOpset()

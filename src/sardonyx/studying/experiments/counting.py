@@ -10,9 +10,9 @@ import onnx_ir as ir
 from sardonyx.costs.onnx_program import program_of
 from sardonyx.costs.program import Kind
 from sardonyx.costs.traffic import moved
+from sardonyx.graph.census import Census
 from sardonyx.graph.shapes.expr import symbol, total, value_of
 from sardonyx.graph.tagged import tagged
-from sardonyx.ledger import census
 
 SIZES = {True: 1, False: 128}  # of an open dim: where some input begins with it, and elsewhere
 
@@ -20,7 +20,7 @@ SIZES = {True: 1, False: 128}  # of an open dim: where some input begins with it
 def counted(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     """Nodes and bytes of the graph; flops and bytes moved where open dims have their usual sizes."""
     model = tagged(source).model
-    counts = census(model).counts
+    counts = Census.of(model).counts
     program = program_of(model)
     first = _firsts(model)
     sizes = {dim: SIZES[dim in first] for dim in program.symbols}

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx import ledger
+from sardonyx.graph.census import Census
 from sardonyx.passes import Pass
 from sardonyx.pipeline import select
 from sardonyx.record import Event
@@ -145,7 +145,7 @@ class _Bench:
         return _Result(
             shape_of(made.model),
             values_of(made.model),
-            ledger.census(made.model).counts.nodes,
+            Census.of(made.model).counts.nodes,
             Counter(_face(node) for node in made.model.graph.all_nodes()),
             tuple(made.log.events),
         )

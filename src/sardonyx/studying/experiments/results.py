@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx import ledger
 from sardonyx.candidates import Candidate, Job
 from sardonyx.graph import io
+from sardonyx.graph.census import Census
 from sardonyx.measure import feeds, rounds
 from sardonyx.measure.statistics import Comparison
 from sardonyx.passes import Pass
@@ -32,7 +32,7 @@ def candidate(path: Path, passes: Sequence[Pass], target: str) -> Candidate:
 
 def counted(model: ir.Model) -> dict[str, Any]:
     """The size of a graph, and its structure as a hash."""
-    return sizes(ledger.census(model).counts) | {"shape": shape_of(model)}
+    return sizes(Census.of(model).counts) | {"shape": shape_of(model)}
 
 
 def sizes(counts: Counts) -> dict[str, int]:
