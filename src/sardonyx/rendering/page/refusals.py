@@ -8,9 +8,10 @@ from typing import Any
 from sardonyx.record import PassRecord, RefusalGroup, Run
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
-from sardonyx.rendering.places import where
+from sardonyx.rendering.places import places
 
 OPEN = 3  # passes whose reasons are shown without being asked for
+PLACES = 2  # of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Refusing:
 def section(dossier: Dossier) -> Section:
     """All refusals as text; the script only hides those that lie elsewhere than the selected module."""
     found = refusing(dossier.run)
-    html = rendered("refusals", found=found, open=OPEN, where=where, total=sum(each.count for each in found))
+    total = sum(each.count for each in found)
+    html = rendered("refusals", found=found, open=OPEN, places=places, most=PLACES, total=total)
     return Section("refusals", "What did not fuse, and why", html, _data(found) if found else None)
 
 

@@ -9,12 +9,14 @@ const REWRITE_AFTER = {
   drop: "Nothing is left: nothing used the result.",
 };
 const REWRITE_VALUES = {
+  fuse: "The model as a whole was changed; no single node had to be.",
   share: "A constant that was stored more than once, bit for bit the same. Its readers now read one copy.",
   fold: "A constant took the place of this value.",
   drop: "A constant that no node reads any more was taken out of the file.",
 };
 const REWRITE_PORT = 17; // characters of a value's name that fit into its box
 const REWRITE_ORIGINS = 8; // modules named at once
+const REWRITE_FEW = 5; // nodes listed without being asked for
 
 function rewriteDetail(event) {
   const { shape, nodes } = event;
@@ -25,7 +27,7 @@ function rewriteDetail(event) {
     rewriteHeading(event),
     wired ? rewritePictures(event) : rewriteSentence(event),
     nodes.length ? rewriteTags(nodes, wired) : null,
-    rewriteOrigins(event),
+    rewriteOrigins(event, wired),
   );
 }
 
@@ -77,10 +79,10 @@ function rewriteTail(text) {
 }
 
 /** For what has no graph: constants, records that do not say what nodes read, and rewrites of a whole model at once. */
-function rewriteSentence({ shape, root, nodes }) {
+function rewriteSentence({ shape, nodes }) {
   const [before, after] = shape.counted;
   if (!before.length && !after.length) {
-    return h("p", null, REWRITE_VALUES[shape.kind] ?? "No node was touched.", " It was called ", h("code", null, root), ".");
+    return h("p", null, REWRITE_VALUES[shape.kind] ?? "No node was touched.");
   }
   const sum = (side) => side.reduce((total, [, count]) => total + count, 0);
   const large = nodes.length ? [] : [`${fmt.plural(sum(before) + sum(after), "node")} in one rewrite, too many to draw. `];
@@ -105,10 +107,11 @@ function rewriteTags(nodes, owned) {
       owned && h("td", null, rewriteModule(owner)),
     );
   const table = h("table", { class: "plain rewrites-tags" }, h("thead", null, h("tr", null, heads)), h("tbody", null, nodes.map(row)));
-  return h("div", { class: "scroll" }, table);
+  const title = h("summary", null, `${fmt.plural(nodes.length, "node")}${owned ? ", and whose they are" : ""}`);
+  return h("details", { open: nodes.length <= REWRITE_FEW }, title, h("div", { class: "scroll" }, table));
 }
 
-function rewriteOrigins({ origins, root }) {
+function rewriteOrigins({ origins, root }, wired) {
   const links = (paths) => paths.flatMap((path, at) => [at ? ", " : "", rewriteModule(path)]);
   const rest = origins.slice(REWRITE_ORIGINS);
   return h(
@@ -117,7 +120,7 @@ function rewriteOrigins({ origins, root }) {
     "The result stands for work of ",
     origins.length ? links(origins.slice(0, REWRITE_ORIGINS)) : "no module that is known",
     rest.length ? h("details", null, h("summary", null, `and ${fmt.plural(rest.length, "more module")}`), links(rest)) : null,
-    "; the value it replaced is ",
+    wired ? "; the value it replaced is " : "; in the record it is called ",
     h("code", null, root),
     ".",
   );

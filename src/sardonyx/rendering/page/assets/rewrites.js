@@ -92,9 +92,9 @@ section("rewrites", (root, data, model) => {
   }
 
   function passPart(pass, alone) {
-    const count = rewritesIn(pass.groups);
+    const [count, all] = [rewritesIn(pass.groups), rewritesIn(pass.shapes)];
     const open = alone || openPasses.has(pass.name);
-    const head = [h("strong", null, pass.name), h("span", { class: "rewrites-times" }, `×${fmt.count(count)}`), h("span", { class: "soft" }, rewriteSaved(pass))];
+    const head = [h("strong", null, pass.name), h("span", { class: "rewrites-times" }, rewriteTimes(count, all)), h("span", { class: "rewrites-accuracy soft" }, pass.accuracy ?? ""), h("span", { class: "soft" }, `${count < all ? "all of them: " : ""}${rewriteSaved(pass)}`)];
     const body = () => [about(pass), h("div", { class: "rewrites-groups" }, rewritePieces(pass.groups, (group) => groupPart(group, alone && pass.groups.length === 1), "div"))];
     return rewriteFold("rewrites-pass", head, open, (now) => rewriteKeep(openPasses, pass.name, now), body);
   }
@@ -111,8 +111,8 @@ section("rewrites", (root, data, model) => {
   }
 
   function groupPart({ shape, events }, alone) {
-    const where = events.length === shape.events.length ? `×${fmt.count(events.length)}` : `${fmt.count(events.length)} of ${fmt.count(shape.events.length)}`;
-    const head = [h("span", { class: "rewrites-times" }, where), h("span", null, rewriteTitle(shape)), h("span", { class: "soft path" }, `in ${shape.where}`)];
+    const times = rewriteTimes(events.length, shape.events.length);
+    const head = [h("span", { class: "rewrites-times" }, times), h("span", null, rewriteTitle(shape)), h("span", { class: "soft path" }, `in ${shape.where}`)];
     const open = alone || openShapes.has(shape) || events.includes(model.selection.rewrite);
     return rewriteFold("rewrites-group", head, open, (now) => rewriteKeep(openShapes, shape, now), () => groupBody(events));
   }
@@ -167,6 +167,10 @@ function rewritesIn(groups) {
   return groups.reduce((sum, { events }) => sum + events.length, 0);
 }
 
+function rewriteTimes(shown, all) {
+  return shown === all ? `×${fmt.count(all)}` : `${fmt.count(shown)} of ${fmt.count(all)}`;
+}
+
 function rewriteKeep(set, item, wanted) {
   if (wanted) set.add(item);
   else set.delete(item);
@@ -174,16 +178,14 @@ function rewriteKeep(set, item, wanted) {
 
 /** What a pass saved over the whole run. */
 function rewriteSaved({ nodes, constants, initializers, bytes }) {
-  const parts = [];
-  if (nodes) parts.push(`${fmt.change(nodes)} nodes`);
-  if (constants) parts.push(`${fmt.change(constants)} Constant nodes`);
-  if (initializers) parts.push(`${fmt.change(initializers)} stored constants`);
-  if (bytes) parts.push(`${bytes > 0 ? "+" : ""}${fmt.size(bytes)}`);
-  return parts.join(", ");
+  const counted = (number, noun) => number && `${fmt.change(number)} ${noun}${Math.abs(number) === 1 ? "" : "s"}`;
+  const size = bytes && `${bytes > 0 ? "+" : ""}${fmt.size(bytes)}`;
+  const parts = [counted(nodes, "node"), counted(constants, "Constant node"), counted(initializers, "stored constant"), size];
+  return parts.filter(Boolean).join(", ");
 }
 
 function rewriteTitle({ counted: [before, after], kind }) {
-  if (!before.length && !after.length) return { share: "equal constants stored once", drop: "a constant nothing reads" }[kind] ?? "a constant";
+  if (!before.length && !after.length) return { share: "equal constants, stored once", drop: "a constant that nothing reads" }[kind] ?? "the model as a whole";
   return `${rewriteOperators(before)} → ${rewriteOperators(after)}`;
 }
 
