@@ -6,33 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from rendering.sample_export import sample_export
 from rendering.sample_run import failed_verdict, sample_run, sample_verdict
-from sardonyx.export_record import Export, SourceModule
-from sardonyx.inspection import Coverage
-from sardonyx.record import Artifact, Counts, Run
+from sardonyx.export_record import Export
+from sardonyx.record import Run
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.proof import section
-
-
-def sample_export(sha256: str | None) -> Export:
-    run = sample_run()
-    return Export(
-        status="done",
-        environment=run.environment,
-        options={},
-        module=SourceModule("bert.py:model", "BertModel", 120, 4_400_000, "ef" * 32),
-        inputs=(),
-        outputs=("last_hidden_state",),
-        result=Artifact("model.onnx", sha256, 17_600_000, 7, {"": 14}),
-        counts=Counts(324, 96, 39, 17_412_345),
-        modules=100,
-        coverage=Coverage(324, 300, 20, 4),
-        root_nodes=(),
-        tied=(),
-        verdict=sample_verdict(),
-        optimized=None,
-        seconds={},
-    )
 
 
 def shown(run: Run, export: Export | None = None) -> str:

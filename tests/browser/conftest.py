@@ -1,0 +1,119 @@
+"""A real browser, and pages in it that must not complain, ask for anything, or run what a model calls its parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from filelock import FileLock
+
+from browser import pages
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# The sandbox needs rights that containers do not give; the others keep the browser from calling home.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+BAD = ("error", "warning")  # what a page may not say to the console
+Open = Callable[..., "Page"]
+
+
+def chromium() -> str | None:
+    """Where the machine's own browser is."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of a process."""
+    path = chromium()
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    if path is None or sync_playwright is None:
+        missing = (
+            "no browser: `make browser` installs one" if path is None else "no playwright: `make setup` installs it"
+        )
+        if os.environ.get("SARDONYX_BROWSER") == "required":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """`open_page(file, "#module=…", width=400, …)`: the page, ready. Whatever it complains of fails the test."""
+    complaints: list[str] = []
+    opened: list[Page] = []
+
+    def opener(file: Path, link: str = "", *, width: int = 1280, height: int = 900, **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        page = context.new_page()
+        opened.append(page)
+        address = file.resolve().as_uri()
+        page.set_default_timeout(20_000)
+        page.on(
+            "console", lambda said: said.type in ("error", "warning") and complaints.append(f"console: {said.text}")
+        )
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda asked: asked.url.split("#")[0] != address and complaints.append(f"request: {asked.url}"),
+        )
+        page.goto(address + link, wait_until="load")
+        if options.get("java_script_enabled", True) and file.suffix == ".html":
+            page.wait_for_selector(":root[data-ready]", state="attached")
+        return page
+
+    yield opener
+    hacked = [page.evaluate("window.hacked ?? null") for page in opened if not page.is_closed()]
+    for page in opened:
+        page.context.close()
+    assert [*complaints, *(f"ran: {each}" for each in hacked if each is not None)] == []
+
+
+@pytest.fixture(scope="session")
+def folder_of(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str, small_model: pages.SmallModel
+) -> Callable[[str], Path]:
+    """`folder_of("deep")` holds report.html of that model and its records; made once for all processes of a session."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base if worker_id == "master" else base.parent) / "pages"
+    shared.mkdir(exist_ok=True)
+
+    def made(name: str) -> Path:
+        folder = shared / name
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                unfinished = shared / f"{name}.part"
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir()
+                pages.MAKERS[name](unfinished, small_model)
+                unfinished.rename(folder)
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def opened(open_page: Open, folder_of: Callable[[str], Path]) -> Open:
+    """`opened("deep", "#module=…")`: that model's page, ready."""
+    return lambda name, link="", **options: open_page(folder_of(name) / "report.html", link, **options)

@@ -1,0 +1,125 @@
+"""The pages that are opened: of real models run through the real verbs, and of records whose every word is hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+import sardonyx
+from browser.hostile_model import foreign_model, hostile_model
+from deep_model import deep_model
+from hostile import poisoned
+from rendering.sample_analysis import sample_analysis
+from rendering.sample_bench import sample_benchmark
+from rendering.sample_export import sample_export
+from rendering.sample_profile import sample_profile
+from rendering.sample_run import sample_run
+from rendering.sample_tuning import sample_tuning
+from sardonyx.analysis_record import Analysis
+from sardonyx.bench_record import Benchmark
+from sardonyx.profile_record import Profile
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page import render_page
+from sardonyx.run_folder import Conditions, fill
+
+SmallModel = Callable[[str, str], Path]
+FEW_SECONDS = Conditions(seconds=0.5, sizes=None)
+BEFORE, AFTER = "model.onnx", "small.onnx"  # as the sample Run calls its files
+HOSTILE_FILE = '"><img src=x onerror=window.hacked=30>'  # what a file may be called where / has another meaning
+
+
+def transformer(folder: Path, small_model: SmallModel) -> None:
+    """A small transformer with everything that can be known of it."""
+    run = sardonyx.optimize(small_model("bert", "dynamo"), folder / "bert.small.onnx", hashes=True)
+    fill(folder, run, conditions=FEW_SECONDS)
+
+
+def two(folder: Path, small_model: SmallModel) -> None:
+    """Two models on one page, their runs alone."""
+    runs = [
+        sardonyx.optimize(small_model(name, "dynamo"), folder / f"{name}.small.onnx", hashes=True)
+        for name in ("gpt2", "resnet")
+    ]
+    for name, run in zip(("gpt2", "resnet"), runs, strict=True):
+        (folder / f"{name}.json").write_bytes(run.to_json())
+    sardonyx.report([folder / "gpt2.json", folder / "resnet.json"], folder / "report.html")
+
+
+def deep(folder: Path, _small_model: SmallModel) -> None:
+    """Ten thousand nodes. Not proven: that would be most of the time, and shows nothing new."""
+    onnx.save(deep_model(10_000), folder / "deep.onnx")
+    run = sardonyx.optimize(folder / "deep.onnx", folder / "deep.small.onnx", verify="off", hashes=True)
+    (folder / "run.json").write_bytes(run.to_json())
+    sardonyx.report(folder / "run.json", folder / "report.html")
+
+
+def hostile(folder: Path, _small_model: SmallModel) -> None:
+    """Hostile names in a file, through every verb."""
+    source = folder / f"{HOSTILE_FILE}.onnx"
+    onnx.save(hostile_model(), source)
+    run = sardonyx.optimize(source, folder / f"{HOSTILE_FILE}.small.onnx", hashes=True)
+    fill(folder, run, conditions=FEW_SECONDS)
+
+
+def foreign(folder: Path, _small_model: SmallModel) -> None:
+    """Operators and domains with hostile names, which no runtime runs."""
+    onnx.save(foreign_model(), folder / "foreign.onnx")
+    run = sardonyx.optimize(folder / "foreign.onnx", folder / "foreign.small.onnx", verify="off", hashes=True)
+    (folder / "run.json").write_bytes(run.to_json())
+    sardonyx.report(folder / "run.json", folder / "report.html")
+
+
+def records(folder: Path, _small_model: SmallModel) -> None:
+    """Records whose every word is hostile: what no real file could say too."""
+    dossier = hostile_dossier()
+    for name, record in (
+        ("run", dossier.run),
+        ("export", dossier.export),
+        ("bench", dossier.bench),
+        ("profile", dossier.profile),
+        ("analysis", dossier.analysis),
+    ):
+        assert record is not None
+        (folder / f"{name}.json").write_bytes(record.to_json())
+    (folder / "report.html").write_text(render_page([dossier, hostile_dossier()]), "utf-8")
+
+
+def hostile_dossier() -> Dossier:
+    """Every record there is, of the same two files, with a hostile word wherever a word is."""
+    run = replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
+    return poisoned(
+        Dossier(
+            "label",
+            run,
+            export=sample_export(run.source.sha256),
+            bench=_bench(),
+            profile=_profile(),
+            analysis=_analysis(),
+            notes=("a note of the dossier",),
+        )
+    )
+
+
+def _bench() -> Benchmark:
+    found = sample_benchmark(files=2, notes=("a note of bench",))
+    return replace(found, files=tuple(replace(each, path=each.label, sha256=None) for each in found.files))
+
+
+def _profile() -> Profile:
+    found = sample_profile()
+    before, after = found.models
+    return replace(found, models=(replace(before, path=BEFORE, label=BEFORE), replace(after, path=AFTER, label=AFTER)))
+
+
+def _analysis() -> Analysis:
+    found = sample_analysis()
+    before, after, *_ = found.forms
+    return replace(found, forms=(replace(before, name=BEFORE), replace(after, name=AFTER)))
+
+
+MAKERS: dict[str, Callable[[Path, SmallModel], None]] = {
+    each.__name__: each for each in (transformer, two, deep, hostile, foreign, records)
+}

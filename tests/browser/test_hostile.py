@@ -1,0 +1,103 @@
+"""Names in a model are hostile input: on the page each is text, and nothing that it asks for happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import pytest
+from markdown_it import MarkdownIt
+from playwright.sync_api import Page
+
+import sardonyx
+from browser.conftest import Open
+from hostile import VECTORS
+from sardonyx.rendering import words
+
+# Everything opened, everything said: text, what shows when the pointer rests, and what is read aloud.
+EVERYTHING = """() => {
+  dispatchEvent(new Event("beforeprint"));
+  for (let round = 0; round < 4; round++) for (const each of document.querySelectorAll("details")) each.open = true;
+  return new Promise((done) => setTimeout(() => {
+    const said = [document.title, document.body.innerText];
+    for (const each of document.querySelectorAll("[title], [aria-label]")) said.push(each.title, each.ariaLabel);
+    for (const each of document.querySelectorAll("svg text, svg title")) said.push(each.textContent);
+    done(said.join("\\n"));
+  }, 500));
+}"""
+HANDLERS = ("focus", "mouseover", "load", "error", "click")
+ELEMENTS = ("script:not([type])", "img", "iframe", "object", "embed", "base", "link", "meta[http-equiv=refresh]")
+STRANGE = ", ".join((*ELEMENTS, "[autofocus]", *(f"[on{each}]" for each in HANDLERS)))
+
+
+def everything(page: Page) -> str:
+    return re.sub(r"\s+", " ", page.evaluate(EVERYTHING))
+
+
+def as_shown(vector: str) -> str:
+    return re.sub(r"\s+", " ", words.name(vector))
+
+
+@pytest.mark.parametrize("name", ["hostile", "foreign", "records"])
+def test_no_name_becomes_an_element_or_runs(opened: Open, name: str) -> None:
+    page = opened(name)
+    everything(page)
+    found = page.evaluate(
+        "all => [...document.querySelectorAll(all)].map((each) => each.outerHTML.slice(0, 8))", STRANGE
+    )
+    assert found == ["<script>", "<script>"], "the page's own"
+    assert page.evaluate("document.querySelectorAll('a[href]:not([href^=\"#\"])').length") == 0
+    assert page.evaluate("Object.prototype.toString.call({}) + [].constructor.name") == "[object Object]Array"
+
+
+def test_every_name_shows_as_text(opened: Open) -> None:
+    said = everything(opened("hostile"))
+    assert [vector for vector in VECTORS.values() if as_shown(vector) not in said] == []
+
+
+def test_no_link_runs_what_it_names(opened: Open) -> None:
+    """In the address, encoded and as it is, for every key."""
+    page = opened("hostile")
+    for vector in VECTORS.values():
+        for key in ("module", "pass", "rewrite", "section", "model"):
+            for text in (quote(vector, safe=""), re.sub(r"[^!-~]", "", vector)):
+                page.evaluate("link => { location.hash = link; }", f"#{key}={text}")
+    assert page.evaluate("document.documentElement.dataset.ready") == "yes"
+    assert page.locator("img, iframe, base, link").count() == 0
+
+
+def test_a_link_to_a_hostile_module_leads_there(opened: Open) -> None:
+    vector = VECTORS["image"]
+    page = opened("hostile", f"#module={quote(f'layers.{vector}', safe='')}")
+    assert as_shown(vector) in everything(page)
+
+
+def test_without_a_script_names_are_text_too(opened: Open) -> None:
+    page = opened("records", java_script_enabled=False)
+    assert page.locator("img, iframe, base, link").count() == 0
+    assert "window.hacked" in page.inner_text("main")
+
+
+def test_pictures_that_are_files_run_nothing(open_page: Open, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    sardonyx.report(folder_of("records"), tmp_path / "pictures", format="svg")
+    pictures = sorted((tmp_path / "pictures").rglob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        ElementTree.parse(picture)
+        page = open_page(picture)
+        assert page.evaluate("document.querySelectorAll('script, foreignObject, image, a').length") == 0
+
+
+def test_markdown_shows_names_as_text(open_page: Open, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    text = sardonyx.report(folder_of("records"), format="markdown").text
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    page_file = tmp_path / "page.htm"
+    page_file.write_text(f"<!doctype html><meta charset=utf-8><body>{html}", "utf-8")
+    page = open_page(page_file)
+    assert page.evaluate("document.querySelectorAll('script, img, iframe, svg, base, [onclick]').length") == 0
+    assert (
+        page.evaluate("[...document.links].map((each) => each.href).filter((each) => !each.startsWith('https:'))") == []
+    )
