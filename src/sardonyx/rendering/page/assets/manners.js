@@ -7,7 +7,8 @@ function listenToTheme() {
   if (!button) return;
   const say = () => {
     const chosen = document.documentElement.dataset.theme ?? "system";
-    button.textContent = { system: "◐ as the system", light: "☀ light", dark: "☾ dark" }[chosen];
+    const [sign, name] = { system: ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] }[chosen];
+    button.replaceChildren(sign, h("span", { class: "theme-name" }, ` ${name}`));
     button.setAttribute("aria-label", `Colours: ${chosen === "system" ? "as the system" : chosen}. Change`);
   };
   button.addEventListener("click", () => {

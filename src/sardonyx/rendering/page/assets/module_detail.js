@@ -29,7 +29,7 @@ class ModuleDetail {
       this.close();
     });
     this.element.replaceChildren(h("td", { colspan: 2 + this.tree.columns.length }, inner));
-    if (typeof drawModule === "function") drawModule(host, this.model, path);
+    drawModule(host, this.model, path);
   }
 
   close() {

@@ -169,7 +169,7 @@ class ModuleTable {
     const members = this.view.members(line);
     const shown = this.tree.at.get(this.model.selection.module);
     this.active = line.key;
-    this.model.select({ module: members.includes(shown) ? null : this.tree.paths[members[0]], rewrite: null, pass: null, section: null });
+    this.model.select({ module: members.includes(shown) ? null : this.tree.paths[members[0]], rewrite: null, pass: null });
     this.focusRow(this.lines.find((each) => each.key === line.key));
   }
 
@@ -220,8 +220,17 @@ class ModuleTable {
     const member = shown === undefined ? -1 : this.tree.lined(shown);
     this.chosen = this.lines.find((line) => this.view.members(line).includes(member));
     if (!this.lines.some((line) => line.key === this.active)) this.active = this.lines[0].key;
+    const held = this.body.contains(document.activeElement) ? document.activeElement : null;
     this.body.replaceChildren();
     this.draw();
+    if (held) this.holdOn(held);
+  }
+
+  /** Keeps the focus in the table when what had it was drawn anew. */
+  holdOn(held) {
+    if (held.isConnected) held.focus({ preventScroll: true });
+    else if (held.matches("select") && this.chosen) this.detail.element.querySelector("select")?.focus({ preventScroll: true });
+    else this.focusSelected();
   }
 
   /** The next rows. */
@@ -244,7 +253,7 @@ class ModuleTable {
       return h("td", { class: kind, role: "gridcell" }, writtenAmount(column, this.view.value(line, column)));
     });
     const props = {
-      role: "row", tabindex: line.key === this.active ? 0 : -1, dataset: { line: at }, "aria-level": line.depth + 1,
+      role: "row", tabindex: line.key === this.active ? 0 : -1, dataset: line === this.chosen ? { line: at, here: "" } : { line: at }, "aria-level": line.depth + 1,
       "aria-expanded": open === null ? null : String(open), "aria-selected": String(line === this.chosen),
     };
     return h("tr", props, this.nameCell(line, members, open), this.heatCell(line), cells);
@@ -280,8 +289,9 @@ class ModuleTable {
 
   heatCell(line) {
     const bars = this.heat[2].map((column) => {
-      const share = (100 * this.view.value(line, column)) / this.most;
-      return h("span", { class: column.endsWith("_before") ? "bar before" : "bar", style: { width: `${share.toFixed(2)}%` } });
+      const width = (100 * this.view.value(line, column)) / this.most;
+      const kind = column.endsWith("_before") ? "bar before" : "bar";
+      return h("span", { class: width ? kind : `${kind} none`, style: { width: `${width.toFixed(2)}%` } });
     });
     return h("td", { class: "modules-heat", role: "gridcell", "aria-hidden": "true" }, bars);
   }

@@ -34,11 +34,11 @@ class Model {
 
   /** Merges into the selection, null removes; the address names it, and going back undoes it. */
   select(wanted) {
-    const changed = settled({ ...this.selection, ...wanted });
+    const changed = settled({ ...this.selection, section: null, ...wanted }); // a section is where to look, once
     const link = written(changed, this.index);
     if (link !== location.hash) history.pushState({}, "", link || location.href.split("#")[0]);
     this.adopt(changed);
-    if (wanted.section) reveal(this, wanted.section);
+    if (wanted.section) reveal(this, wanted.section, false);
   }
 
   adopt(selection) {
@@ -76,7 +76,7 @@ function settled(selection) {
   return Object.freeze({ ...kept, rewrite: Number.isInteger(number) && number >= 0 ? number : null });
 }
 
-/** The deep link of a selection; "" where nothing is selected. The section is where to look, not what to keep. */
+/** The deep link of a selection; "" where nothing is selected. */
 function written(selection, index) {
   const parts = KEYS.filter((key) => selection[key] !== null).map((key) => `${key}=${encodeURIComponent(selection[key])}`);
   if (index) parts.push(`model=${index}`);
@@ -111,13 +111,14 @@ function show(model) {
   if (picker) picker.value = String(model.index);
 }
 
-/** Brings a section into view, started. */
-function reveal(model, id) {
+/** Brings a section into view, started; or what it marks with `data-here`, where that is what a link asks for. */
+function reveal(model, id, jumpsInside) {
   const part = model.part(id);
   if (!part) return;
   show(model);
   model.start(id);
-  part.scrollIntoView({ block: "start" });
+  const here = jumpsInside ? part.querySelector("[data-here]") : null;
+  (here ?? part).scrollIntoView({ block: "start" });
 }
 
 /** Where a link leads: the section it names, or the one where what it selects is told. */
@@ -136,7 +137,7 @@ function follow(jump) {
   const where = target(asked);
   if (where) model.start(where);
   model.adopt(settled({ ...NOTHING, ...asked }));
-  if (jump && where) reveal(model, where);
+  if (jump && where) reveal(model, where, !asked.section);
 }
 
 function followClick(event) {
@@ -150,8 +151,9 @@ function followClick(event) {
   const model = models[Number(index ?? around?.dataset.model ?? shown().index)] ?? models[0];
   show(model);
   if (where) model.start(where);
-  model.select({ section: null, ...asked });
-  if (where) reveal(model, where);
+  model.select(asked);
+  if (where) reveal(model, where, !asked.section);
+  else model.root.scrollIntoView({ block: "start" });
 }
 
 function watch() {
@@ -168,6 +170,21 @@ function watch() {
   for (const part of document.querySelectorAll("article.model > section")) near.observe(part);
 }
 
+/** Says in the row of links which section is being read. */
+function tellWhere() {
+  const reading = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target: part } of entries) {
+        const link = document.querySelector(`nav.sections a[href="#${CSS.escape(part.id)}"]`);
+        if (isIntersecting) link?.setAttribute("aria-current", "true");
+        else link?.removeAttribute("aria-current");
+      }
+    },
+    { rootMargin: "-25% 0px -74% 0px" },
+  );
+  for (const part of document.querySelectorAll("article.model > section")) reading.observe(part);
+}
+
 function boot() {
   history.scrollRestoration = "auto";
   document.addEventListener("click", followClick);
@@ -181,11 +198,13 @@ function boot() {
     const model = models[Number(picker.value)];
     show(model);
     model.select({});
+    model.root.scrollIntoView({ block: "start" });
   });
   listenToKeys();
   listenToTheme();
   listenToHelp();
   watch();
+  tellWhere();
   history.replaceState({}, "");
   follow(true);
   document.documentElement.dataset.ready = "yes";
