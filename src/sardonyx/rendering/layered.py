@@ -8,7 +8,7 @@ order. Edges leave a box at the bottom and enter at the top; between layers ther
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sardonyx.rendering.layers import Edge, Net, layered
@@ -128,7 +128,7 @@ class _Drawn:
         """A route for every edge, in the order of the edges."""
         entries = self._entries()
         lanes = {maker: at % LANES for at, maker in enumerate(sorted({a for a, _ in self.net.around}))}
-        return tuple(tuple(_without_idle(self._route(edge, entries[edge], lanes))) for edge in edges)
+        return tuple(tuple(without_idle(self._route(edge, entries[edge], lanes))) for edge in edges)
 
     def _entries(self) -> dict[Edge, float]:
         """Where each edge enters its reader: side by side, in the order they come from."""
@@ -167,7 +167,7 @@ class _Drawn:
         yield entry, self.ys[reader]
 
 
-def _without_idle(points: Iterator[Point]) -> Iterator[Point]:
+def without_idle(points: Iterable[Point]) -> list[Point]:
     """The points without those that lie between two others on a vertical line."""
     kept: list[Point] = []
     for point in points:
@@ -175,4 +175,4 @@ def _without_idle(points: Iterator[Point]) -> Iterator[Point]:
             kept.pop()
         if not kept or kept[-1] != point:
             kept.append(point)
-    return iter(kept)
+    return kept

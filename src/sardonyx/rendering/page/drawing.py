@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sardonyx.rendering import svg, words
-from sardonyx.rendering.layered import layout
+from sardonyx.rendering.layered import Point, layout, without_idle
 
 Kind = Literal["op", "made", "gone", "module", "port", "constant"]
 LONGEST = 36  # characters of a label; the whole name is in the hover
@@ -46,8 +46,13 @@ def frame_of(widths: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[st
             [round(x) + MARGIN, round(y) + MARGIN, width, HEIGHT]
             for (x, y), width in zip(found.places, widths, strict=True)
         ],
-        "routes": [[round(at) + MARGIN for point in route for at in point] for route in found.routes],
+        "routes": [_whole(route) for route in found.routes],
     }
+
+
+def _whole(route: Sequence[Point]) -> list[float]:
+    points = without_idle((round(x) + MARGIN, round(y) + MARGIN) for x, y in route)
+    return [at for point in points for at in point]
 
 
 def box_width(text: str) -> int:
