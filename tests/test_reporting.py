@@ -1,0 +1,213 @@
+"""`sardonyx.report`: which records are found and belong together, what is made of them, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import sardonyx
+from rendering.sample_dossier import analysis_of_run, bench_of_run, profile_of_run
+from rendering.sample_export import sample_export
+from rendering.sample_run import sample_run, sample_verdict
+from sardonyx.errors import OutputError, UsageError
+from sardonyx.reporting.gathering import piles
+from sardonyx.reporting.joining import dossiers
+
+
+def write(path: Path, record: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(record.to_json())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run with all that may lie beside it, and what is none of a report's business."""
+    place = tmp_path / "run"
+    run = sample_run()
+    write(place / "run.json", run)
+    write(place / "export.json", sample_export(run.source.sha256))
+    write(place / "times.json", bench_of_run())
+    write(place / "profile.json", profile_of_run())
+    write(place / "analysis.json", analysis_of_run())
+    (place / "package.json").write_text('{"name": "somebody else\'s"}')
+    (place / "broken.json").write_text("{")
+    (place / "verdict.json").write_bytes(msgspec.json.encode(sample_verdict()))
+    (place / "model.onnx").write_bytes(b"\xff\xfe")
+    return place
+
+
+def test_a_folder_becomes_one_dossier_whatever_its_files_are_called(folder: Path) -> None:
+    (found,) = dossiers(piles([folder]))
+    assert found.label == "model"
+    assert found.run == sample_run()
+    assert found.export is not None
+    assert found.point is not None
+    assert found.profiled is not None
+    assert found.forms is not None
+    assert found.notes == ()
+
+
+def test_records_named_one_by_one_are_joined_as_well(folder: Path) -> None:
+    (found,) = dossiers(piles([str(folder / "times.json"), folder / "run.json"]))
+    assert found.bench is not None
+    assert found.profile is None
+
+
+def test_records_at_hand_are_as_good_as_files() -> None:
+    (found,) = dossiers(piles([bench_of_run(), sample_run()]))
+    assert found.bench is not None
+
+
+def test_a_record_of_other_files_is_left_out_and_said(folder: Path) -> None:
+    bench = bench_of_run()
+    write(folder / "times.json", replace(bench, files=(bench.files[0], replace(bench.files[1], sha256="00" * 32))))
+    (found,) = dossiers(piles([folder]))
+    assert found.bench is None
+    assert found.notes == ("times.json is a benchmark of other files: left out",)
+
+
+def test_names_decide_where_there_are_no_hashes(folder: Path) -> None:
+    bench = bench_of_run()
+    write(folder / "times.json", replace(bench, files=tuple(replace(each, sha256=None) for each in bench.files)))
+    (found,) = dossiers(piles([folder]))
+    assert found.bench is not None
+    profile = profile_of_run()
+    other = replace(profile, models=(profile.models[0], replace(profile.models[1], path="other.onnx")))
+    write(folder / "profile.json", other)
+    assert dossiers(piles([folder]))[0].profile is None
+
+
+def test_a_second_record_of_a_kind_is_left_out_and_said(folder: Path) -> None:
+    write(folder / "times2.json", bench_of_run())
+    (found,) = dossiers(piles([folder]))
+    assert found.notes == ("times2.json: a benchmark came before it",)
+
+
+def test_a_record_of_another_version_in_a_folder_is_said(folder: Path) -> None:
+    document = msgspec.json.decode((folder / "times.json").read_bytes()) | {"schema_version": 99}
+    (folder / "times.json").write_bytes(msgspec.json.encode(document))
+    (found,) = dossiers(piles([folder]))
+    assert found.bench is None
+    assert "times.json is a benchmark of schema version 99" in found.notes[0]
+
+
+def test_an_export_that_optimized_is_a_run_of_its_own(tmp_path: Path) -> None:
+    run = sample_run()
+    made = replace(sample_export(run.result.sha256), optimized=run, result=run.result)
+    (found,) = dossiers(piles([write(tmp_path / "export.json", made)]))
+    assert found.run == run
+    assert found.export == made
+    assert found.label == "small"
+
+
+def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
+    for name in ("monday", "tuesday"):
+        write(tmp_path / name / "run.json", sample_run())
+        write(tmp_path / f"{name}.json", sample_run())
+    by_name = dossiers(piles([tmp_path / "monday.json", tmp_path / "tuesday.json"]))
+    assert [each.label for each in by_name] == ["model (monday)", "model (tuesday)"]
+    by_folder = dossiers(piles([tmp_path / "monday", tmp_path / "tuesday"]))
+    assert len({each.label for each in by_folder}) == 2
+    at_hand = dossiers(piles([sample_run(), sample_run()]))
+    assert [each.label for each in at_hand] == ["model (1)", "model (2)"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda place: write(place / "b.json", bench_of_run()), "there is none: .*b.json is a benchmark"),
+        (lambda place: place, "there is no run in"),
+        (lambda place: place / "nothing.json", "cannot be read"),
+        (lambda place: _text(place / "a.json", "[]"), "no record of sardonyx"),
+        (lambda place: _text(place / "a.json", "{}"), "no record of sardonyx"),
+        (lambda place: _text(place / "a.json", "run:"), "not JSON"),
+        (lambda place: _bytes(place / "v.json", msgspec.json.encode(sample_verdict())), "is a verdict, and a report"),
+        (lambda place: _changed(place, schema_version=99), "schema version 99"),
+        (lambda place: _changed(place, events="none"), "not a whole record"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, made: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        sardonyx.report(made(tmp_path))
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+
+
+def _text(path: Path, text: str) -> Path:
+    return _bytes(path, text.encode())
+
+
+def _bytes(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def _changed(place: Path, **fields: object) -> Path:
+    return _bytes(place / "r.json", msgspec.json.encode(msgspec.json.decode(sample_run().to_json()) | fields))
+
+
+def test_a_folder_with_several_runs_is_refused(tmp_path: Path) -> None:
+    other = replace(sample_run(), result=replace(sample_run().result, sha256="00" * 32))
+    write(tmp_path / "a.json", sample_run())
+    write(tmp_path / "b.json", other)
+    with pytest.raises(UsageError, match="holds several runs"):
+        sardonyx.report(tmp_path)
+
+
+def test_the_output_says_the_format(tmp_path: Path) -> None:
+    made = sardonyx.report(sample_run(), tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == made.text
+    assert made.text.startswith("<!doctype html>")
+    made = sardonyx.report(sample_run(), tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("### ")
+    with pytest.raises(UsageError, match="does not say what it should be"):
+        sardonyx.report(sample_run(), tmp_path / "page.pdf")
+    with pytest.raises(UsageError, match="no format 'pdf'"):
+        sardonyx.report(sample_run(), format="pdf")  # pyright: ignore[reportArgumentType]
+
+
+def test_nothing_is_overwritten_without_being_told_to(tmp_path: Path) -> None:
+    place = tmp_path / "page.html"
+    place.write_text("mine")
+    with pytest.raises(OutputError, match="exists"):
+        sardonyx.report(sample_run(), place)
+    assert place.read_text() == "mine"
+    sardonyx.report(sample_run(), place, force=True)
+    assert place.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["page.html"]
+
+
+def test_a_page_is_the_same_every_time(folder: Path) -> None:
+    assert sardonyx.report(folder).text == sardonyx.report(folder).text
+
+
+def test_a_comparison_takes_two_runs() -> None:
+    with pytest.raises(UsageError, match="two runs can be compared, not 1"):
+        sardonyx.report(sample_run(), compare=True)
+    with pytest.raises(UsageError, match="two runs can be compared, not 3"):
+        sardonyx.report([sample_run()] * 3, compare=True)
+    page = sardonyx.report([sample_run(), sample_run()], compare=True).text
+    assert "The same result both times" in page
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="nothing to report"):
+        sardonyx.report([])
+
+
+def test_rendering_needs_neither_torch_nor_onnx_nor_a_runtime(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.json", sample_run())
+    code = (
+        "import sys; from sardonyx.reporting import report; "
+        f"assert report({str(path)!r}).text and report({str(path)!r}, format='markdown').text; "
+        "print([name for name in ('torch', 'onnx', 'onnx_ir', 'onnxruntime', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
