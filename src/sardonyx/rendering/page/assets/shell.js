@@ -48,8 +48,12 @@ class Model {
     for (const fn of this.listeners) fn(selection, previous);
   }
 
+  parts() {
+    return [...this.root.querySelectorAll(":scope > section")];
+  }
+
   part(id) {
-    return this.root.querySelector(`:scope > section[data-section="${CSS.escape(id)}"]`);
+    return this.parts().find((each) => each.dataset.section === id);
   }
 
   start(id) {
@@ -116,7 +120,10 @@ function reveal(model, id, jumpsInside) {
   const part = model.part(id);
   if (!part) return;
   show(model);
-  model.start(id);
+  for (const each of model.parts()) {
+    model.start(each.dataset.section); // those above it too: one that starts later would push it away
+    if (each === part) break;
+  }
   const here = jumpsInside ? part.querySelector("[data-here]") : null;
   (here ?? part).scrollIntoView({ block: "start" });
 }
@@ -128,10 +135,15 @@ function target(asked) {
   return asked.module !== undefined ? "modules" : null;
 }
 
+/** Whether a link asks for what is said of all models together. */
+function ofAll({ section: id }) {
+  return id !== undefined && document.getElementById(`section=${id}`)?.closest("article.model") === null;
+}
+
 /** Does what the address says: `jump` where a reader followed a link, and not where the browser went back. */
 function follow(jump) {
   const { model: index, ...asked } = parsed(location.hash);
-  const model = models[Number(index ?? 0)] ?? models[0];
+  const model = models[Number(index ?? (ofAll(asked) ? shown().index : 0))] ?? models[0];
   if (!model) return;
   show(model);
   const where = target(asked);
@@ -145,7 +157,7 @@ function followClick(event) {
   if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   const { model: index, ...asked } = parsed(link.getAttribute("href"));
   const where = target(asked);
-  if (index === undefined && !where) return; // a plain anchor
+  if ((index === undefined && !where) || ofAll(asked)) return; // a plain anchor
   event.preventDefault();
   const around = link.closest("article.model");
   const model = models[Number(index ?? around?.dataset.model ?? shown().index)] ?? models[0];
