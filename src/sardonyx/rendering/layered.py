@@ -87,14 +87,18 @@ def _apart(net: Net, widths: Sequence[float], layer: Sequence[int]) -> list[floa
 
 
 def _wanted(net: Net, place: int, near: Sequence[int], xs: Sequence[float]) -> tuple[float, float]:
-    """The middle of the neighbours, and how much that matters: most where a long edge should be straight."""
+    """The middle of the neighbours of its sort, and how much that matters: most where a long edge should be straight.
+
+    Boxes go by boxes where there are any, else a skip past a row of boxes would pull the row aside.
+    """
     if not near:
         return xs[place], 0.1
-    sorted_xs = sorted(xs[each] for each in near)
-    half = len(sorted_xs) // 2
-    middle = sorted_xs[half] if len(sorted_xs) % 2 else (sorted_xs[half - 1] + sorted_xs[half]) / 2
     passing = place >= net.boxes
-    return middle, 8.0 if passing and near[0] >= net.boxes else 2.0 if passing else 1.0
+    alike = [each for each in near if (each >= net.boxes) == passing]
+    found = sorted(xs[each] for each in alike or near)
+    half = len(found) // 2
+    middle = found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+    return middle, 8.0 if passing and alike else 2.0 if passing else 1.0
 
 
 def _fitted(wanted: Sequence[tuple[float, float]], apart: Sequence[float]) -> list[float]:
