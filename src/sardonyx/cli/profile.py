@@ -14,10 +14,10 @@ from sardonyx.cli.gating import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.profile_record import Profile
-from sardonyx.rendering.icicle import icicle_svg
 from sardonyx.rendering.perfetto import trace
 from sardonyx.rendering.profile import profile_sentence, render_profile
 from sardonyx.rendering.profile_export import profile_csv, profile_markdown
+from sardonyx.rendering.profile_icicle import icicle_svg
 from sardonyx.rendering.view import View
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
