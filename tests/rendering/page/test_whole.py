@@ -1,0 +1,149 @@
+"""The whole page: it stands alone, keeps to its order, and shows names as text whatever they are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rendering.sample_run import sample_run
+from sardonyx.record import ModuleCount, Run
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page import render_page
+from sardonyx.rendering.page.whole import EARLY, SCRIPTS, STYLES, harmless
+
+ORDER = ["verdict", "modules", "map", "rewrites", "refusals", "attention", "proof", "passes", "measured"]
+RUN = sample_run()
+NAMESPACE = "http://www.w3.org/2000/svg"
+FORBIDDEN = (
+    r"\binnerHTML\b", r"\bouterHTML\b", r"\binsertAdjacentHTML\b", r"\bdocument\.write", r"\beval\(", r"\bFunction\(",
+    r"createContextualFragment", r"\bDOMParser\b", r"\bsrcdoc\b", r"\bfetch\(", r"XMLHttpRequest", r"\bimport\(",
+    r"setAttribute\(\s*[\"'`]on", r"\.on[a-z]+\s*=[^=]",
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """What a parser of HTML sees: every tag with the names of its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, tuple(name for name, _value in attrs)))
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", ()))
+
+
+def _elements(html: str) -> list[tuple[str, tuple[str, ...]]]:
+    reader = Elements()
+    reader.feed(html)
+    reader.close()
+    return reader.tags
+
+
+def _page(*runs: Run) -> str:
+    return render_page([Dossier(f"model {place}", run) for place, run in enumerate(runs or (sample_run(),))])
+
+
+def _assets(*endings: str) -> Iterator[tuple[str, str]]:
+    for file in sorted((resources.files("sardonyx.rendering.page") / "assets").iterdir(), key=lambda each: each.name):
+        if file.name.endswith(endings):
+            yield file.name, file.read_text("utf-8")
+
+
+def test_sections_come_in_the_order_of_the_page() -> None:
+    shown = re.findall(r'<section data-section="(\w+)"', _page())
+    assert shown == [each for each in ORDER if each in shown]
+
+
+def test_the_row_of_links_leads_to_every_section_without_a_script() -> None:
+    html = _page(sample_run(), sample_run())
+    anchors = set(re.findall(r'<section[^>]* id="([^"]+)"', html))
+    rows = "".join(re.findall(r"<nav.*?</nav>", html, re.DOTALL))
+    links = re.findall(r'<a href="#(section=[^"]+)"', rows)
+    assert len(links) >= 2 * len(ORDER)
+    assert set(links) <= anchors
+
+
+def test_only_the_scripts_of_the_page_may_run() -> None:
+    html = _page()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
+    assert policy is not None
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    allowed = re.findall(r"'sha256-([^']+)'", policy[1])
+    assert "default-src 'none'" in policy[1]
+    assert len(hashes) == 2
+    assert allowed == hashes
+    assert "unsafe-inline" not in policy[1].partition("script-src")[2]
+
+
+def test_every_asset_is_used_and_none_is_missing() -> None:
+    assert {name for name, _text in _assets(".js")} == {*SCRIPTS, EARLY}
+    assert {name for name, _text in _assets(".css")} == set(STYLES)
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    for name, text in _assets(".js"):
+        for pattern in FORBIDDEN:
+            assert re.search(pattern, text) is None, f"{name} has {pattern}"
+
+
+def test_the_page_asks_for_nothing() -> None:
+    texts = [*_assets(".js", ".css"), ("page", _page())]
+    for name, text in texts:
+        plain = re.sub(r"(?m)^\s*(//|/\*).*$|\s//\s.*$", "", text.replace(NAMESPACE, ""))
+        found = re.search(r"https?:|[\"'(]//|url\(|@import|<link|<img|<iframe|\ssrc=", plain)
+        assert found is None, f"{name}: {plain[max(found.start() - 40, 0) : found.end() + 40]}"
+
+
+def test_no_element_answers_by_an_attribute() -> None:
+    assert not [names for _tag, names in _elements(_page()) if any(name.startswith("on") for name in names)]
+
+
+def test_one_model_needs_no_choice_and_two_have_one() -> None:
+    assert 'id="picker"' not in _page()
+    both = _page(sample_run(), sample_run())
+    assert re.findall(r'<option value="(\d)">(model \d)</option>', both) == [("0", "model 0"), ("1", "model 1")]
+    assert len(re.findall(r'<article class="model"', both)) == 2
+
+
+@given(st.dictionaries(st.text(), st.lists(st.text() | st.sampled_from(["</script>", "<!--", "\u2028", "&lt;"]))))
+def test_the_island_reads_back_and_holds_no_markup(data: object) -> None:
+    text = harmless(data)
+    assert json.loads(text) == data
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+HOSTILE = st.text(
+    st.sampled_from("<>&\"'/=`{}%!-ax \n\x00\u202e\u2028\x1b]") | st.characters(codec="utf-8"), min_size=1, max_size=12
+)
+PARTS = st.lists(HOSTILE.map(lambda name: name.replace(".", "")).filter(bool), min_size=4, max_size=4, unique=True)
+
+
+def _named(name: str, label: str, first: str, second: str) -> str:
+    """A page on which these names stand wherever a model, a file or a module has one."""
+    run = RUN
+    modules = (ModuleCount("", f"/{name}", 3, 2), ModuleCount(first, f"/{name}/{second}", 5, 1, 7, 8, 9))
+    passes = tuple(replace(each, modules={first: each.rewrites}) for each in run.passes)
+    source = replace(run.source, path=f"{name}.onnx")
+    events = tuple(replace(each, owner=first, origins=(first,)) for each in run.events[:3])
+    changed = replace(run, modules=modules, passes=passes, source=source, notes=(name,), events=events, attention=())
+    return render_page([Dossier(label, replace(changed, wiring_before=None, wiring_after=None))])
+
+
+@settings(max_examples=20, deadline=None)
+@given(PARTS)
+def test_names_never_become_elements(names: list[str]) -> None:
+    plain = _named("plain", "label", "one", "Two")
+    assert _elements(_named(*names)) == _elements(plain)
