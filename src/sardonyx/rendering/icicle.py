@@ -19,8 +19,8 @@ NARROWEST = 0.4  # of a bar that is drawn at all
 COLUMNS = 4  # of the legend
 _SPAN = WIDTH - LEFT - RIGHT
 _STYLE = """
-.sardonyx .bar { fill: var(--own); fill-opacity: 0.35; stroke: var(--paper); stroke-width: 1; }
-.sardonyx .other { fill: var(--soft); fill-opacity: 0.14; stroke: var(--paper); }
+.sardonyx .bar { fill: var(--own); fill-opacity: 0.46; stroke: var(--paper); stroke-width: 0.6; }
+.sardonyx .other { fill: var(--soft); fill-opacity: 0.2; stroke: var(--paper); stroke-width: 0.6; }
 .sardonyx .nobody { fill: var(--soft); fill-opacity: 0.5; stroke: var(--paper); }
 .sardonyx .label { font-size: 12px; pointer-events: none; }
 .sardonyx .file { font-weight: 600; }

@@ -14,7 +14,18 @@ from markupsafe import Markup
 
 from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import attention, drawings, measured, modules, passes, proof, refusals, rewrites, verdict
+from sardonyx.rendering.page import (
+    attention,
+    drawings,
+    map,
+    measured,
+    modules,
+    passes,
+    proof,
+    refusals,
+    rewrites,
+    verdict,
+)
 from sardonyx.rendering.page.overview import overview
 from sardonyx.rendering.page.section import Section, rendered
 
@@ -22,6 +33,7 @@ SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of
     verdict.section,
     modules.section,
     drawings.section,
+    map.section,
     rewrites.section,
     refusals.section,
     attention.section,
@@ -39,6 +51,7 @@ SCRIPTS = (
     "module_tree.js",
     "module_detail.js",
     "modules.js",
+    "map.js",
     "rewrite_book.js",
     "rewrite_detail.js",
     "rewrites.js",
@@ -50,6 +63,7 @@ STYLES = (
     "compared.css",
     "verdict.css",
     "modules.css",
+    "map.css",
     "graph.css",
     "drawings.css",
     "rewrites.css",
