@@ -1,0 +1,95 @@
+"""The page's script writes numbers and names as Python does: the same tables, whoever draws them."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from hostile import VECTORS
+from sardonyx.rendering import words
+from sardonyx.rendering.profile_figures import ms
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CORE = (resources.files("sardonyx.rendering.page") / "assets" / "core.js").read_text("utf-8")
+DRAWN = 2000
+
+
+def _said(browser: Browser, expression: str, inputs: list[Any]) -> list[str]:
+    """What the script makes of each input."""
+    page = browser.new_page()
+    try:
+        return page.evaluate(f"(inputs) => {{ {CORE}\n return inputs.map({expression}); }}", inputs)
+    finally:
+        page.close()
+
+
+def _counts() -> list[int]:
+    """Whole numbers of every length, and those where a unit or a digit changes."""
+    draw = random.Random(0)
+    edges = [sign * (10**power + near) for power in range(13) for near in (-1, 0, 1) for sign in (1, -1)]
+    halves = [25, 75, 125, 999_500, 999_499, 99_950, 99_949, 1_250, 1_350, 999_950_000, 2_500_000]
+    return [*edges, *halves, *(int(10 ** draw.uniform(0, 14)) * draw.choice((1, -1)) for _ in range(DRAWN))]
+
+
+def _times() -> list[float]:
+    """Times of every size, exact halves of a digit among them: they are rounded to the even one."""
+    draw = random.Random(1)
+    ties = [place / 2**power for power in range(1, 5) for place in range(1, 200, 2)]
+    edges = [0.0, 0.0005, 0.00049, 0.9995, 0.99949, 9.995, 9.99499, 99.95, 99.9499, 1234.5, 1235.5]
+    return [*ties, *edges, *(10 ** draw.uniform(-5, 6) for _ in range(DRAWN))]
+
+
+def test_counts_and_sizes_are_written_alike(browser: Browser) -> None:
+    numbers = _counts()
+    for name, written in (
+        ("count", words.count),
+        ("size", words.size),
+        ("amount", words.amount),
+        ("change", words.change),
+        ("plural", lambda number: words.plural(number, "node")),
+    ):
+        said = _said(browser, f'(each) => fmt.{name}(each, "node")', numbers)
+        assert said == [written(number) for number in numbers], name
+
+
+def test_changes_in_percent_are_written_alike(browser: Browser) -> None:
+    draw = random.Random(2)
+    pairs = [[0, 5], [5, 5], [1000, 1005], [200, 201], [8, 9], [1000, 995], [40, 41], [40, 39], [400, 399]]
+    pairs += [[draw.randrange(1, 5000), draw.randrange(0, 5000)] for _ in range(DRAWN)]
+    said = _said(browser, "([before, after]) => fmt.percent(before, after)", pairs)
+    assert said == [words.percent(before, after) for before, after in pairs]
+
+
+def test_times_are_written_alike(browser: Browser) -> None:
+    times = _times()
+    assert _said(browser, "(each) => fmt.ms(each)", times) == [ms(each) for each in times]
+
+
+def test_what_cannot_be_seen_is_spelled_out_alike(browser: Browser) -> None:
+    kept = {chr(code) for code in (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)}  # spaces of any width
+    chars = [chr(code) for code in range(0x2100) if chr(code) not in kept and not _unassigned(chr(code))]
+    names = [
+        *chars,
+        *(vector for vector in VECTORS.values() if not any(map(_unassigned, vector)) and not set(vector) & kept),
+    ]
+    assert _said(browser, "(each) => visible(each)", names) == [words.visible(name) for name in names]
+
+
+def _unassigned(char: str) -> bool:
+    """Two Unicode versions may disagree on what is a character at all."""
+    return unicodedata.category(char) in {"Cn", "Cs"}
+
+
+def test_a_link_never_leaves_the_page_and_text_is_never_markup(browser: Browser) -> None:
+    expression = (
+        '(each) => { const made = h("a", {href: each, title: each, onclick: each, ONCLICK: each}, each);'
+        " const names = made.getAttributeNames().join();"
+        " return JSON.stringify([made.childElementCount, names, made.getAttribute('href')]); }"
+    )
+    hrefs = ["javascript:alert(1)", "https://example.org", "//example.org", "data:text/html,x", " #x", "<b>x</b>"]
+    assert _said(browser, expression, hrefs) == ['[0,"title",null]'] * len(hrefs)
+    assert _said(browser, expression, ["#module=a"]) == ['[0,"href,title","#module=a"]']
