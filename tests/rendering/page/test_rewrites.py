@@ -178,6 +178,16 @@ def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -
     assert [len(side["frame"]["routes"]) for side in (before, after)] == [5, 4]
 
 
+def test_a_replaced_value_goes_out_even_where_the_match_reads_it_itself() -> None:
+    found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+    for root, out in (("y", ["y"]), ("m", ["m", "y"])):
+        (each,) = shaped([Event("p", Kind.DROP, root, found, (), (), "", "", "")], ())
+        before, after = each.shape.drawings()
+        assert before is not None
+        assert [each.values[at] for at in before["ports"]] == ["x", "w", "b", *out]
+        assert after is None
+
+
 def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
     many = tuple(NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(LARGEST + 1))
     run = replace(RUN, events=(Event("raise-opset", Kind.FUSE, "opset 20", many, (), (), "", "", ""),))
