@@ -41,11 +41,11 @@ def two(folder: Path, small_model: SmallModel) -> None:
     """Two models on one page, their runs alone."""
     runs = [
         sardonyx.optimize(small_model(name, "dynamo"), folder / f"{name}.small.onnx", hashes=True)
-        for name in ("gpt2", "resnet")
+        for name in ("gpt2", "cnn")
     ]
-    for name, run in zip(("gpt2", "resnet"), runs, strict=True):
+    for name, run in zip(("gpt2", "cnn"), runs, strict=True):
         (folder / f"{name}.json").write_bytes(run.to_json())
-    sardonyx.report([folder / "gpt2.json", folder / "resnet.json"], folder / "report.html")
+    sardonyx.report([folder / "gpt2.json", folder / "cnn.json"], folder / "report.html")
 
 
 def deep(folder: Path, _small_model: SmallModel) -> None:

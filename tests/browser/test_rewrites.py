@@ -1,0 +1,111 @@
+"""Rewrites and refusals under a reader's hands: filtered by pass and by module, one opened with its two graphs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from browser.conftest import Open
+
+SHOWN = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")
+
+
+def part(page: Page, name: str = "rewrites") -> Locator:
+    found = page.locator(f"[data-section={name}]")
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def shown(page: Page) -> tuple[int, int]:
+    status = part(page).locator(".rewrites-status")
+    expect(status).to_have_text(SHOWN)
+    found = SHOWN.search(status.inner_text())
+    assert found is not None
+    few, all_of_them = (int(each.replace(",", "")) for each in found.groups())
+    return few, all_of_them
+
+
+@pytest.fixture(params=["transformer", "deep"])
+def page(request: pytest.FixtureRequest, opened: Open) -> Page:
+    return opened(request.param)
+
+
+def test_a_rewrite_opens_with_its_graph_before_and_after(page: Page) -> None:
+    rewrites = part(page)
+    fold = rewrites.locator("details.rewrites-pass").filter(has_text="fuse-").first
+    fold.locator("summary").first.click()
+    fold.locator("details.rewrites-group").first.locator("summary").first.click()
+    detail = fold.locator(".rewrites-detail").first
+    expect(detail.get_by_text("Before", exact=True)).to_be_visible()
+    expect(detail.get_by_text("After", exact=True)).to_be_visible()
+    expect(detail.locator("svg")).to_have_count(2)
+    assert detail.locator("svg text").count() > 2
+    tags = detail.locator("details", has=page.locator("table")).first
+    if tags.get_attribute("open") is None:
+        tags.locator("summary").click()
+    expect(tags.get_by_role("row").filter(has_text="removed").first).to_be_visible()
+
+
+def test_rewrites_are_filtered_by_pass_and_shown_again(page: Page) -> None:
+    rewrites = part(page)
+    picker = rewrites.locator("select").first
+    picker.select_option(index=1)
+    options = picker.locator("option").all_inner_texts()
+    few, all_of_them = shown(page)
+    assert 0 < few < all_of_them
+    assert options[1].endswith(f"({few:,})")
+    expect(rewrites.locator("details.rewrites-pass")).to_have_count(1)
+    assert "#pass=" in page.url
+    rewrites.get_by_role("button", name="show all").click()
+    expect(rewrites.locator(".rewrites-status")).to_contain_text(f"All {all_of_them:,} rewrites")
+
+
+def test_a_link_from_the_table_of_passes_filters(page: Page) -> None:
+    row = part(page, "passes").locator("tbody tr").first
+    count = int(row.locator("td").first.inner_text().replace(",", ""))
+    row.locator("th a").click()
+    expect(part(page).locator(".rewrites-status")).to_be_in_viewport()
+    assert shown(page)[0] == count
+
+
+def test_a_place_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
+    page = opened("deep")
+    row = part(page, "passes").locator("tbody tr").filter(has_text="eliminate-identity")
+    row.locator("td a").first.click()
+    few, all_of_them = shown(page)
+    assert 0 < few < all_of_them
+    assert "module=" in page.url
+    assert "pass=eliminate-identity" in page.url
+
+
+def test_the_selected_module_filters_rewrites_and_refusals(opened: Open) -> None:
+    page = opened("transformer", "#module=encoder.layer.0&section=rewrites")
+    few, all_of_them = shown(page)
+    assert 0 < few < all_of_them
+    expect(part(page, "refusals").locator(".refusals-status")).to_contain_text("encoder.layer.0")
+    part(page).get_by_role("button", name="show all").click()
+    expect(part(page, "refusals").locator(".refusals-status")).to_be_hidden()
+
+
+def test_a_link_to_a_rewrite_opens_it_whatever_is_filtered(opened: Open) -> None:
+    page = opened("deep", "#rewrite=4000&pass=no-such-pass")
+    detail = page.locator(".rewrites-detail[data-rewrite='4000']")
+    expect(detail).to_be_in_viewport()
+    expect(detail).to_contain_text("Rewrite 4000")
+
+
+def test_what_is_typed_is_looked_for_in_names(page: Page) -> None:
+    field = part(page).locator("input[type=search]")
+    field.fill("norm")
+    few, all_of_them = shown(page)
+    assert 0 < few < all_of_them
+    field.fill("")
+    expect(part(page).locator(".rewrites-status")).to_contain_text("All ")
+
+
+def test_refusals_say_why(opened: Open) -> None:
+    page = opened("transformer")
+    first = part(page, "refusals").locator("details.refusals-pass").first
+    expect(first.locator("tbody tr").first).to_be_visible()
