@@ -16,7 +16,7 @@ from sardonyx.graph.rules import Match, NodeRule, Refused, Replacement, Rule
 from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
-from sardonyx.record import Accuracy, Kind
+from sardonyx.record import Accuracy, Kind, NodeRef
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 
@@ -94,6 +94,32 @@ def test_the_last_new_node_goes_by_the_roots_name() -> None:
     model = tower(1)
     run(model, FuseReluNeg())
     assert [node.name for node in model.graph][1] == "/net/block.0/b/Relu"
+
+
+def test_an_event_tells_what_its_nodes_read_and_made() -> None:
+    model = tower(2)
+    log = run(model, FuseReluNeg())
+    first, second = log.events
+    old = (NodeRef("/net/block.0/a/Neg", "Neg", ("x",), ("n0",), "net.block.0.a"),)
+    assert first.before[:1] == old
+    assert first.before[1].inputs == ("n0",)
+    assert first.before[1].outputs == (first.root,) == ("r0",)
+    low, high = first.after
+    assert (low.inputs, high.inputs) == (("x", "x"), low.outputs)
+    assert (high.name, high.owner) == ("/net/block.0/b/Relu", "net.block.0")
+    assert second.before[0].inputs == high.outputs  # as they were when matched: after the first rewrite
+
+
+def test_an_event_names_the_graphs_output_before_and_after() -> None:
+    model = load("g (float[N] x, float[N] z) => (float[N] y) { n = Neg(x)  y = Relu(n) }")
+    (event,) = run(model, FuseReluNeg()).events
+    assert event.before[-1].outputs == event.after[-1].outputs == ("y",)
+
+
+def test_an_input_that_is_left_out_keeps_its_place_in_the_event() -> None:
+    model = load("g (float[N] x, float m) => (float[N] y) { a = Clip(x, , m)  y = Neg(a) }")
+    (event,) = run(model, Flip("Clip", "Clip2"), limit=1).events
+    assert event.before[0].inputs == event.after[0].inputs == ("x", "", "m")
 
 
 def test_a_matched_node_that_others_read_stays() -> None:

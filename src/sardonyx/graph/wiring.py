@@ -44,7 +44,7 @@ def _walk(graph: ir.Graph, places: Places, edges: list[tuple[int, int]]) -> None
         read = list(node.inputs)
         for _, body in bodies(node):
             _walk(body, places, edges)
-            read += body.outputs
+            read.extend(body.outputs)  # no list, so that += does not do
         place = places[node] = len(places)
         edges += [(maker, place) for maker in dict.fromkeys(_makers(read, places))]
 
