@@ -39,6 +39,7 @@ class Candidate:
     model: ir.Model
     log: Log
     hierarchy: Hierarchy
+    facts: Facts  # of the model, with what rewrites made known
     before: ledger.Portrait  # of the source
 
 
@@ -91,12 +92,12 @@ class Job:
             if not is_sorted(graph):
                 graph.sort()
         hierarchy = origins.attach(model)
-        self._before = before = self._before or ledger.portrait(model)
+        facts = Facts(model, target=self._target, evaluate=runtime.evaluate)
+        self._before = before = self._before or ledger.portrait(facts)
         if io.has_training_info(model):
             passes, self.notes = [], (_LEFT_ALONE,)
         else:
             passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
-        facts = Facts(model, target=self._target, evaluate=runtime.evaluate)
         tell = self.tell
         log = Rewriter(
             facts,
@@ -109,7 +110,7 @@ class Job:
         for each in self.passes:
             log.tallies.setdefault(each.name, Tally())
         origins.write(model, hierarchy)
-        return Candidate(model, log, hierarchy, before)
+        return Candidate(model, log, hierarchy, facts, before)
 
     def opset_of(self, domain: str) -> int:
         """The version the source imports; 0 where it imports none. The standard domain has two spellings."""

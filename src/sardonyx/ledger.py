@@ -17,7 +17,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from sardonyx import collector
+from sardonyx.graph.attention_sites import FoundSite, found
 from sardonyx.graph.census import Census, Owned, owned
+from sardonyx.graph.facts import Facts
 from sardonyx.graph.io import sha256_of
 from sardonyx.graph.opsets.raising import RAISE
 from sardonyx.graph.rewrite import Log
@@ -53,13 +55,15 @@ class Portrait:
     ops: Counter[str]
     modules: dict[str, Owned]
     wiring: Wiring
+    attention: tuple[FoundSite, ...]
 
 
-def portrait(model: ir.Model) -> Portrait:
+def portrait(facts: Facts) -> Portrait:
     """Count and draw a model whose nodes know their origins."""
     with collector.paused():
-        census = Census.of(model)
-        return Portrait(census.counts, Counter(map(operator, census.nodes)), owned(census), wiring(model))
+        census = Census.of(facts.model)
+        ops = Counter(map(operator, census.nodes))
+        return Portrait(census.counts, ops, owned(census), wiring(facts.model), found(facts))
 
 
 def op_counts(before: Portrait, after: Portrait) -> tuple[OpCount, ...]:

@@ -20,6 +20,7 @@ from sardonyx import ledger
 from sardonyx.candidates import WHOLE_PASS, Job, Progress, Source
 from sardonyx.errors import UsageError
 from sardonyx.graph import io
+from sardonyx.graph.attention_sites import paired
 from sardonyx.graph.fingerprint import Family, fingerprint
 from sardonyx.graph.io import check_free
 from sardonyx.graph.opsets.raising import HIGHEST
@@ -119,7 +120,7 @@ def optimize(
     if output is not None and not dry_run:
         job.tell("writing", None)
         io.save(candidate.model, output, force=force, external=external)
-    after = ledger.portrait(candidate.model)
+    after = ledger.portrait(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
     return Optimized(
         status="done",
@@ -156,6 +157,7 @@ def optimize(
         tuning=tuning,
         wiring_before=candidate.before.wiring,
         wiring_after=after.wiring,
+        attention=paired(candidate.before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
         model=candidate.model,
     )
 
