@@ -61,18 +61,20 @@ function listenToHelp() {
   document.addEventListener("click", (event) => {
     closeNotes(event.target instanceof Element ? event.target.closest("details.help") : null);
   });
-  // A note near the edge is moved so that it can be read whole; `toggle` does not bubble, so it is caught on its way.
-  document.addEventListener(
-    "toggle",
-    (event) => {
-      if (!(event.target instanceof Element) || !event.target.matches("details.help[open]")) return;
-      const note = event.target.querySelector(".help-text");
-      note.style.setProperty("--shift", "0px");
-      const box = note.getBoundingClientRect();
-      const over = box.right - (document.documentElement.clientWidth - 12);
-      if (over > 0) note.style.setProperty("--shift", `${-over}px`);
-      else if (box.left < 12) note.style.setProperty("--shift", `${12 - box.left}px`);
-    },
-    true,
-  );
+  // `toggle` does not bubble, so it is caught on its way down.
+  document.addEventListener("toggle", (event) => event.target instanceof Element && event.target.matches("details.help") && place(event.target), true);
+  addEventListener("scroll", () => closeNotes(null), { capture: true, passive: true });
+}
+
+/** Lays an open note over everything, near its "?" and wholly within the window. */
+function place(help) {
+  const note = help.querySelector(".help-text");
+  if (!help.open || !note.showPopover) return;
+  note.popover = "manual";
+  note.showPopover();
+  const [mark, box] = [help.getBoundingClientRect(), note.getBoundingClientRect()];
+  const { clientWidth, clientHeight } = document.documentElement;
+  const above = mark.bottom + box.height + 18 > clientHeight && mark.top > box.height + 18;
+  note.style.setProperty("left", `${Math.max(12, Math.min(mark.left, clientWidth - box.width - 12))}px`);
+  note.style.setProperty("top", `${above ? mark.top - box.height - 6 : mark.bottom + 6}px`);
 }
