@@ -1,22 +1,34 @@
-"""Plays the commands that README.md shows and puts what they say under them.
+"""Plays the commands that README.md and the pages of docs/ show, and puts what they say under them.
 
-    python tests/readme.py      refreshes the page
+    python tests/readme.py [PAGE…]      refreshes the pages
 
 A block marked `console` is a list of `$ command` lines, each followed by its whole output. Commands run in one fresh
 folder, in the order of the page, on two threads: kernels keep some memory for each. What a block marked
 `console measured` says depends on the machine: the page shows what it said once, and only that it runs is tested.
+The pages of docs/ begin with the files that the README's tour makes, and each page with a folder of its own.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "README.md"
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "README.md"
+DOCS = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("accuracy", "adopt", "compare", "decompose", "extract", "inspect", "optimize", "verify")
+]
+SOURCE = "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"
 _BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)|(?<=```console measured\n)(.*?)(?=```)", re.DOTALL)
 _MEASURED = re.compile(r"(```console measured\n)(.*?)(?=```)", re.DOTALL)
 _VARIES = re.compile(r" *\b\d+(\.\d+)? (ms|s)\b| *\b\d(\.\d+)?e[-+]\d+\b")  # times, and differences in the last digits
@@ -24,7 +36,7 @@ _VARIES = re.compile(r" *\b\d+(\.\d+)? (ms|s)\b| *\b\d(\.\d+)?e[-+]\d+\b")  # ti
 
 def refreshed(text: str, folder: Path) -> str:
     """The page with every command's present output."""
-    return _BLOCK.sub(lambda block: "".join(_played(command, folder) for command in commands(block[0])), text)
+    return _BLOCK.sub(lambda block: "".join(play(command, folder) for command in commands(block[0])), text)
 
 
 def commands(block: str) -> list[str]:
@@ -38,7 +50,31 @@ def steady(text: str) -> str:
     return "\n".join(re.sub(" +", " ", _VARIES.sub(" ~", line)).rstrip() for line in text.splitlines())
 
 
-def _played(command: str, folder: Path) -> str:
+def prepare(folder: Path) -> None:
+    """The files that pages of docs/ begin with."""
+    play(f"sardonyx export '{SOURCE}' -o bert-tiny.onnx --dynamic auto --quiet", folder)
+    play("sardonyx optimize bert-tiny.onnx -o small.onnx --quiet", folder)
+    other = onnx.load(folder / "bert-tiny.onnx")
+    weight = next(one for one in other.graph.initializer if one.name.endswith("pooler.dense.weight"))
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1.01), weight.name))
+    onnx.save(other, folder / "other.onnx")
+    foreign = onnx.load(folder / "bert-tiny.onnx")
+    for number, node in enumerate(foreign.graph.node):
+        paths = [entry.value for entry in node.metadata_props if entry.key == "sardonyx.module_path"]
+        scopes = re.sub(r"\.(?=\D)", "/", paths[0]).split("/")  # the tracer writes a list's members in one: layer.0
+        node.name = "/".join(["", *filter(None, scopes), f"{node.op_type}_{number}"])
+    for holder in [foreign, foreign.graph, *foreign.graph.node, *foreign.graph.initializer, *foreign.graph.value_info]:
+        del holder.metadata_props[:]
+    onnx.save(foreign, folder / "foreign.onnx")
+
+
+def copied(prepared: Path, folder: Path) -> Path:
+    """A folder with what was prepared in it."""
+    return Path(shutil.copytree(prepared, folder))
+
+
+def play(command: str, folder: Path) -> str:
+    """The command as the page shows it: with what it says."""
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -53,5 +89,16 @@ def _played(command: str, folder: Path) -> str:
 
 
 if __name__ == "__main__":
+    wanted = [Path(name).resolve() for name in sys.argv[1:]] or [PAGE, *DOCS]
     with tempfile.TemporaryDirectory() as fresh:
-        PAGE.write_text(refreshed(PAGE.read_text(), Path(fresh)))
+        begun = Path(fresh) / "begun"
+        begun.mkdir()
+        if set(wanted) & set(DOCS):
+            prepare(begun)
+        for page in wanted:
+            place = Path(fresh) / page.stem
+            if page in DOCS:
+                copied(begun, place)
+            else:
+                place.mkdir()
+            page.write_text(refreshed(page.read_text(), place))

@@ -61,7 +61,7 @@ def test_every_command_is_understood_and_reads_what_an_earlier_one_wrote(tmp_pat
 def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, small = tmp_path / "demo", tmp_path / "demo" / "cnn" / "small.onnx"
+    folder, small = tmp_path / "demo", tmp_path / "demo" / "cnn" / "resnet-tiny.small.onnx"
     lines = told(folder, monkeypatch, ["optimize", str(models[0]), "-o", str(small)], ["inspect", str(small)])
     assert lines[:2] == ["[1/2] what it is for", f"$ sardonyx optimize {models[0]} -o {small}"]
     assert lines[2].startswith("1 node as before, ")

@@ -1,8 +1,10 @@
-"""The README's tour is true: every command shown gives the output shown."""
+"""The README's tour and the pages of docs/ are true: every command shown gives the output shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 import readme
 
@@ -14,6 +16,22 @@ def test_the_tour_is_what_the_commands_say(tmp_path: Path) -> None:
     assert "unexpected failure" not in played
     assert played.count("error: ") == page.count("error: ")
     assert readme.steady(played) == readme.steady(page), "`python tests/readme.py` refreshes the page"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("begun")
+    readme.prepare(folder)
+    return folder
+
+
+def test_the_pages_are_what_the_commands_say(begun: Path, tmp_path: Path) -> None:
+    for page in readme.DOCS:
+        text = page.read_text()
+        assert readme.commands(text), f"no command is shown on {page.name}"
+        played = readme.refreshed(text, readme.copied(begun, tmp_path / page.stem))
+        assert "unexpected failure" not in played
+        assert readme.steady(played) == readme.steady(text), f"`python tests/readme.py {page.name}` refreshes the page"
 
 
 def test_what_was_measured_need_not_be_measured_again() -> None:

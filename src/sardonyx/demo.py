@@ -27,6 +27,7 @@ CNN = (
     "?embedding_size=16,hidden_sizes=[16,32,64,128],depths=[2,2,2,2],layer_type=basic"
 )
 LAYER = "encoder.layer.0"
+NAMES = {"transformer": "bert-tiny", "cnn": "resnet-tiny"}  # what the page calls the models, by folder
 
 
 class Stopped(SardonyxError):
@@ -56,7 +57,7 @@ class _Left:
 def steps(folder: Path) -> list[Step]:
     """The tour: every command, in order."""
     one, two = folder / "transformer", folder / "cnn"
-    page, small = str(folder / "report.html"), str(one / "small.onnx")
+    page, small = str(folder / "report.html"), str(_small(one))
     layer, apart, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.pt", "memory.svg"))
     cut = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
     return [
@@ -71,14 +72,22 @@ def steps(folder: Path) -> list[Step]:
     ]
 
 
+def _model(folder: Path) -> Path:
+    return folder / f"{NAMES[folder.name]}.onnx"
+
+
+def _small(folder: Path) -> Path:
+    return folder / f"{NAMES[folder.name]}.small.onnx"
+
+
 def _export(source: str, folder: Path) -> list[str]:
     record = ["--record", str(folder / "export.json")]
-    return ["export", source, "-o", str(folder / "model.onnx"), "--dynamic", "auto", *record, "--force"]
+    return ["export", source, "-o", str(_model(folder)), "--dynamic", "auto", *record, "--force"]
 
 
 def _optimize(folder: Path) -> list[str]:
     run = ["--run", str(folder), "--force"]
-    return ["optimize", str(folder / "model.onnx"), "-o", str(folder / "small.onnx"), *run]
+    return ["optimize", str(_model(folder)), "-o", str(_small(folder)), *run]
 
 
 def run(folder: Path, *, say: Say | None = None) -> None:
@@ -93,7 +102,7 @@ def run(folder: Path, *, say: Say | None = None) -> None:
             raise UsageError(f"the demo needs {package}, which is not installed", hint='pip install "sardonyx[torch]"')
     tell = say or _tell
     planned = steps(folder)
-    for part in ("transformer", "cnn"):
+    for part in NAMES:
         (folder / part).mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     log.write_text("", encoding="utf-8")
@@ -132,23 +141,26 @@ def _listed(folder: Path) -> list[str]:
 
 def _left(folder: Path) -> list[_Left]:
     one = folder / "transformer"
-    both = [
-        ("model.onnx", "as exported, every node with its module"),
-        ("small.onnx", "optimized, proven equal to it"),
-        ("export.json", "record of the export, with its proof against PyTorch"),
-        ("run.json", "record of the optimization: every rewrite, refusal and proof"),
-        ("bench.json", "record of the times, every round"),
-        ("profile.json", "record of where the time goes, by module"),
-        ("analysis.json", "record of operations, bytes and memory"),
-        ("report.html", "the page of this model alone"),
-    ]
     return [
         _Left(folder / "report.html", "the page about both models: start here"),
-        *(_Left(folder / part / name, what) for part in ("transformer", "cnn") for name, what in both),
+        *(left for part in NAMES for left in _left_of(folder / part)),
         _Left(one / "layer0.onnx", f"{LAYER} as a model of its own"),
         _Left(one / "decomposed.pt", "attention spelled out: torch.load(…, weights_only=False)"),
         _Left(one / "memory.svg", "memory over time: as it is, spelled out, fused"),
         _Left(folder / "log.txt", "everything that the commands said"),
+    ]
+
+
+def _left_of(folder: Path) -> list[_Left]:
+    return [
+        _Left(_model(folder), "as exported, every node with its module"),
+        _Left(_small(folder), "optimized, proven equal to it"),
+        _Left(folder / "export.json", "record of the export, with its proof against PyTorch"),
+        _Left(folder / "run.json", "record of the optimization: every rewrite, refusal and proof"),
+        _Left(folder / "bench.json", "record of the times, every round"),
+        _Left(folder / "profile.json", "record of where the time goes, by module"),
+        _Left(folder / "analysis.json", "record of operations, bytes and memory"),
+        _Left(folder / "report.html", "the page of this model alone"),
     ]
 
 

@@ -25,7 +25,12 @@ from sardonyx.record import OpCount
 
 
 def compare(before: Source, after: Source) -> Comparison:
-    """Align two models: a raw and an optimized file, two exports of one module, two versions of a model."""
+    """Align two models: a raw and an optimized file, two exports of one module, two versions of a model.
+
+    Args:
+        before: a path, a ModelProto or an onnx-ir Model; never changed.
+        after: the model to compare with it.
+    """
     sides = (_read(tagged(before)), _read(tagged(after)))
     left, right = _unwrapped(*sides)
     found = align(list(left.ops), list(right.ops))

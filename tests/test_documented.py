@@ -1,0 +1,105 @@
+"""Whatever a user can call, type or read has its place in the docs: verbs, parameters, commands, flags, records."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import sardonyx
+from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "sardonyx"
+GROUP: Any = typer.main.get_command(_app([]))
+COMMON = (DOCS / "options.md").read_text()
+
+
+def flags(text: str) -> set[str]:
+    """The options that a page names."""
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+
+
+def args(doc: str) -> list[str]:
+    """The parameters that a docstring explains, in its order."""
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^    (\w+): \S", section[1], re.MULTILINE) if section else []
+
+
+@pytest.mark.parametrize("verb", sardonyx.__all__)
+def test_every_verb_explains_every_parameter(verb: str) -> None:
+    public = getattr(sardonyx, verb)
+    assert args(inspect.getdoc(public) or "") == list(inspect.signature(public).parameters)
+
+
+@pytest.mark.parametrize("verb", sardonyx.__all__)
+def test_every_verb_is_shown_on_a_page(verb: str) -> None:
+    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    assert re.search(rf"\bsardonyx\.{verb}\b", pages)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_has_its_page(verb: str) -> None:
+    page = (DOCS / f"{verb}.md").read_text()
+    assert f"sardonyx {verb}" in page
+    assert re.search(rf"^\| \[`{verb}`\]\({verb}\.md\) \|", (DOCS / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_is_on_its_page_or_among_the_shared_ones(verb: str) -> None:
+    known = {flag for one in GROUP.commands[verb].params for flag in (*one.opts, *one.secondary_opts) if flag[0] == "-"}
+    page = (DOCS / f"{verb}.md").read_text()
+    assert known - flags(page) - flags(COMMON) == set()
+    assert "options.md" in page or not known - flags(page), "the page leads to the shared ones"
+
+
+def test_no_shared_flag_is_one_that_no_command_has() -> None:
+    known = {flag for verb in VERBS for one in GROUP.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
+    assert flags(COMMON) - known == {"-h", "--help", "--version"}
+
+
+def records() -> dict[str, int]:
+    """Every versioned record of the package, with its version."""
+    found: dict[str, int] = {}
+    for module in (importlib.import_module(f"sardonyx.{one.name}") for one in pkgutil.iter_modules([str(SOURCE)])):
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            if kind.__module__ == module.__name__ and "schema_version" in getattr(kind, "__annotations__", {}):
+                found[name] = _version(kind)
+    return found
+
+
+def _version(kind: Any) -> int:
+    if dataclasses.is_dataclass(kind):
+        return next(one.default for one in dataclasses.fields(kind) if one.name == "schema_version")  # pyright: ignore
+    return kind.__struct_defaults__[-1]
+
+
+def test_every_record_and_schema_is_on_the_page_of_formats() -> None:
+    page = (DOCS / "formats.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE))
+    assert {name: str(version) for name, version in records().items()} == rows
+    schemas = {path.name for path in (SOURCE / "schemas").glob("*.json")}
+    assert set(re.findall(r"schemas/([\w.]+\.json)", page)) == schemas
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    assert pages - set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == set()
+
+
+def test_every_public_function_is_held_to_a_docstring() -> None:
+    """By ruff, for the whole package: no file of it is let off."""
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "D" in rules["select"]
+    assert not any(rule.startswith("D1") and rule not in ("D105", "D107") for rule in rules.get("ignore", ()))
+    assert not any("src" in pattern and "D" in off for pattern, off in rules.get("per-file-ignores", {}).items())
