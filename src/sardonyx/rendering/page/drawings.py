@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.drawing import LONGEST, Kind, box_width, frame_of
 from sardonyx.rendering.insides import Inside, Part, insides
-from sardonyx.rendering.page.drawing import LONGEST, Kind, Label, box_width, drawing, frame_of
+from sardonyx.rendering.module_drawings import Nodes, kind_of, nodes_of
 from sardonyx.rendering.page.section import Section
 from sardonyx.rendering.page.strings import Strings
 from sardonyx.wiring_record import Wiring
@@ -29,17 +30,6 @@ def section(dossier: Dossier) -> Section | None:
     if before is None or after is None:
         return None
     return Section("drawings", "Graphs", Markup(), _Book().data(before, after))
-
-
-def module_drawing(inside: Inside, others: frozenset[tuple[str, str]], kind: Kind) -> dict[str, Any]:
-    """One module by itself; nodes that the other graph does not have are of that kind."""
-    labels = [Label(part.text, _kind(part, others, kind), part.name or part.path or "") for part in inside.parts]
-    return drawing(labels, inside.edges)
-
-
-def nodes_of(wiring: Wiring) -> frozenset[tuple[str, str]]:
-    """What makes a node the same before and after: its name and its operator."""
-    return frozenset(zip(wiring.names, wiring.ops, strict=True))
 
 
 class _Book:
@@ -60,12 +50,12 @@ class _Book:
         ]
         return {"strings": self._strings.data(), "frames": self._frames, "before": drawn[0], "after": drawn[1]}
 
-    def _module(self, inside: Inside, others: frozenset[tuple[str, str]], kind: Kind) -> list[Any]:
+    def _module(self, inside: Inside, others: Nodes, kind: Kind) -> list[Any]:
         """Its path, its frame, what each box is called, and what stands in those boxes that the frame leaves open."""
         path = self._strings.at[inside.path]
         if len(inside.parts) > MOST:
             return [path, -1, len(inside.parts)]
-        kinds = [KINDS.index(_kind(part, others, kind)) for part in inside.parts]
+        kinds = [KINDS.index(kind_of(part, others, kind)) for part in inside.parts]
         names = [self._strings.at[part.name or part.path or ""] for part in inside.parts]
         shown = [self._strings.at[_short(part)] for part in inside.parts if part.kind != "op"]
         return [path, self._frame(inside, kinds), names, shown]
@@ -80,10 +70,6 @@ class _Book:
             boxes = [[*box, kind, text] for box, kind, text in zip(frame["boxes"], kinds, texts, strict=True)]
             self._frames.append([frame["w"], frame["h"], boxes, frame["routes"]])
         return self._places[form]
-
-
-def _kind(part: Part, others: frozenset[tuple[str, str]], kind: Kind) -> Kind:
-    return kind if part.kind == "op" and (part.name, part.text) not in others else part.kind
 
 
 def _short(part: Part) -> str:

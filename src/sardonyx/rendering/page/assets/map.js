@@ -84,7 +84,7 @@ class ModuleMap {
     const own = this.tree.own[`${this.measure}_${side}`][place];
     const written = MAP_WRITTEN[this.measure];
     const kind = this.tree.kinds[place];
-    const said = `${this.tree.paths[place] || "(model)"}${kind ? ` ${kind}` : ""}, ${side}: ${written(totals[place])}, ${written(own)} of it itself`;
+    const said = `${this.tree.paths[place] || "(model)"}${kind ? ` ${kind}` : ""}, ${side}: ${written(totals[place])}, ${own ? `${written(own)} of it` : "nothing"} itself`;
     const fits = [`${name} ${kind}`.trim(), name].find((text) => text.length * MAP_LETTER + 8 <= width);
     const key = `${side}:${place}`;
     this.focused ??= key;

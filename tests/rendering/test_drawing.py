@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.rendering import svg
-from sardonyx.rendering.page.drawing import LONGEST, Label, drawing
+from sardonyx.rendering.drawing import LONGEST, Label, drawing
 
 
 def test_boxes_have_their_place_name_kind_and_hover() -> None:
