@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from rendering.sample_run import sample_run
 from sardonyx.record import Event, Kind, NodeRef, Run
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page import render_page
+from sardonyx.rendering.page import rewrite_data as rewrite_data_module
 from sardonyx.rendering.page.rewrite_data import rewrite_data
 from sardonyx.rendering.page.rewrite_shapes import LARGEST, State, shaped
 from sardonyx.rendering.page.rewrites import section
@@ -201,6 +203,13 @@ def test_records_that_do_not_say_what_nodes_read_have_no_drawing_but_their_nodes
     bare = Event("p", Kind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
     (shape,) = rewrite_data(replace(RUN, events=(bare,), wiring_after=None))["shapes"]
     assert (shape["before"], shape["after"], len(shape["parts"])) == (None, None, 2)
+
+
+def test_where_every_rewrite_is_another_the_most_frequent_shapes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite_data_module, "DRAWN", 1)
+    chains = [tuple(NodeRef(f"n{at}", "Add", ("x",), (f"y{at}",)) for at in range(1, size)) for size in (2, 3, 3, 4)]
+    run = replace(RUN, events=tuple(Event("p", Kind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
+    assert [shape["before"] is not None for shape in rewrite_data(run)["shapes"]] == [False, True, False]
 
 
 def test_the_table_reads_by_itself() -> None:

@@ -12,6 +12,8 @@ from sardonyx.rendering.page.rewrite_shapes import Shape, Shaped, shaped
 from sardonyx.rendering.page.strings import Strings
 from sardonyx.rendering.places import where
 
+DRAWN = 1000  # shapes, the most frequent: where all rewrites differ, their drawings would outgrow the page
+
 
 def rewrite_data(run: Run) -> dict[str, Any]:
     """What `assets/rewrites.js` reads.
@@ -61,11 +63,12 @@ def _shapes(events: Sequence[Event], found: Sequence[Shaped], shapes: Sequence[S
     owners = defaultdict[Shape, Counter[str]](Counter)
     for event, each in zip(events, found, strict=True):
         owners[each.shape][event.owner] += 1
-    return [_shape(shape, where(owners[shape])) for shape in shapes]
+    drawn = {shape for shape, _count in Counter(each.shape for each in found).most_common(DRAWN)}
+    return [{**_shape(shape, shape in drawn), "where": where(owners[shape])} for shape in shapes]
 
 
-def _shape(shape: Shape, places: str) -> dict[str, Any]:
-    before, after = shape.drawings()
+def _shape(shape: Shape, is_drawn: bool) -> dict[str, Any]:
+    before, after = shape.drawings() if is_drawn else (None, None)
     return {
         "pass": shape.pass_name,
         "kind": shape.kind,
@@ -73,7 +76,6 @@ def _shape(shape: Shape, places: str) -> dict[str, Any]:
         "root": shape.root,
         "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
         "counted": shape.counted,
-        "where": places,
         "before": before,
         "after": after,
     }

@@ -16,7 +16,7 @@ from sardonyx.rendering import words
 from sardonyx.rendering.drawing import LONGEST, box_width, frame_of
 
 LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are named one by one
-PORT = 18  # characters of a value's name that have room in a layout for many names
+PORT = 15  # characters of a value's name that have room in a layout for many names; REWRITE_PORT in rewrite_detail.js
 
 
 class State(StrEnum):

@@ -14,18 +14,18 @@ const REWRITE_VALUES = {
   fold: "A constant took the place of this value.",
   drop: "A constant that no node reads any more was taken out of the file.",
 };
-const REWRITE_PORT = 17; // characters of a value's name that fit into its box
+const REWRITE_PORT = 15; // characters of a value's name that fit into its box (PORT in rewrite_shapes.py)
 const REWRITE_ORIGINS = 8; // modules named at once
 const REWRITE_FEW = 5; // nodes listed without being asked for
 
 function rewriteDetail(event) {
   const { shape, nodes } = event;
-  const wired = Boolean(shape.before || shape.after);
+  const wired = shape.parts.some(([, , inputs, outputs]) => inputs.length || outputs.length);
   return h(
     "div",
     { class: "rewrites-detail card", dataset: { rewrite: event.index } },
     rewriteHeading(event),
-    wired ? rewritePictures(event) : rewriteSentence(event),
+    shape.before || shape.after ? rewritePictures(event) : rewriteSentence(event),
     nodes.length ? rewriteTags(nodes, wired) : null,
     rewriteOrigins(event, wired),
   );
@@ -44,9 +44,10 @@ function rewriteModule(path) {
 
 function rewritePictures(event) {
   const { before, after, kind } = event.shape;
+  const share = (side) => `${Math.min(Math.max(side?.frame.w ?? 0, 250), 750)}fr`; // the wider graph gets more room
   return h(
     "div",
-    { class: "rewrites-pictures" },
+    { class: "rewrites-pictures", style: { "--before-share": share(before), "--after-share": share(after) } },
     rewritePicture("Before", event, before, "There was nothing."),
     rewritePicture("After", event, after, REWRITE_AFTER[kind] ?? "No node is left."),
   );

@@ -76,6 +76,7 @@ section("rewrites", (root, data, model) => {
     const filtered = module || pass || wanted.kind || wanted.text;
     const many = count === book.count ? `All ${fmt.plural(count, "rewrite")}` : `${fmt.count(count)} of ${fmt.plural(book.count, "rewrite")}`;
     const shown = [`${many} shown, in ${fmt.plural(groups.length, "shape")}`];
+    if (pass) shown.push(", by ", h("code", null, pass));
     if (module) shown.push(", of ", h("code", null, module), " and all below it");
     shown.push(". ");
     if (filtered) shown.push(h("button", { type: "button", class: "quiet", on: { click: clear } }, "show all"));
