@@ -133,9 +133,9 @@ def optimize(
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
     gating.check_provable(not dry_run and verify is not Proof.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
+    _check_folder(run_folder, model, record, asked, force=force)
     if not dry_run:
         files.check_destinations(destination, record, force=force)
-    _check_folder(run_folder, model, record, asked, force=force)
 
     from sardonyx import optimize as run_optimize
 

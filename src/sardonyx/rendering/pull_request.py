@@ -14,6 +14,8 @@ from sardonyx.rendering import markdown, words
 from sardonyx.rendering.bench_words import milliseconds, ratio
 from sardonyx.rendering.changes import changes
 from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.mermaid import module_mermaid
+from sardonyx.rendering.module_drawings import top_module
 from sardonyx.rendering.modules import module_rows, nested_label
 from sardonyx.rendering.part import Part
 from sardonyx.rendering.text import closing_sentence
@@ -22,19 +24,45 @@ from sardonyx.rendering.view import View
 
 LONGEST = 60_000  # characters
 _ROWS = 40  # of a table
-_ROOM = 400  # characters that are kept for saying what was left out
+_ROOM = 600  # characters that are kept for saying what was left out
+_LEAST = 2_000  # characters without which a model is better left out
+_CELL = 300  # characters of a sentence that comes from a model
 
 
 def pull_request(dossiers: Sequence[Dossier]) -> str:
-    """One section for each model."""
-    share = LONGEST // max(1, len(dossiers))
-    return "\n".join(_fitted(list(_blocks(each)), share) for each in dossiers)
+    """One model with all that fits; several with a table of them first."""
+    if len(dossiers) == 1:
+        return _fitted(list(_blocks(dossiers[0])), LONGEST)
+    table = _part(_models(dossiers), folded=False)
+    share = max(_LEAST, (LONGEST - _ROOM - len(table)) // len(dossiers) - 2)
+    each = [(words.name(one.label), _fitted(list(_blocks(one)), share).rstrip()) for one in dossiers]
+    return _fitted([("the table", table), *each], LONGEST)
+
+
+def _models(dossiers: Sequence[Dossier]) -> Part:
+    lines = [
+        (
+            words.name(each.label),
+            _cell(proof(each.run.verdict)),
+            f"{words.from_to(words.count(each.run.before.nodes), words.count(each.run.after.nodes))} "
+            f"({words.percent(each.run.before.nodes, each.run.after.nodes)})",
+            words.from_to(words.size(each.run.before.bytes), words.size(each.run.after.bytes)),
+            _ratio(each),
+        )
+        for each in dossiers
+    ]
+    return _cut("All models", ("model", "proof", "nodes", "bytes", "time, after / before"), lines, words=2)
+
+
+def _ratio(dossier: Dossier) -> str:
+    compared = None if dossier.point is None else dossier.point.timings[1].against_first
+    return "not timed" if compared is None else f"{ratio(compared)}, {compared.finding.value}"
 
 
 def pull_request_of_two(first: Dossier, second: Dossier) -> str:
     """What changed from one run to another."""
     found = changes(first, second)
-    lines = [f"- {markdown.escaped(each)}" for each in found.apart]
+    lines = [f"- {markdown.escaped(_cell(each))}" for each in found.apart]
     apart = "Besides, this differs:\n\n" + "\n".join(lines[:_ROWS]) if lines else ""
     names = f"first: {markdown.escaped(first.label)}, second: {markdown.escaped(second.label)}"
     blocks = [
@@ -59,7 +87,8 @@ def _fitted(blocks: list[tuple[str, str]], longest: int) -> str:
         room -= len(block) + 2
         kept.append(block)
     if left_out:
-        kept.append(f"Left out, because a comment holds no more: {', '.join(left_out)}. The page has all of it.")
+        names = words.name(", ".join(left_out), _ROOM // 4)  # escaping may double it
+        kept.append(f"Left out, because a comment holds no more: {markdown.escaped(names)}. The page has all of it.")
     return "\n\n".join(kept) + "\n"
 
 
@@ -67,16 +96,30 @@ def _blocks(dossier: Dossier) -> Iterator[tuple[str, str]]:
     """What there is to say, the most important first, each under the name it is missed by."""
     run = dossier.run
     good = run.status == "done" and (run.verdict is None or run.verdict.passed)
-    sentence = closing_sentence(replace(run, result=replace(run.result, path=None)))
+    sentence = _cell(closing_sentence(replace(run, result=replace(run.result, path=None))))
     heading = (
         f"### {'✅' if good else '❌'} {markdown.escaped(words.name(dossier.label))}: {markdown.escaped(sentence)}"
     )
     yield "", heading
     yield "the numbers", _part(_numbers(dossier), folded=False)
     notes = (*dossier.notes, *run.notes)
-    yield "notes", "\n".join(f"- {markdown.escaped(each)}" for each in notes[:_ROWS])
+    yield "notes", "\n".join(f"- {markdown.escaped(_cell(each))}" for each in notes[:_ROWS])
     for part in (_modules(dossier), _passes(run), _refusals(run), _proof(run), _undone(run), _environment(dossier)):
         yield part.title.lower(), _part(part, folded=True)
+    yield "the graph", _graph(run)
+
+
+def _graph(run: Run) -> str:
+    """The modules that the model is made of and what flows between them, which GitHub draws."""
+    if run.wiring_before is None or run.wiring_after is None:
+        return ""
+    drawn = module_mermaid(run, top_module(run))
+    return f"<details><summary>The modules after, as a graph</summary>\n\n```mermaid\n{drawn}```\n\n</details>"
+
+
+def _cell(sentence: str) -> str:
+    """A sentence of a model's own making, cut in its middle where it is very long."""
+    return words.name(words.one_line(sentence), _CELL)
 
 
 def _part(part: Part, *, folded: bool) -> str:
@@ -102,7 +145,7 @@ def _numbers(dossier: Dossier) -> Part:
     if forms is not None:
         most, least = (form.memory.total for form in forms)
         lines.append(("peak memory", words.size(most), words.size(least), words.percent(most, least)))
-    return Part("Numbers", ("", "before", "after", "change"), tuple(lines), more=f"Proof: {proof(run.verdict)}.")
+    return Part("Numbers", ("", "before", "after", "change"), tuple(lines), more=f"Proof: {_cell(proof(run.verdict))}.")
 
 
 def _modules(dossier: Dossier) -> Part:
@@ -138,7 +181,7 @@ def _passes(run: Run) -> Part:
     lines = [
         (
             words.name(each.name),
-            words.one_line(each.algebra),
+            _cell(each.algebra),
             each.accuracy.value,
             words.count(each.rewrites),
             words.change(each.nodes),
@@ -156,7 +199,7 @@ def _refusals(run: Run) -> Part:
     lines = [
         (
             words.name(name),
-            words.one_line(group.reason),
+            _cell(group.reason),
             words.name(group.examples[0] if group.examples else ""),
             words.count(group.count),
         )
@@ -179,14 +222,16 @@ def _proof(run: Run) -> Part:
         )
         for each in run.verdict.outputs
     ]
-    about = f"{proof(run.verdict)}; reference: {run.verdict.reference}; accuracy class {run.verdict.accuracy.value}."
+    about = (
+        f"{_cell(proof(run.verdict))}; reference: {run.verdict.reference}; accuracy class {run.verdict.accuracy.value}."
+    )
     heads = ("output", "dtype", "", "worst absolute", "worst relative", "allowed, rel and abs")
     return _cut("Proof", heads, lines, words=3, about=about)
 
 
 def _undone(run: Run) -> Part:
     lines = [
-        (words.name(each.pass_name), words.name(each.owner) or "(model)", words.one_line(each.reason))
+        (words.name(each.pass_name), words.name(each.owner) or "(model)", _cell(each.reason))
         for each in run.rolled_back
     ]
     return _cut("Rolled back", ("pass", "module", "reason"), lines, words=3)

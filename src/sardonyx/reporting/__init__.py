@@ -13,6 +13,7 @@ from sardonyx.errors import OutputError, UsageError
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page import render_page
 from sardonyx.rendering.page.compared import compared
+from sardonyx.rendering.pictures import pictures
 from sardonyx.rendering.pull_request import pull_request, pull_request_of_two
 from sardonyx.reporting.gathering import HOW, Source, piles
 from sardonyx.reporting.joining import dossiers as joined
@@ -89,8 +90,6 @@ def _rendered(found: Sequence[Dossier], wanted: Format, *, compare: bool) -> dic
 
 def _drawn(found: Sequence[Dossier]) -> dict[str, str]:
     """The pictures of one model, or those of each in a folder that is named after it."""
-    from sardonyx.rendering.pictures import pictures
-
     if len(found) == 1:
         return pictures(found[0])
     return {

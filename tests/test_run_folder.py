@@ -1,0 +1,83 @@
+"""Run folders: everything of a run beside each other, a part that fails costs no other, and nothing is mixed up."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+import sardonyx
+from gate.sample_records import write_model
+from sardonyx.errors import OutputError, UsageError
+from sardonyx.pipeline import Optimized
+from sardonyx.record import Run
+from sardonyx.reporting.gathering import piles
+from sardonyx.reporting.joining import dossiers
+from sardonyx.run_folder import Conditions, check, fill
+
+SHORT = Conditions(seconds=0.2, sizes={"batch": 3})
+LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
+    """A run, and a folder that was filled with it."""
+    place = tmp_path_factory.mktemp("runs")
+    run = sardonyx.optimize(write_model(place / "model.onnx"), place / "small.onnx", hashes=True)
+    assert fill(place / "today", run, conditions=SHORT).notes == run.notes
+    return run, place / "today"
+
+
+def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) -> None:
+    run, folder = made
+    assert sorted(each.name for each in folder.iterdir()) == LEFT
+    (found,) = dossiers(piles([folder]))
+    assert found.notes == ()
+    assert found.point is not None
+    assert found.point.sizes == {"batch": 3}
+    assert found.profiled is not None
+    assert found.forms is not None
+    assert Run.from_json((folder / "run.json").read_bytes()) == Run.from_json(run.to_json())
+    assert (folder / "report.html").read_text(encoding="utf-8") == sardonyx.report(folder).text
+
+
+def test_an_earlier_run_stays_unless_told_otherwise(made: tuple[Optimized, Path]) -> None:
+    run, folder = made
+    assert run.source.path is not None
+    with pytest.raises(OutputError, match=r"run\.json exists"):
+        check(folder, run.source.path)
+    with pytest.raises(UsageError, match=r"holds a run of .*model\.onnx"):
+        check(folder, "other.onnx")
+    check(folder, "other.onnx", force=True)
+
+
+def test_what_could_not_be_left_is_refused_at_once(made: tuple[Optimized, Path], tmp_path: Path) -> None:
+    run, _ = made
+    assert run.source.path is not None
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="is a file"):
+        check(tmp_path / "file", run.source.path)
+    with pytest.raises(UsageError, match="no input has an open dim 'seq'"):
+        check(tmp_path / "new", run.source.path, {"seq": 3})
+    with pytest.raises(UsageError, match="models in memory"):
+        fill(tmp_path / "new", replace(run, result=replace(run.result, path=None)))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_part_that_fails_costs_no_other_and_nothing_stale_stays(made: tuple[Optimized, Path], tmp_path: Path) -> None:
+    run, folder = made
+    shutil.copytree(folder, tmp_path / "again")
+    broken = onnx.load(str(run.result.path))
+    broken.graph.node[0].domain, broken.opset_import[0].domain = "nobody.knows", ""
+    broken.opset_import.append(onnx.helper.make_opsetid("nobody.knows", 1))
+    onnx.save(broken, tmp_path / "small.onnx")
+    path = str(tmp_path / "small.onnx")
+    left = fill(tmp_path / "again", replace(run, result=replace(run.result, path=path)), conditions=SHORT, force=True)
+    assert [note.partition(":")[0] for note in left.notes if ": " in note][:2] == ["not timed", "no time by module"]
+    assert not (tmp_path / "again" / "bench.json").exists()
+    assert (tmp_path / "again" / "analysis.json").exists()
+    assert Run.from_json((tmp_path / "again" / "run.json").read_bytes()).notes == left.notes
+    assert "not timed" in (tmp_path / "again" / "report.html").read_text(encoding="utf-8")
