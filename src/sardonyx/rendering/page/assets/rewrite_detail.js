@@ -108,7 +108,7 @@ function rewriteTags(nodes, owned) {
       owned && h("td", null, rewriteModule(owner)),
     );
   const table = h("table", { class: "plain rewrites-tags" }, h("thead", null, h("tr", null, heads)), h("tbody", null, nodes.map(row)));
-  const title = h("summary", null, `${fmt.plural(nodes.length, "node")}${owned ? ", and whose they are" : ""}`);
+  const title = h("summary", null, `${owned ? "Nodes and their modules" : "Nodes"} (${fmt.count(nodes.length)})`);
   return h("details", { open: nodes.length <= REWRITE_FEW }, title, h("div", { class: "scroll" }, table));
 }
 

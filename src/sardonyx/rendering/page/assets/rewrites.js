@@ -74,7 +74,7 @@ section("rewrites", (root, data, model) => {
     const count = rewritesIn(groups);
     const { module, pass } = model.selection;
     const filtered = module || pass || wanted.kind || wanted.text;
-    const many = count === book.count ? `All ${fmt.plural(count, "rewrite")}` : `${fmt.count(count)} of ${fmt.plural(book.count, "rewrite")}`;
+    const many = count === book.count ? fmt.plural(count, "rewrite") : `${fmt.count(count)} of ${fmt.plural(book.count, "rewrite")}`;
     const shown = [`${many} shown, in ${fmt.plural(groups.length, "shape")}`];
     if (pass) shown.push(", by ", h("code", null, pass));
     if (module) shown.push(", of ", h("code", null, module), " and all below it");
@@ -185,9 +185,11 @@ function rewriteSaved({ nodes, constants, initializers, bytes }) {
   return parts.filter(Boolean).join(", ");
 }
 
-function rewriteTitle({ counted: [before, after], kind }) {
+function rewriteTitle({ counted: [before, after], kind, parts }) {
   if (!before.length && !after.length) return { share: "equal constants, stored once", drop: "a constant that nothing reads" }[kind] ?? "the model as a whole";
-  return `${rewriteOperators(before)} → ${rewriteOperators(after)}`;
+  const instead = { fold: "a constant", share: "the equal one", bypass: "what goes in" }[kind] ?? "nothing";
+  const kept = parts.filter(([, state]) => state === "op").length;
+  return `${rewriteOperators(before)} → ${after.length ? rewriteOperators(after) : instead}${kept ? ` (${fmt.count(kept)} kept)` : ""}`;
 }
 
 /** A heading that opens what is made when it is first opened. */
