@@ -92,7 +92,7 @@ def _back_edges(boxes: int, edges: Sequence[Edge]) -> set[Edge]:
 
 
 def _ranks(boxes: int, edges: Sequence[Edge]) -> list[int]:
-    """As high as what feeds a box allows; then what has more readers than makers moves down to them."""
+    """As high as what feeds a box allows; then what has as many readers as makers moves down to them."""
     readers, makers = _readers(boxes, edges), _readers(boxes, [(b, a) for a, b in edges])
     waiting = [len(each) for each in makers]
     queue = deque(box for box in range(boxes) if not waiting[box])
@@ -107,7 +107,7 @@ def _ranks(boxes: int, edges: Sequence[Edge]) -> list[int]:
             if not waiting[reader]:
                 queue.append(reader)
     for box in reversed(order):
-        if len(readers[box]) > len(makers[box]) or (readers[box] and not makers[box]):
+        if len(readers[box]) >= max(len(makers[box]), 1):
             ranks[box] = min(ranks[reader] for reader in readers[box]) - 1
     used = {rank: place for place, rank in enumerate(sorted(set(ranks)))}
     return [used[rank] for rank in ranks]
