@@ -74,7 +74,7 @@ section("rewrites", (root, data, model) => {
     const count = rewritesIn(groups);
     const { module, pass } = model.selection;
     const filtered = module || pass || wanted.kind || wanted.text;
-    const many = count === book.count ? fmt.plural(count, "rewrite") : `${fmt.count(count)} of ${fmt.plural(book.count, "rewrite")}`;
+    const many = count === book.count ? `${count > 1 ? "All " : ""}${fmt.plural(count, "rewrite")}` : `${fmt.count(count)} of ${fmt.plural(book.count, "rewrite")}`;
     const shown = [`${many} shown, in ${fmt.plural(groups.length, "shape")}`];
     if (pass) shown.push(", by ", h("code", null, pass));
     if (module) shown.push(", of ", h("code", null, module), " and all below it");
