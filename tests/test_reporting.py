@@ -16,6 +16,7 @@ from rendering.sample_dossier import analysis_of_run, bench_of_run, profile_of_r
 from rendering.sample_export import sample_export
 from rendering.sample_run import sample_run, sample_verdict
 from sardonyx.errors import OutputError, UsageError
+from sardonyx.export_record import ExampleInput
 from sardonyx.reporting.gathering import piles
 from sardonyx.reporting.joining import dossiers
 
@@ -32,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "run"
     run = sample_run()
     write(place / "run.json", run)
-    write(place / "export.json", sample_export(run.source.sha256))
+    inputs = (ExampleInput("x", "int64", (2, 16), {0: "batch"}),)  # numbers as keys, which JSON knows not
+    write(place / "export.json", replace(sample_export(run.source.sha256), inputs=inputs))
     write(place / "times.json", bench_of_run())
     write(place / "profile.json", profile_of_run())
     write(place / "analysis.json", analysis_of_run())

@@ -151,7 +151,7 @@ def _operators(one: Run, two: Run) -> Part:
     counts = [{each.op_type: each.after for each in run.ops} for run in (one, two)]
     found = _differing(counts[0], counts[1], lambda number: number or 0)
     lines = [(words.name(name), words.count(a), words.count(b), words.change(b - a)) for name, a, b in found]
-    return _cut("Operators", ("operator", "first", "second", "change"), lines)
+    return _cut("Operators", ("operator", "first result", "second", "change"), lines)
 
 
 def _passes(one: Run, two: Run) -> Part:
@@ -169,7 +169,7 @@ def _passes(one: Run, two: Run) -> Part:
                 lines.append((words.name(name), f"only in the {ran}", rewrites, words.change(here[1]), "·"))
             continue
         rewrites = words.from_to(words.count(a[0]), words.count(b[0]))
-        nodes = "·" if a[1] == b[1] else words.from_to(words.change(a[1]), words.change(b[1]))
+        nodes = "·" if a[1] == b[1] else words.from_to(*(words.change(each[1]) if each[1] else "0" for each in (a, b)))
         lines.append((words.name(name), "", rewrites, nodes, words.size_change(b[2] - a[2])))
     return _cut("Passes", ("pass", "", "rewrites", "change in nodes", "bytes"), lines, words=2)
 
@@ -197,7 +197,7 @@ def _modules(one: Run, two: Run) -> Part:
         for row in module_rows(entries, View(verbose=True))
         if row.branch.path in above
     ]
-    return _cut("Modules", ("module", "nodes, first", "second", "change", "bytes"), lines)
+    return _cut("Modules", ("module", "nodes, first result", "second", "change", "bytes"), lines)
 
 
 def _and_above(path: str) -> Iterator[str]:

@@ -78,8 +78,8 @@ def _rendered(found: Sequence[Dossier], wanted: Format, *, compare: bool) -> dic
     match wanted:
         case "html":
             first = compared(*found) if compare else None
-            title = f"{found[0].label} → {found[1].label}" if compare else None
-            return {"report.html": render_page(found, title=title, first=first)}
+            title = f"{found[0].label} → {found[1].label}" if compare else f"{len(found)} models"
+            return {"report.html": render_page(found, title=title if len(found) > 1 else None, first=first)}
         case "markdown":
             return {"report.md": pull_request_of_two(*found) if compare else pull_request(found)}
         case "svg":
