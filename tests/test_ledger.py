@@ -89,6 +89,8 @@ def test_a_constant_is_its_readers_and_that_of_several_their_lowest_common_modul
         }
     """)
     assert {path: (count.before, count.parameters, count.bytes_before) for path, count in found.items()} == {
+        "": (0, 0, 0),
+        "net": (0, 0, 0),
         "net.a": (0, 2, 8),  # owns nothing but what its parts share
         "net.a.p": (1, 2, 8),
         "net.a.q": (1, 0, 0),
@@ -117,3 +119,14 @@ def test_every_pass_says_in_one_paragraph_when_it_refuses_and_why_it_helps() -> 
     run = optimize(onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Neg(x) }"), verify="off")
     said = {each.name: each.about for each in ALL}
     assert all(record.about == said[record.name] for record in run.passes)
+
+
+def test_modules_above_an_owner_are_there_with_their_tags() -> None:
+    found = _modules("""
+        g (float[2] x) => (float[2] y) {
+            ["/net/a/p/Neg"] a = Neg(x)
+            ["/net/a/q/Abs"] y = Abs(a)
+        }
+    """)
+    assert list(found) == ["", "net", "net.a", "net.a.p", "net.a.q"]
+    assert (found["net.a"].tag, found["net.a"].before, found["net.a"].bytes_before) == ("/net/a", 0, 0)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from sardonyx import collector
+from sardonyx import provenance as p
 from sardonyx.graph.attention_sites import FoundSite, found
 from sardonyx.graph.census import Census, Owned, owned
 from sardonyx.graph.facts import Facts
@@ -26,7 +27,6 @@ from sardonyx.graph.rewrite import Log
 from sardonyx.graph.scopes import operator
 from sardonyx.graph.wiring import wiring
 from sardonyx.passes import Pass
-from sardonyx.provenance import Hierarchy
 from sardonyx.record import (
     Accuracy,
     Artifact,
@@ -72,10 +72,11 @@ def op_counts(before: Portrait, after: Portrait) -> tuple[OpCount, ...]:
     return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
 
 
-def module_counts(before: Portrait, after: Portrait, hierarchy: Hierarchy) -> tuple[ModuleCount, ...]:
-    """By owner module, in the order of their paths."""
+def module_counts(before: Portrait, after: Portrait, hierarchy: p.Hierarchy) -> tuple[ModuleCount, ...]:
+    """Every module that owns something, and all above it, whose kind is worth knowing; in the order of their paths."""
     counts: list[ModuleCount] = []
-    for path in sorted(before.modules.keys() | after.modules.keys()):
+    owners = before.modules.keys() | after.modules.keys()
+    for path in sorted({each for owner in owners for each in p.lineage(owner)}):
         old, new = before.modules.get(path, Owned()), after.modules.get(path, Owned())
         tag = hierarchy.tag(path)
         counts.append(ModuleCount(path, tag, old.nodes, new.nodes, old.parameters, old.bytes, new.bytes))

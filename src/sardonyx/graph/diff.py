@@ -20,7 +20,7 @@ from sardonyx.graph.origins import owner
 from sardonyx.graph.scopes import is_constant, label, scopes
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.module_graphs import AttributeValue, TensorValue
-from sardonyx.provenance import Hierarchy, is_within, lowest_common, module_of
+from sardonyx.provenance import Hierarchy, is_within, lineage, lowest_common, module_of
 from sardonyx.record import OpCount
 
 
@@ -106,7 +106,7 @@ def _unwrapped(left: _Side, right: _Side) -> tuple[_Side, _Side]:
 
 def _wrappers(side: _Side) -> list[str]:
     """The modules that everything lies in; a few, for a file may nest as deep as it likes."""
-    return list(_with_ancestors(lowest_common(op.module for op in side.ops)))[1:5]
+    return lineage(lowest_common(op.module for op in side.ops))[1:5]
 
 
 def _without(side: _Side, wrapper: str) -> _Side:
@@ -170,8 +170,8 @@ def _modules(left: _Side, right: _Side, found: Alignment, changed: Iterable[Pair
         Counter(pair.after.module for pair in changed),
         Counter(new.module for old, new in found.pairs if old.module != new.module),
     )
-    known = {above for path in counters[1] for above in _with_ancestors(path)}
-    paths = dict.fromkeys(above for counter in counters[:2] for path in counter for above in _with_ancestors(path))
+    known = {above for path in counters[1] for above in lineage(path)}
+    paths = dict.fromkeys(above for counter in counters[:2] for path in counter for above in lineage(path))
     return tuple(
         ModuleDifference(path, (right if path in known else left).tag(path), *(counter[path] for counter in counters))
         for path in paths
@@ -180,16 +180,10 @@ def _modules(left: _Side, right: _Side, found: Alignment, changed: Iterable[Pair
 
 def _only_in(side: _Side, other: _Side) -> tuple[str, ...]:
     """The topmost modules that run something on one side only."""
-    there = {above for path in _paths(other) for above in _with_ancestors(path)}
+    there = {above for path in _paths(other) for above in lineage(path)}
     tops: list[str] = []
     for path in sorted(_paths(side) - there):
-        missing = next(above for above in _with_ancestors(path) if above not in there)
+        missing = next(above for above in lineage(path) if above not in there)
         if not tops or not is_within(missing, tops[-1]):
             tops.append(missing)
     return tuple(tops)
-
-
-def _with_ancestors(path: str) -> Iterator[str]:
-    """A module and those around it, from the model down."""
-    parts = path.split(".") if path else []
-    return (".".join(parts[:depth]) for depth in range(len(parts) + 1))

@@ -16,7 +16,7 @@ from sardonyx.graph.select import find_module
 from sardonyx.graph.shapes import expr
 from sardonyx.graph.tagged import Tagged
 from sardonyx.inspection import ModuleInspection, Port
-from sardonyx.provenance import is_within, module_of
+from sardonyx.provenance import is_within, lineage, module_of
 
 
 def inspect_module(found: Tagged, wanted: str) -> ModuleInspection:
@@ -48,8 +48,7 @@ def inspect_module(found: Tagged, wanted: str) -> ModuleInspection:
 
 def _and_above(path: str) -> tuple[str, ...]:
     """A module and all modules above it, by their instance paths."""
-    parts = module_of(path).split(".") if path else []
-    return tuple(".".join(parts[:depth]) for depth in range(len(parts) + 1))
+    return tuple(lineage(module_of(path)))
 
 
 def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:

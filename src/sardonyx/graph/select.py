@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from sardonyx.errors import UsageError
-from sardonyx.provenance import ROOT, Hierarchy, module_of
+from sardonyx.provenance import ROOT, Hierarchy, lineage, module_of
 
 _SHOWN = 5  # names in a hint
 
@@ -69,10 +69,8 @@ def _with_ancestors(paths: Iterable[str]) -> dict[str, None]:
     """All paths and the modules above them, each after those above it."""
     known: dict[str, None] = {ROOT: None}
     for path in map(module_of, paths):
-        if path in known:
-            continue
-        parts = path.split(".")
-        known.update(dict.fromkeys(".".join(parts[:depth]) for depth in range(1, len(parts) + 1)))
+        if path not in known:
+            known.update(dict.fromkeys(lineage(path)))
     return known
 
 

@@ -22,7 +22,7 @@ from sardonyx.provenance.codec import (
     SOURCE_MODULE,
     Reading,
 )
-from sardonyx.provenance.paths import ROOT, UNKNOWN, Origins, lowest_common, module_of, nearest, owner_of
+from sardonyx.provenance.paths import ROOT, UNKNOWN, Origins, lineage, lowest_common, module_of, nearest, owner_of
 from sardonyx.record import How
 
 _UNCALLED = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
@@ -174,9 +174,7 @@ class Hierarchy:
 
     def _chain(self, path: str) -> list[str]:
         """The modules from the root to this one that are called, not only indexed."""
-        parts = path.split(".") if path else []
-        above = [".".join(parts[:depth]) for depth in range(len(parts) + 1)]
-        return [each for each in above if self._classes.get(each, _UNCALLED[0]) not in _UNCALLED]
+        return [each for each in lineage(path) if self._classes.get(each, _UNCALLED[0]) not in _UNCALLED]
 
 
 def _short(qualified: str) -> str:

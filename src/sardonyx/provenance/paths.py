@@ -38,6 +38,12 @@ def is_within(path: str, module: str) -> bool:
     return module == ROOT or path == module or path.startswith(module + ".")
 
 
+def lineage(path: str) -> list[str]:
+    """A module and those around it, from the model down."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:depth]) for depth in range(len(parts) + 1)]
+
+
 def lowest_common(paths: Iterable[str]) -> str:
     """The longest path that is an ancestor of, or the same as, every given one; two calls share their module."""
     split = [path.split(".") if path else [] for path in paths]
