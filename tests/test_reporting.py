@@ -116,7 +116,9 @@ def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     by_name = dossiers(piles([tmp_path / "monday.json", tmp_path / "tuesday.json"]))
     assert [each.label for each in by_name] == ["model (monday)", "model (tuesday)"]
     by_folder = dossiers(piles([tmp_path / "monday", tmp_path / "tuesday"]))
-    assert len({each.label for each in by_folder}) == 2
+    assert [each.label for each in by_folder] == ["model (monday)", "model (tuesday)"]
+    twice = dossiers(piles([tmp_path / "monday.json"] * 2))
+    assert [each.label for each in twice] == ["model (1)", "model (2)"]
     at_hand = dossiers(piles([sample_run(), sample_run()]))
     assert [each.label for each in at_hand] == ["model (1)", "model (2)"]
 
@@ -188,6 +190,21 @@ def test_nothing_is_overwritten_without_being_told_to(tmp_path: Path) -> None:
 
 def test_a_page_is_the_same_every_time(folder: Path) -> None:
     assert sardonyx.report(folder).text == sardonyx.report(folder).text
+
+
+def test_a_run_that_was_recorded_before_there_were_pages_is_shown(tmp_path: Path) -> None:
+    document = msgspec.json.decode(sample_run().to_json())
+    for name in ("wiring_before", "wiring_after", "attention", "fingerprint", "tuning", "notes"):
+        del document[name]
+    for event in document["events"]:
+        for node in (*event["before"], *event["after"]):
+            for name in ("inputs", "outputs", "owner"):
+                del node[name]
+    for module in document["modules"]:
+        del module["parameters"], module["bytes_before"], module["bytes_after"]
+    path = _bytes(tmp_path / "old.json", msgspec.json.encode(document))
+    for form in ("html", "markdown", "svg"):
+        assert sardonyx.report(path, format=form).files
 
 
 def test_a_comparison_takes_two_runs() -> None:

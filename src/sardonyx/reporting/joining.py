@@ -107,20 +107,21 @@ def _label(found: Found, run: Run) -> str:
 
 
 def _told_apart(made: Sequence[tuple[Dossier, Found]]) -> Iterator[Dossier]:
-    """Two runs of one model are told apart by where their records are."""
+    """Two runs of one model are told apart by where their records are: by files, by folders, or by number."""
     labels = [dossier.label for dossier, _found in made]
-    for place, (dossier, found) in enumerate(made):
-        if labels.count(dossier.label) == 1:
-            yield dossier
-            continue
-        where = str(place + 1) if found.path is None else _short(found, [other for _dossier, other in made])
-        yield replace(dossier, label=f"{dossier.label} ({where})")
+    for place, (dossier, _found) in enumerate(made):
+        alike = [at for at, label in enumerate(labels) if label == dossier.label]
+        if len(alike) > 1:
+            dossier = replace(dossier, label=f"{dossier.label} ({_whereabouts(place, alike, made)})")
+        yield dossier
 
 
-def _short(found: Found, others: Sequence[Found]) -> str:
-    assert found.path is not None
-    names = [each.path.name for each in others if each.path is not None]
-    return found.path.stem if names.count(found.path.name) == 1 else str(found.path)
+def _whereabouts(place: int, alike: Sequence[int], made: Sequence[tuple[Dossier, Found]]) -> str:
+    paths = {at: found.path for at in alike if (found := made[at][1]).path is not None}
+    for names in ({at: path.stem for at, path in paths.items()}, {at: path.parent.name for at, path in paths.items()}):
+        if len(set(names.values())) == len(alike):
+            return names[place]
+    return str(place + 1)
 
 
 def _nothing(pile: Pile) -> str:
