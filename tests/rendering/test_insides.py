@@ -111,3 +111,20 @@ def test_counts_of_modules_add_up(wiring: Wiring) -> None:
 def test_a_path_may_be_as_deep_as_it_likes() -> None:
     found = insides(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
     assert max(path.count(".") for path in found) == DEEPEST - 1
+
+
+def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None:
+    wiring = Wiring(
+        modules=("block", "block.conv1", "block.relu", "block.conv2"),
+        names=("c1", "r1a", "r1b", "c2", "r2a", "r2b", "sum"),
+        ops=("Conv", "Max", "Min", "Conv", "Max", "Min", "Add"),
+        owners=(1, 2, 2, 3, 2, 2, 0),
+        edges=((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)),
+        inputs={"x": (0,)},
+        outputs={"y": 6},
+    )
+    found = insides(wiring)
+    assert texts(found["block"])[:5] == ["conv1 · 1", "relu · 2", "conv2 · 1", "relu · 2", "Add"]
+    assert all(one < other for one, other in found["block"].edges if max(one, other) < 5)
+    assert {part.path for part in found["block"].parts if part.text == "relu · 2"} == {"block.relu"}
+    assert edges(found["block.conv2"]) == {("from relu", "Conv"), ("Conv", "to relu")}

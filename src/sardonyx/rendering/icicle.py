@@ -108,7 +108,8 @@ def families(modules: Iterable[Amount]) -> dict[str, int]:
 
 def family(path: str, kind: str) -> str:
     """What modules of one colour have in common: their class, or their name where that is not known."""
-    return kind or path.rpartition(".")[2] or "(model)"
+    above, _dot, name = path.rpartition(".")
+    return kind or (f"{above.rpartition('.')[2]}.*".lstrip(".") if name.isdecimal() else name) or "(model)"
 
 
 def _bars(panel: Panel, deepest: int) -> Iterator[_Bar]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sardonyx.rendering import words
@@ -52,7 +52,15 @@ class _Room:
 
 def insides(wiring: Wiring) -> dict[str, Inside]:
     """Every module by path, "" for the model; containers that no node belongs to are among them."""
-    graph = _Graph(wiring)
+    graph = _filled(_Graph(wiring))
+    again = {(path, child) for path, room in graph.rooms.items() for child in _circling(room)}
+    if again:
+        graph = _filled(_Graph(wiring, again))
+    return {path: room.done(path) for path, room in graph.rooms.items()}
+
+
+def _filled(graph: _Graph) -> _Graph:
+    wiring = graph.wiring
     for node in range(len(wiring.names)):
         for room, key, part in graph.seen(node):
             room.parts.setdefault(key, part)
@@ -64,19 +72,40 @@ def insides(wiring: Wiring) -> dict[str, Inside]:
     for name, maker in wiring.outputs.items():
         if maker >= 0:
             graph.hand_out(name, maker)
-    return {path: room.done(path) for path, room in graph.rooms.items()}
+    return graph
+
+
+def _circling(room: _Room) -> set[str]:
+    """Modules that the edges lead back to, because they are called more than once; those between them too."""
+    left = set(room.parts)
+    for edges in (list(room.edges), [(other, one) for one, other in room.edges]):
+        near: dict[_Key, list[_Key]] = {}
+        waiting = Counter[_Key]()
+        for one, other in edges:
+            near.setdefault(one, []).append(other)
+            waiting[other] += 1
+        free = [key for key in room.parts if not waiting[key]]
+        for key in free:  # grows
+            left.discard(key)
+            for other in near.get(key, ()):
+                waiting[other] -= 1
+                if not waiting[other]:
+                    free.append(other)
+    return {path for kind, path in left if kind == "module"}
 
 
 class _Graph:
     """The wiring, with every module that a node is in."""
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: Wiring, again: Set[tuple[str, str]] = frozenset()) -> None:
+        """With `again`, (module, module below it) that are drawn once for each of its calls."""
         self.wiring = wiring
         self.chains = [_chain(path) for path in wiring.modules]
         self.counts = Counter(path for owner in wiring.owners for path in self.chains[owner])
         self.rooms = {path: _Room() for owner in wiring.owners for path in self.chains[owner]}
         self.joined = self._joined()
         self._boxes: dict[str, tuple[_Key, Part]] = {}
+        self._calls = self._told_apart(again) if again else {}
 
     def chain(self, node: int) -> tuple[str, ...]:
         """Paths of the modules a node is in, the model first."""
@@ -93,7 +122,12 @@ class _Graph:
         if depth == len(chain) - 1:
             name, op_type = self.wiring.names[node], self.wiring.ops[node]
             return ("op", str(node)), Part("op", op_type, name, chain[depth])
-        return self._module(chain[depth + 1], chain[depth])
+        call = self._calls.get((depth, node))
+        if call is None:
+            return self._module(chain[depth + 1], chain[depth])
+        (kind, below), part = self._module(chain[depth + 1], chain[depth])
+        text = f"{_below(below, chain[depth])} · {words.count(call[1])}"
+        return (kind, f"{below}#{call[0]}"), replace(part, text=text)
 
     def _module(self, path: str, above: str) -> tuple[_Key, Part]:
         if path not in self._boxes:  # made once: every node below it asks
@@ -131,6 +165,33 @@ class _Graph:
         for depth, path in enumerate(self.chain(maker)):
             self.rooms[path].parts.setdefault(("output", name), Part("port", f"output {name}", name))
             self.rooms[path].edges[self.part(maker, depth)[0], ("output", name)] = None
+
+    def _told_apart(self, again: Set[tuple[str, str]]) -> dict[tuple[int, int], tuple[int, int]]:
+        """By depth and node: which call of a module the node is in, told by its first node, and how many are in it.
+
+        Nodes of one call are connected within the module.
+        """
+        spots = [
+            (depth, node)
+            for node in range(len(self.wiring.names))
+            for depth, (path, below) in enumerate(itertools.pairwise(self.chain(node)))
+            if (path, self.joined[below]) in again
+        ]
+        first = {spot: spot for spot in spots}
+
+        def found(spot: tuple[int, int]) -> tuple[int, int]:
+            while first[spot] != spot:
+                first[spot] = first[first[spot]]
+                spot = first[spot]
+            return spot
+
+        for maker, reader in self.wiring.edges:
+            for depth, (one, other) in enumerate(zip(self.chain(maker)[1:], self.chain(reader)[1:], strict=False)):
+                if one == other and (depth, maker) in first:
+                    left, right = sorted((found((depth, maker)), found((depth, reader))))
+                    first[right] = left
+        sizes = Counter(found(spot) for spot in spots)
+        return {spot: (found(spot)[1], sizes[found(spot)]) for spot in spots}
 
     def _joined(self) -> dict[str, str]:
         """Every path by the deepest one that holds the same and no more: a container of one thing is that thing."""

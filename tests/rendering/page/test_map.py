@@ -62,6 +62,8 @@ def test_colours_belong_to_the_families_that_have_most_of_anything() -> None:
     assert list(families([*small, *large])) == ["Large", "only"]
     many = [Amount(f"m.{at}", f"K{at:02}", 100.0 - at, 0.0, "") for at in range(30)]
     assert families(many) == {f"K{at:02}": at for at in range(8)}
+    numbered = [Amount(path, "", 1.0, 0.0, "") for path in ("a.down.0", "b.down.1", "3")]
+    assert list(families(numbered)) == ["down.*", "*"]
     assert list(shared_colors(module_tree(DOSSIER))) == map_section.section(DOSSIER).data["families"]
 
 

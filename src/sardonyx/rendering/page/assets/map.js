@@ -167,7 +167,8 @@ function mapLabel(tree, place, above) {
 /** The colour of each module, by the families that have one; -1 for all others. */
 function mapColors(tree, families) {
   const known = new Map(families.map((name, at) => [name, at]));
-  return tree.names.map((name, at) => known.get(tree.kinds[at] || name || "(model)") ?? -1);
+  const called = (name, at) => (/^\d+$/.test(name) ? `${tree.names[tree.parents[at]]}.*`.replace(/^\./, "") : name);
+  return tree.names.map((name, at) => known.get(tree.kinds[at] || called(name, at) || "(model)") ?? -1);
 }
 
 /** Bars from the top, parents before children; one child that is all its parent has stands for both. */
