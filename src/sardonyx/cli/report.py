@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,21 +12,23 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.cli.help import OUTPUT
 from sardonyx.rendering import words
-from sardonyx.reporting import Report, format_of
+
+if TYPE_CHECKING:
+    from sardonyx.reporting import Report
 
 SUMMARY = "Show what a run did and why, as a page to read and to send."
 HELP = """\b
 Example:
   sardonyx report run.json -o report.html
-  sardonyx optimize model.onnx -o small.onnx --run runs/today && sardonyx report runs/today
+  sardonyx report runs/today
   sardonyx report runs/bert runs/resnet runs/llama -o overview.html
   sardonyx report --compare yesterday.json today.json -o changed.html
   sardonyx report run.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-SOURCE is a record of `optimize` (or of `export --optimize`), or a folder with one; benchmarks, profiles, analyses and
-exports of the same files beside it are shown too. The page is one file that needs no network: the verdict, the module
-tree, every rewrite with its small graph before and after, what did not fuse and why, the proof, times and memory.
-Several runs get an overview and a choice. Nothing is computed here: every number comes from a record.
+SOURCE is a record of `optimize` (or of `export --optimize`), or a folder that `optimize --run` left; benchmarks,
+profiles, analyses and exports of the same files beside it are shown too. The page is one file that needs no network:
+the verdict, the module tree, every rewrite with its small graph before and after, what did not fuse and why, the proof,
+times and memory. Several runs get an overview and a choice. Nothing is computed here: every number comes from a record.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -62,11 +64,11 @@ def report(
     debug: options.Debug = False,
 ) -> int:
     """Run the public verb, write what it made and say where that is."""
+    from sardonyx.reporting import format_of
+    from sardonyx.reporting import report as run_report  # what renders is loaded where it is needed
+
     wanted = format_of(output, format_)
     place = output or (None if wanted == "markdown" else _beside(sources[0], wanted))
-
-    from sardonyx import report as run_report
-
     made = run_report(sources, place, format=wanted, compare=compare, force=force)
     put(made.text if place is None else f"{_sentence(made, place)}\n")
     return 0
