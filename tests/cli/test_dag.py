@@ -40,13 +40,16 @@ def test_the_document_alone_goes_to_standard_output(model: Path, command: Comman
 
 
 def test_a_file_is_written_in_every_format(model: Path, command: Command) -> None:
-    for form in ("json", "graphml", "model-explorer"):
+    for form in ("json", "graphml", "model-explorer", "mermaid"):
         output = model.with_name(f"out.{form}")
         done = command("dag", model, "--format", form, "-o", output)
         assert (done.code, done.err) == (0, "")
         assert done.out == f"5 modules, 2 operations, 0 initializers → {output}\n"
     assert networkx.read_graphml(model.with_name("out.graphml")).number_of_edges() == 1
     assert json.loads(model.with_name("out.model-explorer").read_text())["graphs"][0]["nodes"]
+    chart = model.with_name("out.mermaid").read_text()
+    assert chart.splitlines()[1:3] == ['  n0[["encoder.layer.0 · 1"]]', '  n1[["head#92;x1b#91;31m · 1"]]']
+    assert "  n0 --> n1\n" in chart
     assert command("dag", model, "-o", model.with_name("quiet.json"), "-q").out == ""
 
 

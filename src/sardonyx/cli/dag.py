@@ -24,10 +24,12 @@ Example:
   sardonyx dag model.onnx -o hierarchy.json
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' | jq '.modules | keys'
   sardonyx dag model.onnx --format graphml -o model.graphml
+  sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' --format mermaid
 
 For every module, by its tag: the operations inside it and how they are connected, what it takes and gives; every
 operation with its modules; every weight with all modules that read it. No weight is read.
-GraphML opens in yEd and NetworkX, the other JSON in Model Explorer; modules are groups in both.
+GraphML opens in yEd and NetworkX, the other JSON in Model Explorer; modules are groups in both. Mermaid is a chart of
+one module for Markdown: its own nodes, the modules below it as a box each, and what flows in and out.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -39,6 +41,7 @@ class Format(StrEnum):
     JSON = "json"
     GRAPHML = "graphml"
     MODEL_EXPLORER = "model-explorer"
+    MERMAID = "mermaid"
 
 
 Output = Annotated[Path | None, options.output("standard output")]
@@ -46,7 +49,7 @@ As = Annotated[
     Format,
     typer.Option(
         "--format",
-        help="What to write: our JSON, or a file for yEd and others, or for Model Explorer.",
+        help="What to write: our JSON, a file for yEd and others or for Model Explorer, or a chart for Markdown.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -92,6 +95,10 @@ def _rendered(found: HierarchyDag, as_format: Format) -> str:
             from sardonyx.rendering.model_explorer import render_model_explorer
 
             return render_model_explorer(found).decode() + "\n"
+        case Format.MERMAID:
+            from sardonyx.rendering.mermaid import render_mermaid
+
+            return render_mermaid(found)
 
 
 def _sentence(found: HierarchyDag) -> str:

@@ -15,7 +15,7 @@ from sardonyx.rendering.layered import Point, layout, without_idle
 Kind = Literal["op", "made", "gone", "module", "port", "constant"]
 LONGEST = 36  # characters of a label; the whole name is in the hover
 HEIGHT = 26
-BESIDE_TEXT = 22  # of a box: both sides together, and room for a sign
+BESIDE_TEXT = 30  # of a box: both sides together, and room for a sign
 MARGIN = 6
 
 

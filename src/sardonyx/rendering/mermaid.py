@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sardonyx.module_graphs import HierarchyDag
 from sardonyx.record import Run
 from sardonyx.rendering import words
 from sardonyx.rendering.drawing import LONGEST, Label
-from sardonyx.rendering.insides import Inside
+from sardonyx.rendering.insides import Inside, insides
 from sardonyx.rendering.module_drawings import labelled, module_sides
+from sardonyx.wiring_record import Wiring
 
 MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")
@@ -30,11 +32,44 @@ def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
     inside, others = module_sides(run, path)[after]
     if inside is None:
         return _sentence(f"{path or '(model)'}: nothing of it is left here")
-    return inside_mermaid(inside, labelled(inside, others, "made" if after else "gone"))
+    return _chart(inside, labelled(inside, others, "made" if after else "gone"))
 
 
-def inside_mermaid(inside: Inside, labels: Sequence[Label]) -> str:
-    """A module from inside, with these labels for its parts."""
+def render_mermaid(found: HierarchyDag) -> str:
+    """The first of the modules that lie in no other, from inside; "" where there is none."""
+    known = insides(_wiring(found))
+    for tag in found.tops():
+        inside = known.get(found.modules[tag].path)
+        if inside is not None:
+            return _chart(inside, [Label(part.text, part.kind) for part in inside.parts])
+    return ""
+
+
+def _wiring(found: HierarchyDag) -> Wiring:
+    """The operations by the modules they are shown in; what the top takes and gives are inputs and outputs."""
+    at = {name: place for place, name in enumerate(found.operations)}
+    homes = found.homes()
+    modules = {tag: place for place, tag in enumerate(found.modules)}
+    tops = [found.modules[tag] for tag in found.tops()]
+    taken = {value for top in tops for value in top.inputs}
+    given = {value for top in tops for value in top.outputs}
+    inputs: dict[str, tuple[int, ...]] = {}
+    for name, operation in found.operations.items():
+        for value in dict.fromkeys(operation.inputs):
+            if value in taken:
+                inputs[value] = (*inputs.get(value, ()), at[name])
+    return Wiring(
+        modules=tuple(module.path for module in found.modules.values()),
+        names=tuple(found.operations),
+        ops=tuple(each.op_type for each in found.operations.values()),
+        owners=tuple(modules[homes[name]] for name in found.operations),
+        edges=tuple((at[one], at[other]) for one, other in found.edges()),
+        inputs=inputs,
+        outputs={value: at[maker] for value, (maker, _) in found.makers().items() if value in given},
+    )
+
+
+def _chart(inside: Inside, labels: Sequence[Label]) -> str:
     if max(len(labels), len(inside.edges)) > MOST:
         boxes = words.plural(len(labels), "box", "boxes")
         return _sentence(f"{inside.path or '(model)'}: {boxes}, too many to be read as one drawing")
