@@ -44,8 +44,8 @@ function listenToKeys() {
       dialog?.showModal();
     } else if (event.key === "/") {
       event.preventDefault();
-      shown().start("modules");
-      const field = shown().root.querySelector('input[type="search"]');
+      shown()?.start("modules");
+      const field = shown()?.root.querySelector('input[type="search"]');
       field?.focus();
       field?.scrollIntoView({ block: "nearest" });
     }
@@ -63,7 +63,7 @@ function listenToHelp() {
   });
   // `toggle` does not bubble, so it is caught on its way down.
   document.addEventListener("toggle", (event) => event.target instanceof Element && event.target.matches("details.help") && place(event.target), true);
-  addEventListener("scroll", () => closeNotes(null), { capture: true, passive: true });
+  addEventListener("scroll", () => document.querySelectorAll("details.help[open]").forEach(place), { capture: true, passive: true });
 }
 
 /** Lays an open note over everything, near its "?" and wholly within the window. */
@@ -71,7 +71,7 @@ function place(help) {
   const note = help.querySelector(".help-text");
   if (!help.open || !note.showPopover) return;
   note.popover = "manual";
-  note.showPopover();
+  if (!note.matches(":popover-open")) note.showPopover();
   const [mark, box] = [help.getBoundingClientRect(), note.getBoundingClientRect()];
   const { clientWidth, clientHeight } = document.documentElement;
   const above = mark.bottom + box.height + 18 > clientHeight && mark.top > box.height + 18;

@@ -75,9 +75,10 @@ class ModuleView {
   }
 
   search(query) {
+    const before = this.query;
     this.query = query.trim().toLowerCase();
-    this.opened.clear();
-    this.closed.clear();
+    if (!before) this.kept = [this.opened, this.closed]; // what was opened by hand is open again after the search
+    [this.opened, this.closed] = this.query ? [new Set(), new Set()] : this.kept;
     if (!this.query) {
       this.matches = this.below = null;
       return 0;

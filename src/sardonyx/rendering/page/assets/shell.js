@@ -143,9 +143,10 @@ function ofAll({ section: id }) {
 /** Does what the address says: `jump` where a reader followed a link, and not where the browser went back. */
 function follow(jump) {
   const { model: index, ...asked } = parsed(location.hash);
-  const model = models[Number(index ?? (ofAll(asked) ? shown().index : 0))] ?? models[0];
+  const model = models[Number(index ?? (ofAll(asked) ? shown()?.index : 0) ?? 0)] ?? models[0];
   if (!model) return;
   show(model);
+  if (location.hash && index === undefined && !Object.keys(asked).length) return; // a plain anchor selects nothing
   const where = target(asked);
   if (where) model.start(where);
   model.adopt(settled({ ...NOTHING, ...asked }));
@@ -160,7 +161,7 @@ function followClick(event) {
   if ((index === undefined && !where) || ofAll(asked)) return; // a plain anchor
   event.preventDefault();
   const around = link.closest("article.model");
-  const model = models[Number(index ?? around?.dataset.model ?? shown().index)] ?? models[0];
+  const model = models[Number(index ?? around?.dataset.model ?? shown()?.index)] ?? models[0];
   show(model);
   if (where) model.start(where);
   model.select(asked);
