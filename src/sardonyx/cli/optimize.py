@@ -77,7 +77,7 @@ RunFolder = Annotated[
     typer.Option(
         "--run",
         metavar="FOLDER",
-        help="Also time both files, and leave all records and a page to read in a folder. [default: neither]",
+        help="Also time both files, and leave all records and a page to read in a folder. [default: no folder]",
         rich_help_panel=OUTPUT,
     ),
 ]

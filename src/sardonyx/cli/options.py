@@ -118,7 +118,9 @@ Inputs = Annotated[
 ]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--size", metavar="DIM=N", help="Size of an open dim. Repeatable. [default: 1 first, 128 others]"),
+    typer.Option(
+        "--size", metavar="DIM=N", help="Size of an open dim. Repeatable. [default: 1 for a first dim, else 128]"
+    ),
 ]
 Record = Annotated[
     Path | None,
