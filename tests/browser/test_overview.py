@@ -1,0 +1,67 @@
+"""Several models and two compared runs in a browser: what is counted is chosen by keys, and every link leads there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from browser.conftest import Open
+from rendering.sample_dossier import sample_dossier
+from sardonyx.rendering.page import render_page
+from sardonyx.rendering.page.compared import compared
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    first = sample_dossier("first")
+    path = tmp_path / "several.html"
+    path.write_text(render_page([first, replace(first, label="second")]), encoding="utf-8")
+    return path
+
+
+def test_the_measure_is_chosen_with_the_keyboard(open_page: Open, several: Path) -> None:
+    page = open_page(several)
+    assert page.locator(".overview-matrix:visible").count() == 1
+    page.focus("#overview-by-nodes")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible(".overview-rewrites")
+    page.keyboard.press("ArrowRight")
+    assert page.is_visible(".overview-bytes")
+    assert page.is_hidden(".overview-nodes")
+
+
+def test_a_number_leads_to_the_rewrites_of_that_pass_in_that_model(open_page: Open, several: Path) -> None:
+    page = open_page(several)
+    page.click('.overview-nodes a[href="#pass=fold-constants&model=1"]')
+    assert page.evaluate("location.hash") == "#pass=fold-constants&model=1"
+    assert page.is_visible('article.model[data-model="1"]')
+    assert page.is_hidden('article.model[data-model="0"]')
+    page.click('.overview-models a[href="#section=verdict&model=0"]')
+    assert page.is_visible('article.model[data-model="0"]')
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_fits_the_screen_and_needs_no_script(open_page: Open, several: Path, width: int) -> None:
+    page = open_page(several, width=width, java_script_enabled=False)
+    assert page.locator(".overview-matrix:visible").count() == 1
+    page.check("#overview-by-bytes")
+    assert page.is_visible(".overview-bytes")
+
+
+def test_a_wide_matrix_scrolls_by_itself(open_page: Open, several: Path) -> None:
+    page = open_page(several, width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_what_changed_comes_first_and_leads_to_both_runs(open_page: Open, tmp_path: Path) -> None:
+    first = sample_dossier("monday")
+    second = replace(first, label="tuesday", run=replace(first.run, after=replace(first.run.after, nodes=180)))
+    path = tmp_path / "compared.html"
+    path.write_text(render_page([first, second], first=compared(first, second)), encoding="utf-8")
+    page = open_page(path, width=400)
+    assert "187 → 180 nodes" in page.inner_text(".compared-sentence")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.click('section.overview a[href="#section=verdict&model=1"]')
+    assert page.is_visible('article.model[data-model="1"]')
