@@ -86,7 +86,9 @@ class ModuleView {
     const { paths, kinds, parents } = this.tree;
     const found = paths.map((path) => path.toLowerCase().includes(this.query));
     // A path that is found because the one above it is says nothing new.
-    this.matches = found.map((is, at) => (is && !(at && found[parents[at]])) || kinds[at].toLowerCase().includes(this.query));
+    const news = found.map((is, at) => (is && !(at && found[parents[at]])) || kinds[at].toLowerCase().includes(this.query));
+    this.matches = news.map(() => false);
+    for (const [at, is] of news.entries()) if (is) this.matches[this.tree.lined(at)] = true;
     this.below = this.tree.summed(this.matches.map(Number));
     return this.matches.filter(Boolean).length;
   }

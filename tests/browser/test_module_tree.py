@@ -1,0 +1,114 @@
+"""The module tree in the page's script, on drawn trees: every module can be found, shown once, and summed once."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rendering.sample_run import sample_run
+from sardonyx.record import ModuleCount
+from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.page.module_data import island, module_tree
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+FOLDER = resources.files("sardonyx.rendering.page") / "assets"
+SCRIPTS = "\n".join((FOLDER / name).read_text("utf-8") for name in ("strings.js", "module_tree.js"))
+TREES = 40
+
+# What must hold of one tree; the answer is the first thing that does not.
+HOLDS = """
+(data) => {
+  const tree = new ModuleTree(data), whole = tree.rows.flatMap((row) => row.members);
+  const sum = (numbers) => numbers.reduce((all, each) => all + each, 0);
+  for (const column of tree.columns)
+    if (tree.totals[column][0] !== sum(tree.own[column])) return `sum of ${column}`;
+  const fresh = () => new ModuleView(tree, 1);
+  const seen = (view) => view.lines().flatMap((line) => view.members(line));
+  for (const one of [false, true]) {
+    const view = fresh();
+    view.partAll = one;
+    view.openTo(Infinity);
+    if (seen(view).sort().join() !== whole.slice().sort().join()) return `all open, one by one ${one}`;
+    if (one && view.lines().some((line) => line.count > 1)) return "still folded";
+    for (const line of view.lines()) {
+      const kids = view.isOpen(line) ? view.children(line) : [];
+      const own = sum(view.members(line).map((member) => tree.own.nodes_before[member]));
+      const below = sum(kids.map((kid) => view.value(kid, "nodes_before")));
+      if (kids.length && view.value(line, "nodes_before") !== own + below) return "children do not add up";
+    }
+  }
+  for (const [at, path] of tree.paths.entries()) {
+    const view = fresh(), line = view.reveal(at);
+    if (!view.members(line).includes(tree.lined(at))) return `${path} is not in its line`;
+    if (!view.lines().some((each) => each.key === line.key)) return `${path} is not seen`;
+    if (path && !view.search(path)) return `${path} is not found`;
+    if (path && !seen(view).includes(tree.lined(at))) return `${path} is found and not shown`;
+    const parted = fresh();
+    parted.partAll = true;
+    if (parted.members(parted.reveal(at)).join() !== String(tree.lined(at))) return `${path} alone is not in its line`;
+  }
+  const view = fresh();
+  const before = JSON.stringify(view.lines().map((line) => line.key));
+  view.search(tree.names.at(-1) || "x");
+  view.search("");
+  if (JSON.stringify(view.lines().map((line) => line.key)) !== before) return "a search changes the tree";
+  for (const down of [true, false]) {
+    view.openTo(Infinity);
+    view.sorting = { column: "nodes_after", down };
+    for (const line of view.lines()) {
+      const kids = view.children(line).map((kid) => view.value(kid, "nodes_after"));
+      if (kids.some((each, at) => at && (down ? kids[at - 1] < each : kids[at - 1] > each))) return "not sorted";
+    }
+    if (seen(view).length !== whole.length) return "sorting loses lines";
+  }
+  return "";
+}
+"""
+
+
+def _drawn(seed: int) -> dict[str, Any]:
+    """A tree of equal and nearly equal layers, containers of one thing, and modules that own nothing."""
+    draw = random.Random(seed)
+    modules: dict[str, ModuleCount] = {}
+
+    def add(path: str) -> None:
+        before, after = draw.randrange(3), draw.randrange(3)
+        kind = draw.choice(("", "/Net/Block", "/Net/Norm"))
+        modules[path] = ModuleCount(path, kind, before, after, before * 10, before * 40, after * 40)
+
+    inner = [f"part.{name}" if draw.random() < 0.4 else name for name in draw.sample("abcd", draw.randrange(1, 4))]
+    for layer in range(draw.randrange(1, 7)):
+        state = draw.getstate()
+        for name in inner:
+            for copy in range(draw.randrange(1, 4)):
+                add(f"body.layer.{layer}.{name}.{copy}")
+        if draw.random() < 0.7:
+            draw.setstate(state)  # the next layer is equal to this one
+    for path in ("", "head", "head.0", "body")[: draw.randrange(5)]:
+        add(path)
+    run = replace(sample_run(), modules=tuple(modules.values()), passes=())
+    return island(module_tree(Dossier("m", run)), run)
+
+
+@pytest.fixture(scope="module")
+def trees() -> list[dict[str, Any]]:
+    return [_drawn(seed) for seed in range(TREES)]
+
+
+def test_every_module_is_found_shown_and_summed_once(browser: Browser, trees: list[dict[str, Any]]) -> None:
+    assert any(copies > 1 for tree in trees for _depth, _label, copies, _members in tree["rows"])
+    page = browser.new_page()
+    try:
+        said = page.evaluate(f"(trees) => {{ {SCRIPTS}\n return trees.map({HOLDS}); }}", trees)
+    finally:
+        page.close()
+    assert {seed: wrong for seed, wrong in enumerate(said) if wrong} == {}, json.dumps(
+        next((trees[seed] for seed, wrong in enumerate(said) if wrong), None)
+    )
