@@ -10,14 +10,14 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
 from sardonyx import ledger
-from sardonyx.candidates import WHOLE_PASS, Job, Progress, Source
+from sardonyx.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
 from sardonyx.errors import UsageError
 from sardonyx.graph import io
 from sardonyx.graph.attention_sites import paired
@@ -26,8 +26,9 @@ from sardonyx.graph.io import check_free
 from sardonyx.graph.opsets.raising import HIGHEST
 from sardonyx.passes import ALL, Pass
 from sardonyx.proving import Inputs, Prover
-from sardonyx.record import Likeness, Run
+from sardonyx.record import Artifact, Likeness, Run
 from sardonyx.tuning.wish import BUDGET, Wish
+from sardonyx.tuning_record import Tuning
 
 if TYPE_CHECKING:
     from sardonyx.tuning.tuner import Tuner
@@ -97,75 +98,97 @@ def optimize(
     if tune and dry_run:
         raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
     began = time.perf_counter()
+    file = None if output is None or dry_run else os.fspath(output)
+    if file is not None:
+        check_free(file, force=force)
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
-    if output is not None and not dry_run:
-        check_free(os.fspath(output), force=force)
     usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
     passes = select(target, only, skip, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
     job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
     prover = Prover(job, inputs=inputs, seed=seed, threads=threads)
-    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
-        wish = Wish(budget, sizes, threads or 1, seed, left_out)
-        tuner = stack.enter_context(_tuning(job, wish)) if tune else None
-        source_hash = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
-        mode = "off" if dry_run else verify
-        settled = prover.settle(mode, left_out)
-        likeness, tuning = _likeness(settled.candidate.model), None
-        if tuner is not None:
-            settle, convolutional = functools.partial(prover.settle, mode), likeness.family == Family.CONVOLUTIONAL
-            settled, tuning = tuner.run(settled, settle, convolutional=convolutional)
-        digest = source_hash.result() if source_hash is not None else None
-    candidate = settled.candidate
-    if output is not None and not dry_run:
+    with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
+        digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
+        wish = Wish(budget, sizes, threads or 1, seed, left_out) if tune else None
+        ended = _settle(job, prover, "off" if dry_run else verify, left_out, wish)
+        found = job.artifact(digest.result() if digest is not None else None)
+    if file is not None:
         job.tell("writing", None)
-        io.save(candidate.model, output, force=force, external=external)
-    after = ledger.portrait(candidate.facts)
-    changed = candidate.model.opset_imports.items() - job.opsets.items()
-    return Optimized(
-        status="done",
-        environment=ledger.environment(),
-        options={
-            "target": target,
-            "verify": verify,
-            "only": only,
-            "skip": skip,
-            "max_opset": max_opset,
-            "keep_opset": keep_opset,
-            "seed": seed,
-            "dry_run": dry_run,
-            "tune": tune,
-        },
-        source=job.artifact(digest),
-        result=ledger.artifact(candidate.model, None if dry_run else output, hashed=hashed),
-        opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
-        before=candidate.before.counts,
-        after=after.counts,
-        ops=ledger.op_counts(candidate.before, after),
-        modules=ledger.module_counts(candidate.before, after, candidate.hierarchy),
-        passes=ledger.pass_records(job.passes, candidate.log),
-        events=tuple(candidate.log.events),
-        rolled_back=settled.rolled_back,
-        verdict=settled.verdict,
-        seconds={
-            **prover.seconds,
-            **({} if tuning is None else {"tuning": tuning.seconds}),
-            "total": time.perf_counter() - began,
-        },
-        notes=job.notes,
-        fingerprint=likeness,
-        tuning=tuning,
-        wiring_before=candidate.before.wiring,
-        wiring_after=after.wiring,
-        attention=paired(candidate.before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
-        model=candidate.model,
-    )
+        io.save(ended.settled.candidate.model, file, force=force, external=external)
+    made = ledger.artifact(ended.settled.candidate.model, file, hashed=hashed)
+    options = {
+        "target": target,
+        "verify": verify,
+        "only": only,
+        "skip": skip,
+        "max_opset": max_opset,
+        "keep_opset": keep_opset,
+        "seed": seed,
+        "dry_run": dry_run,
+        "tune": tune,
+    }
+    run = _recorded(job, ended, options, found, made)
+    return replace(run, seconds={**prover.seconds, **run.seconds, "total": time.perf_counter() - began})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """What the passes came to."""
+
+    settled: Settled
+    likeness: Likeness
+    tuning: Tuning | None
+
+
+def _settle(job: Job, prover: Prover, mode: str, left_out: Forbidden, wish: Wish | None) -> _Ended:
+    """Run the passes and prove them; with a wish, keep only what pays on this machine."""
+    with contextlib.ExitStack() as stack:
+        tuner = stack.enter_context(_tuning(job, wish)) if wish is not None else None
+        settled = prover.settle(mode, left_out)
+        likeness = _likeness(settled.candidate.model)
+        if tuner is None:
+            return _Ended(settled, likeness, None)
+        settle, convolutional = functools.partial(prover.settle, mode), likeness.family == Family.CONVOLUTIONAL
+        settled, tuning = tuner.run(settled, settle, convolutional=convolutional)
+        return _Ended(settled, likeness, tuning)
 
 
 def _likeness(result: ir.Model) -> Likeness:
     """What the model looks like: told from the result, which means the same as the source and has far fewer nodes."""
     found = fingerprint(result)
     return Likeness(found.family.value, found.confidence, found.evidence)
+
+
+def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact, result: Artifact) -> Optimized:
+    """All there is to know of a run but how long it took."""
+    settled, tuning = ended.settled, ended.tuning
+    candidate = settled.candidate
+    before, after = candidate.before, ledger.portrait(candidate.facts)
+    changed = candidate.model.opset_imports.items() - job.opsets.items()
+    return Optimized(
+        status="done",
+        environment=ledger.environment(),
+        options=options,
+        source=source,
+        result=result,
+        opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
+        before=before.counts,
+        after=after.counts,
+        ops=ledger.op_counts(before, after),
+        modules=ledger.module_counts(before, after, candidate.hierarchy),
+        passes=ledger.pass_records(job.passes, candidate.log),
+        events=tuple(candidate.log.events),
+        rolled_back=settled.rolled_back,
+        verdict=settled.verdict,
+        seconds={} if tuning is None else {"tuning": tuning.seconds},
+        notes=job.notes,
+        fingerprint=ended.likeness,
+        tuning=tuning,
+        wiring_before=before.wiring,
+        wiring_after=after.wiring,
+        attention=paired(before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
+        model=candidate.model,
+    )
 
 
 @contextlib.contextmanager
