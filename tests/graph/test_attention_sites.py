@@ -178,6 +178,14 @@ def test_operators_say_what_they_are(body: str) -> None:
     assert (site.form.nodes, site.softmax, site.result) == (("a",), "", "a")
 
 
+def test_heads_of_an_operator_may_lie_in_its_batch() -> None:
+    body = "n = Attention(q, q, q) a = Reshape(n, back) " + MERGE
+    assert sizes(only(body, "float[8, 1, 5, 8] q")) == (4, 4, 8)
+    flat = "n = Attention <q_num_heads = 1, kv_num_heads = 1> (q, q, q) a = Reshape(n, back) " + MERGE
+    assert sizes(only(flat, "float[8, 5, 8] q")) == (4, 4, 8)
+    assert sizes(only("y = Attention(q, q, q)", "float[8, 1, 5, 8] q", "float[a, b, c, d] y")) == (1, 1, 8)
+
+
 def test_what_is_inside_a_body_or_a_function_is_found() -> None:
     body = f"y = If (c) <then_branch = t () => (y1) {{ {PLAIN.replace(' y = ', ' y1 = ')} }}, "
     body += "else_branch = e () => (y2) { y2 = Identity(x) }>"

@@ -40,14 +40,21 @@ class Measuring:
 
     def fused(self, node: ir.Node) -> Sizes:
         """Of an attention operator: from its attributes, and the widths of what it reads."""
-        query, key = (self._shape(node, index) for index in (0, 1))
-        if node.domain in ("", "ai.onnx") and query is not None and len(query) == 4:  # batch, heads, length, width
-            return Sizes(_number(query[1]), _number(key[1]) if key is not None and len(key) == 4 else None,
-                         _number(query[3]))  # fmt: skip
+        query, key = self._shape(node, 0), self._shape(node, 1)
         given = node.attributes.get_int
         heads = given("num_heads", 0) or given("q_num_heads", 0)
         shared = given("kv_num_heads", 0) or heads
-        return Sizes(heads or None, shared or None, self._width_of_head(node, query, heads, shared))
+        sizes = Sizes(heads or None, shared or None, self._width_of_head(node, query, heads, shared))
+        if node.domain in ("", "ai.onnx") and query is not None and len(query) == 4:  # batch, heads, length, width
+            shared = _number(key[1]) if key is not None and len(key) == 4 else None
+            sizes = Sizes(_number(query[1]), shared, _number(query[3]))
+        return self._seen_whole(node, sizes) if sizes.heads == sizes.key_value_heads == 1 else sizes
+
+    def _seen_whole(self, node: ir.Node, sizes: Sizes) -> Sizes:
+        """Heads may lie in the batch, so that the operator sees one at a time; the layer after it sees all."""
+        values = self._facts.shape(node.outputs[0])
+        heads = self._heads_after(node, _number(values[-1]) if values else None) or 1
+        return Sizes(heads, heads, sizes.head_size)
 
     def _width_of_head(self, node: ir.Node, query: tuple[Dim, ...] | None, heads: int, shared: int) -> int | None:
         if query is not None and len(query) == 5:  # batch, length, heads, which of the three, width
@@ -69,7 +76,8 @@ class Measuring:
         size = self._contracted(scores)
         values = self._facts.shape(result.outputs[0])
         heads = self._heads_after(result, _number(values[-1]) if values else None)
-        heads = heads or self._heads_before(scores, size) or self._heads_between(scores)
+        heads = heads or self._heads_before(scores, size)
+        heads = heads or self._heads_between(scores) or self._heads_between(result)
         return Sizes(heads, _quotient(heads, self._repeated(scores)), size)
 
     def _contracted(self, product: ir.Node) -> int | None:
@@ -138,9 +146,9 @@ class Measuring:
             value = data[0]
         return None
 
-    def _heads_between(self, scores: ir.Node) -> int | None:
+    def _heads_between(self, product: ir.Node) -> int | None:
         """The axis before rows and columns."""
-        shape = self._facts.shape(scores.outputs[0])
+        shape = self._facts.shape(product.outputs[0])
         return _number(shape[-3]) if shape is not None and len(shape) >= 4 else None
 
     def _repeated(self, scores: ir.Node) -> int:
