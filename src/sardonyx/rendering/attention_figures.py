@@ -41,11 +41,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Time that one file spends in places of attention, a run."""
+    """Time that one file spends on something, a run."""
 
     milliseconds: float
     share: float  # of all time in kernels, 0 to 1
-    by_module: bool  # whether no kernel could be told by the names of nodes, and the modules' own time stands in
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +130,18 @@ def _in_parts(site: AttentionSite) -> bool:
     return site.after is not None and not site.after.operator
 
 
-def spent(forms: Iterable[AttentionForm | None], modules: Iterable[str], model: ProfiledModel) -> Spent | None:
-    """The time of all kernels that do work of these forms; None where nothing tells.
-
-    Where the runtime's kernels cannot be told by nodes, it is what the modules spend themselves.
-    """
+def spent(forms: Iterable[AttentionForm | None], model: ProfiledModel) -> Spent | None:
+    """The time of all kernels that do work of these forms; None where no kernel can be told by nodes."""
     nodes = {node for each in forms if each is not None for node in each.nodes}
-    kernels = [kernel for kernel in model.kernels if not nodes.isdisjoint(kernel.nodes)]
+    kernels = [kernel.milliseconds for kernel in model.kernels if not nodes.isdisjoint(kernel.nodes)]
+    return Spent(sum(kernels), _share(sum(kernels), model.kernel_ms)) if kernels else None
+
+
+def spent_within(modules: Iterable[str], model: ProfiledModel) -> Spent | None:
+    """The time of all kernels that modules own, those below them apart; None where they own none."""
     wanted = set(modules)
-    own = [each for each in model.modules if each.path in wanted and each.kernels] if not kernels else []
-    total = sum(kernel.milliseconds for kernel in kernels) + sum(each.self_ms for each in own)
-    if not (kernels or own) or not model.kernel_ms:
-        return None
-    return Spent(total, total / model.kernel_ms, by_module=not kernels)
+    own = [each.self_ms for each in model.modules if each.path in wanted and each.kernels]
+    return Spent(sum(own), _share(sum(own), model.kernel_ms)) if own else None
 
 
 def moved(modules: Iterable[str], analysed: Form) -> Moved | None:

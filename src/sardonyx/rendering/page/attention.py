@@ -17,11 +17,12 @@ from sardonyx.rendering.timeline import timeline
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line and what it costs before and after; None where that was not measured."""
+    """A line and what it costs before and after; empty where that was not measured, None where nothing tells."""
 
     line: Line
-    time: tuple[Spent | None, Spent | None] | None
-    memory: tuple[Moved | None, Moved | None] | None
+    time: tuple[Spent | None, ...] = ()
+    within: tuple[Spent | None, ...] = ()  # its modules
+    memory: tuple[Moved | None, ...] = ()
 
 
 def section(dossier: Dossier) -> Section:
@@ -44,15 +45,15 @@ def section(dossier: Dossier) -> Section:
 
 
 def _row(line: Line, dossier: Dossier) -> Row:
-    time = memory = None
-    if (profiled := dossier.profiled) is not None:
-        forms = ([site.before for site in line.sites], [site.after for site in line.sites])
-        before, after = (figures.spent(each, line.modules, model) for each, model in zip(forms, profiled, strict=True))
-        time = (before, after)
-    if dossier.forms is not None and any(line.modules):  # nothing says which of the model's own work is attention's
-        before, after = (figures.moved(line.modules, form) for form in dossier.forms)
-        memory = (before, after)
-    return Row(line, time, memory)
+    forms = [[site.before for site in line.sites], [site.after for site in line.sites]]
+    modules = [module for module in line.modules if module]  # what of the model's own work is attention's, none says
+    profiled, analysed = dossier.profiled or (), dossier.forms or ()
+    return Row(
+        line,
+        time=tuple(figures.spent(each, model) for each, model in zip(forms, profiled, strict=False)),
+        within=tuple(figures.spent_within(modules, model) for model in profiled),
+        memory=tuple(figures.moved(modules, form) for form in analysed),
+    )
 
 
 def _memory(dossier: Dossier, forms: Sequence[Form]) -> dict[str, Any]:
