@@ -8,7 +8,7 @@ order. Edges leave a box at the bottom and enter at the top; between layers ther
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sardonyx.rendering.layers import Edge, Net, layered
@@ -98,7 +98,7 @@ def _wanted(net: Net, place: int, near: Sequence[int], xs: Sequence[float]) -> t
     found = sorted(xs[each] for each in alike or near)
     half = len(found) // 2
     middle = found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
-    return middle, 8.0 if passing and alike else 2.0 if passing else 1.0
+    return middle, (8.0 if alike else 0.01) if passing else 1.0
 
 
 def _fitted(wanted: Sequence[tuple[float, float]], apart: Sequence[float]) -> list[float]:
@@ -132,15 +132,31 @@ class _Drawn:
         """A route for every edge, in the order of the edges."""
         entries = self._entries()
         lanes = {maker: at % LANES for at, maker in enumerate(sorted({a for a, _ in self.net.around}))}
-        return tuple(tuple(without_idle(self._route(edge, entries[edge], lanes))) for edge in edges)
+        through: dict[int, list[int]] = {}
+        found: dict[Edge, tuple[Point, ...]] = {}
+        for maker, reader in sorted(set(edges)):
+            if (maker, reader) in self.net.around:
+                way = self._around((maker, reader), lanes[maker])
+                found[maker, reader] = self._entered(way, reader, entries[maker, reader])
+            else:
+                through.setdefault(maker, []).append(reader)
+        for maker, readers in through.items():
+            way, rank = self._left(maker), self.net.ranks[maker] + 1
+            for reader in sorted(readers, key=self.net.ranks.__getitem__):  # from the top down: they share their way
+                for passed in range(rank, self.net.ranks[reader]):
+                    x = self.middles[self.net.bends[maker, passed]]
+                    _go_on(way, (x, self.tops[passed]))
+                    _go_on(way, (x, self.bottoms[passed]))
+                rank = max(rank, self.net.ranks[reader])
+                found[maker, reader] = self._entered(way, reader, entries[maker, reader])
+        return tuple(found[edge] for edge in edges)
 
     def _entries(self) -> dict[Edge, float]:
         """Where each edge enters its reader: side by side, in the order they come from."""
         incoming: dict[int, list[tuple[float, Edge]]] = {}
-        passing = {place: maker for (maker, _), place in self.net.bends.items()}
         for reader in range(self.net.boxes):
             for above in self.net.up[reader]:
-                edge = (passing.get(above, above), reader)
+                edge = (self.net.passing.get(above, above), reader)
                 incoming.setdefault(reader, []).append((self.middles[above], edge))
         for edge in sorted(self.net.around):
             incoming.setdefault(edge[1], []).append((self.width, edge))
@@ -152,31 +168,36 @@ class _Drawn:
                 found[edge] = self.middles[reader] + (at - (len(coming) - 1) / 2) * step
         return found
 
-    def _route(self, edge: Edge, entry: float, lanes: dict[int, int]) -> Iterator[Point]:
+    def _left(self, maker: int) -> list[Point]:
+        """Where edges leave their maker, and its layer."""
+        x = self.middles[maker]
+        return without_idle([(x, self.ys[maker] + self.boxes[maker][1]), (x, self.bottoms[self.net.ranks[maker]])])
+
+    def _entered(self, way: Sequence[Point], reader: int, x: float) -> tuple[Point, ...]:
+        """A way, and from its end into the reader."""
+        kept = list(way)
+        _go_on(kept, (x, self.tops[self.net.ranks[reader]]))
+        _go_on(kept, (x, self.ys[reader]))
+        return tuple(kept)
+
+    def _around(self, edge: Edge, lane: int) -> list[Point]:
+        """Out to the right, along everything, and back."""
         maker, reader = edge
-        first, last = self.net.ranks[maker], self.net.ranks[reader]
-        leave = self.middles[maker]
-        yield leave, self.ys[maker] + self.boxes[maker][1]
-        yield leave, self.bottoms[first]
-        if edge in self.net.around:
-            lane = self.width + LANE * (1 + lanes[maker])
-            yield lane, self.bottoms[first] + BETWEEN / 2
-            yield lane, self.tops[last] - BETWEEN / 2
-        else:
-            for rank in range(first + 1, last):
-                x = self.middles[self.net.bends[maker, rank]]
-                yield x, self.tops[rank]
-                yield x, self.bottoms[rank]
-        yield entry, self.tops[last]
-        yield entry, self.ys[reader]
+        x = self.width + LANE * (1 + lane)
+        below, above = self.bottoms[self.net.ranks[maker]], self.tops[self.net.ranks[reader]]
+        return [*self._left(maker), (x, below + BETWEEN / 2), (x, above - BETWEEN / 2)]
 
 
 def without_idle(points: Iterable[Point]) -> list[Point]:
     """The points without those that lie between two others on a vertical line."""
     kept: list[Point] = []
     for point in points:
-        while len(kept) > 1 and kept[-1][0] == kept[-2][0] == point[0]:
-            kept.pop()
-        if not kept or kept[-1] != point:
-            kept.append(point)
+        _go_on(kept, point)
     return kept
+
+
+def _go_on(kept: list[Point], point: Point) -> None:
+    while len(kept) > 1 and kept[-1][0] == kept[-2][0] == point[0]:
+        kept.pop()
+    if not kept or kept[-1] != point:
+        kept.append(point)

@@ -27,6 +27,7 @@ class Net:
     down: list[list[int]]
     layers: list[list[int]] = field(default_factory=list[list[int]])  # in order from left to right
     bends: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])  # of (maker, layer)
+    passing: dict[int, int] = field(default_factory=dict[int, int])  # whose edges those are
     around: set[Edge] = field(default_factory=set[Edge])  # edges that no layer knows
 
 
@@ -38,9 +39,10 @@ def layered(boxes: int, edges: Iterable[Edge]) -> Net:
     ranks = _ranks(boxes, forward)
     short = _short_enough(boxes, forward, ranks)
     net = Net(boxes, ranks, [[] for _ in ranks], [[] for _ in ranks], around=set(known) - set(short))
-    for maker, reader in short:
-        above = maker
-        for rank in range(ranks[maker] + 1, ranks[reader]):
+    above = -1
+    for maker, reader in sorted(short, key=lambda edge: (edge[0], net.ranks[edge[1]], edge[1])):
+        above = above if above >= 0 and net.passing.get(above, above) == maker else maker
+        for rank in range(net.ranks[above] + 1, net.ranks[reader]):
             above = _bend(net, maker, above, rank)
         net.down[above].append(reader)
         net.up[reader].append(above)
@@ -51,14 +53,14 @@ def layered(boxes: int, edges: Iterable[Edge]) -> Net:
 
 def _bend(net: Net, maker: int, above: int, rank: int) -> int:
     """Where edges of a maker pass a layer; they pass together as far as they go the same way."""
-    if (maker, rank) not in net.bends:
-        place = len(net.ranks)
-        net.bends[maker, rank] = place
-        net.ranks.append(rank)
-        net.up.append([above])
-        net.down.append([])
-        net.down[above].append(place)
-    return net.bends[maker, rank]
+    place = len(net.ranks)
+    net.bends[maker, rank] = place
+    net.passing[place] = maker
+    net.ranks.append(rank)
+    net.up.append([above])
+    net.down.append([])
+    net.down[above].append(place)
+    return place
 
 
 def _readers(boxes: int, edges: Iterable[Edge]) -> list[list[int]]:

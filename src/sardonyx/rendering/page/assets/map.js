@@ -71,7 +71,7 @@ class ModuleMap {
       h("figcaption", null, h("strong", null, title), h("span", { class: "soft" }, ` ${about}`)),
       s(
         "svg",
-        { class: "map", width: this.drawn, height: rows * MAP_ROW, role: "group", "aria-label": `${title}: bars of modules` },
+        { class: "map", width: this.drawn, height: rows * MAP_ROW, viewBox: `0 0 ${this.drawn} ${rows * MAP_ROW}`, role: "group", "aria-label": `${title}: bars of modules` },
         bars.map((bar) => this.bar(bar, side, totals)),
       ),
     );
