@@ -53,8 +53,9 @@ def test_what_modules_own_adds_up_and_every_module_is_there_once(counted: Counte
     paths = _paths(data)
     assert len(set(paths)) == len(paths)
     assert {path for path, _before, _after in counted} <= set(paths)
-    for column, factor, place in (("nodes_before", 1, 1), ("nodes_after", 1, 2), ("parameters", 7, 1)):
-        assert sum(data["own"][column]) == factor * sum(each[place] for each in counted)
+    before, after = sum(each[1] for each in counted), sum(each[2] for each in counted)
+    for column, all_of_it in (("nodes_before", before), ("nodes_after", after), ("parameters", 7 * before)):
+        assert sum(data["own"][column]) == all_of_it
     for path, before, after in counted:
         at = paths.index(path)
         assert (data["own"]["nodes_before"][at], data["own"]["nodes_after"][at]) == (before, after)
