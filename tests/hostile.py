@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
+from hypothesis import strategies as st
+
 VECTORS: dict[str, str] = {
     "script": "<script>window.hacked=1</script>",
     "image": '"><img src=x onerror="window.hacked=2">',
@@ -51,6 +53,7 @@ VECTORS: dict[str, str] = {
     "quotes": "'\"`\\",
 }
 
+NAMES = st.text(max_size=200) | st.sampled_from([*VECTORS.values(), "a\x00b", "=1+1", "a|b"])  # for properties
 _T = TypeVar("_T")
 # What a program reads and no model file says: which of several known words it is.
 _KEPT_FIELDS = frozenset({"status", "options", "chosen", "finding", "choice", "does", "schema_version", "clock"})

@@ -58,6 +58,11 @@ def test_every_name_shows_as_text(opened: Open) -> None:
     assert [vector for vector in VECTORS.values() if as_shown(vector) not in said] == []
 
 
+def test_every_operator_shows_as_text(opened: Open) -> None:
+    said = everything(opened("foreign", "#module="))
+    assert [vector for vector in VECTORS.values() if as_shown(vector)[:12] not in said] == []
+
+
 def test_no_link_runs_what_it_names(opened: Open) -> None:
     """In the address, encoded and as it is, for every key."""
     page = opened("hostile")
