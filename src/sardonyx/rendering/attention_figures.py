@@ -5,7 +5,6 @@ The page and the terminal draw the same lines, so that no view can say something
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -157,10 +156,3 @@ def moved(modules: Iterable[str], analysed: Form) -> Moved | None:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def reasons(found: Iterable[Line]) -> list[tuple[str, int]]:
-    """Why places are still in parts, and how many for each reason; "" where no pass came near."""
-    waiting = sorted(site.why for line in found for site in line.sites if _in_parts(site))
-    counted = [(why, len(list(group))) for why, group in itertools.groupby(waiting)]
-    return sorted(counted, key=lambda item: (-item[1], item[0]))

@@ -52,6 +52,7 @@ FUSED: dict[tuple[str, str], Fused] = {
     ("com.microsoft", "SparseAttention"): Fused(1, (), 3, causal=True),
     ("com.microsoft", "PagedAttention"): Fused(1, (), 3, causal=True),
 }
+_FUSED_NAMES = frozenset(name for _, name in FUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class Attention:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         names = reading.names
-        self._fused = {node: way for node in names if (way := fused(node)) is not None}
+        named = (node for node, name in names.items() if name in _FUSED_NAMES)  # most are none: a set is quick to ask
+        self._fused = {node: way for node in named if (way := fused(node)) is not None}
         self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
         self.layers.update(node for node, name in names.items() if name == "Gather" and self._looks_up(node))
         self.masks = Masks(reading, self.layers)

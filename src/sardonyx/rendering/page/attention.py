@@ -28,8 +28,7 @@ class Row:
 def section(dossier: Dossier) -> Section:
     """The places of attention, and the memory timeline."""
     sites = dossier.run.attention
-    found = figures.lines(sites)
-    rows = [_row(line, dossier) for line in found]
+    rows = [_row(line, dossier) for line in figures.lines(sites)]
     html = rendered(
         "attention",
         figures=figures,
@@ -38,7 +37,6 @@ def section(dossier: Dossier) -> Section:
         total=_row(Line("all", "", sites), dossier) if len(rows) > 1 else None,
         timed=dossier.profiled is not None,
         weighed=dossier.forms is not None,
-        reasons=[(why, count) for why, count in figures.reasons(found) if why],
         memory=None if dossier.forms is None else _memory(dossier, dossier.forms),
     )
     return Section("attention", "Attention and memory", html)
