@@ -88,7 +88,7 @@ def _panel(found: ModuleTree, measure: Measure, side: str) -> Panel:
     for branch in found.modules:
         own, total = found.own[branch.path][column], totals[branch.path][column]
         kind = f" {branch.tag}" if branch.tag else ""
-        itself = f"{measure.written(own)} of it" if own else "nothing"
+        itself = "all of it" if own == total else f"{measure.written(own)} of it" if own else "nothing"
         hover = f"{branch.path or '(model)'}{kind}: {measure.written(total)}, {itself} itself"
         modules.append(Amount(branch.path, branch.tag, own, total, hover))
     whole = totals[""][column]

@@ -55,6 +55,8 @@ class ModuleMap {
     const wholes = ["before", "after"].map((side) => this.tree.totals[`${this.measure}_${side}`][this.top]);
     const panels = ["before", "after"].map((side, at) => this.panel(side, this.scale === "full" ? wholes[at] : Math.max(...wholes)));
     this.host.replaceChildren(...panels, this.legend());
+    const reached = this.host.querySelector('.map-bar[tabindex="0"]');
+    if (!reached) this.host.querySelector(".map-bar")?.setAttribute("tabindex", "0"); // the last one is not drawn now
     this.mark();
   }
 
@@ -84,7 +86,8 @@ class ModuleMap {
     const own = this.tree.own[`${this.measure}_${side}`][place];
     const written = MAP_WRITTEN[this.measure];
     const kind = this.tree.kinds[place];
-    const said = `${this.tree.paths[place] || "(model)"}${kind ? ` ${kind}` : ""}, ${side}: ${written(totals[place])}, ${own ? `${written(own)} of it` : "nothing"} itself`;
+    const itself = own === totals[place] ? "all of it" : own ? `${written(own)} of it` : "nothing";
+    const said = `${this.tree.paths[place] || "(model)"}${kind ? ` ${kind}` : ""}, ${side}: ${written(totals[place])}, ${itself} itself`;
     const fits = [`${name} ${kind}`.trim(), name].find((text) => text.length * MAP_LETTER + 8 <= width);
     const key = `${side}:${place}`;
     this.focused ??= key;
