@@ -52,7 +52,7 @@ def hostile_model() -> onnx.ModelProto:
 
 
 def foreign_model() -> onnx.ModelProto:
-    """Operators of a hostile name and domain, which no runtime has."""
+    """Operators of a hostile name and domain, which no runtime has, all in one module."""
     domain = VECTORS["svg"]
     names = ["x", *(f"v{place}" for place in range(len(VECTORS)))]
     nodes = [
@@ -60,6 +60,8 @@ def foreign_model() -> onnx.ModelProto:
         for vector, before, after in zip(VECTORS.values(), names, names[1:], strict=False)
     ]
     nodes.append(helper.make_node("Identity", [names[-1]], ["y"], name="end"))
+    for node in nodes:
+        _tag(node, "net", "/Net/Foreign")
     inputs, results = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDTH])] for name in "xy")
     graph = helper.make_graph(nodes, "foreign", inputs, results)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
