@@ -15,6 +15,7 @@ from sardonyx.graph.io import from_proto
 WIDTH, HEADS = 32, 4
 CONSTANTS = {
     "w": np.full((WIDTH, WIDTH), 0.1, np.float32), "small": np.full((WIDTH, 8), 0.1, np.float32),
+    "head": np.full((HEADS * 5 * 8, 3), 0.1, np.float32),
     "packed": np.full((WIDTH, 3 * WIDTH), 0.1, np.float32), "row": np.ones((WIDTH, 1), np.float32),
     "split": np.array([0, 0, HEADS, 8], np.int64), "merge": np.array([0, 0, WIDTH], np.int64),
     "grouped": np.array([0, 0, 1, 8], np.int64), "spread": np.array([2, HEADS, 5, 8], np.int64),
@@ -102,6 +103,14 @@ def test_heads_are_told_however_they_lie() -> None:
     single = LINEAR + "k = Transpose <perm=[0,2,1]> (kl) m = MatMul(ql, k) p = Softmax(m) a = MatMul(p, vl) "
     assert sizes(only(single + "y = MatMul(a, w)")) == (1, 1, 32)
     assert sizes(only(single + "y = Concat <axis=-1> (a, x)")) == (1, 1, 32)  # told by the layer before alone
+    flattened = HEADED + "m = MatMul(q, k) " + WEIGH + "h = Flatten(a) y = MatMul(h, head)"
+    assert sizes(only(flattened, outputs="float[a, b] y")) == (
+        4,
+        4,
+        8,
+    )  # what follows reads positions and heads at once
+    turned = HEADED + "qt = Transpose <perm=[0,1,3,2]> (q) m = com.microsoft.FusedMatMul <transA = 1> (qt, k) "
+    assert sizes(only(turned + WEIGH + MERGE)) == (4, 4, 8)
     written = LINEAR + SPLIT + 'm = Einsum <equation="bqhd,bkhd->bhqk"> (qs, ks) p = Softmax(m) '
     written += 'e = Einsum <equation="bhqk,bkhd->bqhd"> (p, vs) h = Reshape(e, merge) y = MatMul(h, w)'
     assert sizes(only(written)) == (4, 4, 8)

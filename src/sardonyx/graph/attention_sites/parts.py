@@ -39,7 +39,7 @@ class Parts:
         while waiting:
             for value in waiting.pop().inputs:
                 maker = value.producer() if value is not None else None
-                if maker in ahead and maker not in found and maker not in self._layers:
+                if maker in ahead and maker not in found:
                     found.add(maker)
                     waiting.append(maker)
         return found
