@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rendering.sample_export import sample_export
-from rendering.sample_run import failed_verdict, sample_run, sample_verdict
+from rendering.sample_run import failed_verdict, sample_run
 from sardonyx.export_record import Export
 from sardonyx.record import Run
 from sardonyx.rendering.dossier import Dossier
