@@ -62,6 +62,15 @@ def test_records_named_one_by_one_are_joined_as_well(folder: Path) -> None:
     assert found.profile is None
 
 
+def test_a_record_named_beside_a_folder_joins_its_run(folder: Path, tmp_path: Path) -> None:
+    outside = (folder / "export.json").rename(tmp_path / "export.json")
+    (found,) = dossiers(piles([folder, outside]))
+    assert found.export is not None
+    other = write(tmp_path / "other" / "run.json", sample_run())
+    first, second = dossiers(piles([folder, other, outside]))  # with a run of its own, it is that one's
+    assert (first.export is not None, second.export is not None) == (True, False)
+
+
 def test_records_at_hand_are_as_good_as_files() -> None:
     (found,) = dossiers(piles([bench_of_run(), sample_run()]))
     assert found.bench is not None

@@ -81,7 +81,7 @@ def _marks(each: Timing) -> tuple[float, ...]:
 def _box(each: Timing, y: float, at: list[float]) -> Iterator[str]:
     low, left, median, right, high = at
     told = f"{milliseconds(each.median)} ms" + (f", {ratio(each.against_first)}" if each.against_first else "")
-    yield svg.text(LEFT - 14, y - 3, each.label, "name", anchor="end", longest=30)
+    yield svg.text(LEFT - 14, y - 3, each.label, "name", anchor="end", longest=24)
     yield svg.text(LEFT - 14, y + 13, told, "soft", anchor="end", longest=40)
     yield svg.line(low, y, left, y, "own")
     yield svg.line(right, y, high, y, "own")

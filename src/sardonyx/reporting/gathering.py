@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Pile:
 def piles(sources: Sequence[Source]) -> list[Pile]:
     """A pile for each folder, and one for everything that was named by itself.
 
+    Where no run was named by itself, what was named may belong to the run of any of the folders.
+
     Raises:
         UsageError: what was named is not there, or is no record that a report shows.
     """
@@ -64,7 +66,10 @@ def piles(sources: Sequence[Source]) -> list[Pile]:
             made.append(_in_folder(Path(source)))
         else:
             loose.append(_in_file(Path(source)))
-    return [*([Pile("what was given", tuple(loose))] if loose else []), *made]
+    alone = Pile("what was given", tuple(loose))
+    if made and not any(runs_of(alone)):
+        return [replace(pile, found=(*pile.found, *loose)) for pile in made]
+    return [*([alone] if loose else []), *made]
 
 
 def _in_file(path: Path) -> Found:
