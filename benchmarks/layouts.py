@@ -19,8 +19,8 @@ import msgspec
 
 from sardonyx.record import Run
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.layered import layout
 from sardonyx.rendering.page import drawings
+from sardonyx.rendering.pictures.layered import layout
 
 SLOWEST, LARGEST = 1.0, 1_200_000  # seconds for 2,000 boxes; bytes of all drawings of a run
 Edges = list[tuple[int, int]]

@@ -17,7 +17,7 @@ from sardonyx.bench_record import Benchmark, Finding
 from sardonyx.rendering.bench import render_benchmark
 from sardonyx.rendering.bench_export import benchmark_csv, benchmark_markdown
 from sardonyx.rendering.bench_words import bench_sentence, milliseconds, verdict
-from sardonyx.rendering.boxplot import LEFT, RIGHT, WIDTH, boxplot_svg
+from sardonyx.rendering.pictures.boxplot import LEFT, RIGHT, WIDTH, boxplot_svg
 from sardonyx.rendering.view import View
 from sardonyx.rendering.words import Style, visible
 

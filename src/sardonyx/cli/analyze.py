@@ -16,7 +16,7 @@ from sardonyx.cli.gating import Gating
 from sardonyx.cli.options import Format, reject_both
 from sardonyx.rendering.analysis import analysis_sentence, render_analysis
 from sardonyx.rendering.analysis_export import analysis_csv, analysis_markdown
-from sardonyx.rendering.timeline import timeline_svg
+from sardonyx.rendering.pictures.timeline import timeline_svg
 from sardonyx.rendering.view import View
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from sardonyx.errors import UsageError
 from sardonyx.rendering.bench import render_benchmark
 from sardonyx.rendering.bench_export import benchmark_csv, benchmark_markdown
 from sardonyx.rendering.bench_words import bench_sentence
-from sardonyx.rendering.boxplot import boxplot_svg
+from sardonyx.rendering.pictures.boxplot import boxplot_svg
 from sardonyx.rendering.view import View
 
 SUMMARY = "Time ONNX files against each other, with intervals one can believe."

@@ -88,15 +88,15 @@ def _rendered(found: HierarchyDag, as_format: Format) -> str:
         case Format.JSON:
             return found.to_json().decode() + "\n"
         case Format.GRAPHML:
-            from sardonyx.rendering.graphml import render_graphml
+            from sardonyx.rendering.viewers.graphml import render_graphml
 
             return render_graphml(found)
         case Format.MODEL_EXPLORER:
-            from sardonyx.rendering.model_explorer import render_model_explorer
+            from sardonyx.rendering.viewers.model_explorer import render_model_explorer
 
             return render_model_explorer(found).decode() + "\n"
         case Format.MERMAID:
-            from sardonyx.rendering.mermaid import render_mermaid
+            from sardonyx.rendering.viewers.mermaid import render_mermaid
 
             return render_mermaid(found)
 

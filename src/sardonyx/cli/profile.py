@@ -14,11 +14,11 @@ from sardonyx.cli.gating import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.profile_record import Profile
-from sardonyx.rendering.perfetto import trace
+from sardonyx.rendering.pictures.profile_icicle import icicle_svg
 from sardonyx.rendering.profile import profile_sentence, render_profile
 from sardonyx.rendering.profile_export import profile_csv, profile_markdown
-from sardonyx.rendering.profile_icicle import icicle_svg
 from sardonyx.rendering.view import View
+from sardonyx.rendering.viewers.perfetto import trace
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b

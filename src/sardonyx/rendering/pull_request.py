@@ -14,13 +14,13 @@ from sardonyx.rendering import markdown, words
 from sardonyx.rendering.bench_words import milliseconds, ratio
 from sardonyx.rendering.changes import changes
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.mermaid import module_mermaid
-from sardonyx.rendering.module_drawings import top_module
 from sardonyx.rendering.modules import module_rows, nested_label
 from sardonyx.rendering.part import Part
+from sardonyx.rendering.pictures.module_drawings import top_module
 from sardonyx.rendering.text import closing_sentence
 from sardonyx.rendering.verdict import proof
 from sardonyx.rendering.view import View
+from sardonyx.rendering.viewers.mermaid import module_mermaid
 
 LONGEST = 60_000  # characters
 _ROWS = 40  # of a table

@@ -13,7 +13,7 @@ from sardonyx.errors import OutputError, UsageError
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page import render_page
 from sardonyx.rendering.page.compared import compared
-from sardonyx.rendering.pictures import pictures
+from sardonyx.rendering.pictures.files import pictures
 from sardonyx.rendering.pull_request import pull_request, pull_request_of_two
 from sardonyx.reporting.gathering import HOW, Source, piles
 from sardonyx.reporting.joining import dossiers as joined

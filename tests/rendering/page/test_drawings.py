@@ -9,9 +9,9 @@ import msgspec
 
 from rendering.sample_run import sample_run
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.insides import insides
 from sardonyx.rendering.page import drawings
 from sardonyx.rendering.page.drawings import KINDS
+from sardonyx.rendering.pictures.insides import insides
 from sardonyx.wiring_record import Wiring
 
 RUN = sample_run()

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 from rendering.sample_run import sample_run
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.icicle import Amount, families
 from sardonyx.rendering.page import map as map_section
 from sardonyx.rendering.page.map import MEASURES, map_picture, shared_colors
 from sardonyx.rendering.page.module_data import module_tree
+from sardonyx.rendering.pictures.icicle import Amount, families
 
 RUN = sample_run()
 DOSSIER = Dossier("some", RUN)

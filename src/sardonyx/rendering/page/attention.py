@@ -12,7 +12,7 @@ from sardonyx.rendering import words
 from sardonyx.rendering.attention_figures import Line, Moved, Spent
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
-from sardonyx.rendering.timeline import timeline
+from sardonyx.rendering.pictures.timeline import timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.drawing import LONGEST, Kind, box_width, frame_of
-from sardonyx.rendering.insides import Inside, Part, insides
-from sardonyx.rendering.module_drawings import Nodes, kind_of, nodes_of
 from sardonyx.rendering.page.section import Section
 from sardonyx.rendering.page.strings import Strings
+from sardonyx.rendering.pictures.drawing import LONGEST, Kind, box_width, frame_of
+from sardonyx.rendering.pictures.insides import Inside, Part, insides
+from sardonyx.rendering.pictures.module_drawings import Nodes, kind_of, nodes_of
 from sardonyx.wiring_record import Wiring
 
 MOST = 400  # boxes; a module with more is told, not drawn

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sardonyx.rendering import svg, words
+from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.icicle import Amount, Panel, families, icicle
 from sardonyx.rendering.page.module_data import COLUMNS, ModuleTree, module_tree
 from sardonyx.rendering.page.section import Section, rendered
+from sardonyx.rendering.pictures import svg
+from sardonyx.rendering.pictures.icicle import Amount, Panel, families, icicle
 from sardonyx.rendering.profile_figures import ms
 
 UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the folder."

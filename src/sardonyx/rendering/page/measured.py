@@ -10,9 +10,9 @@ from sardonyx.record import Run
 from sardonyx.rendering import words
 from sardonyx.rendering.bench import columns, facts, rows
 from sardonyx.rendering.bench_words import bench_sentence
-from sardonyx.rendering.boxplot import boxplot
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
+from sardonyx.rendering.pictures.boxplot import boxplot
 from sardonyx.rendering.tuning import CHANGES, STANDING, change_rows, conditions, pace_cells, unchanged
 from sardonyx.tuning_record import Tuning
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sardonyx.record import Event, NodeRef
 from sardonyx.rendering import words
-from sardonyx.rendering.drawing import LONGEST, box_width, frame_of
+from sardonyx.rendering.pictures.drawing import LONGEST, box_width, frame_of
 
 LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are named one by one
 PORT = 15  # characters of a value's name that have room in a layout for many names; REWRITE_PORT in rewrite_detail.js

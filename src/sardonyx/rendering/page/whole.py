@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from sardonyx.rendering import svg
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page import (
     attention,
@@ -28,6 +27,7 @@ from sardonyx.rendering.page import (
 )
 from sardonyx.rendering.page.overview import overview
 from sardonyx.rendering.page.section import Section, rendered
+from sardonyx.rendering.pictures import svg
 
 SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
     verdict.section,

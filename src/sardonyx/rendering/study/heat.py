@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sardonyx.rendering import svg, words
+from sardonyx.rendering import words
+from sardonyx.rendering.pictures import svg
 from sardonyx.rendering.study.rows import SAME, claim, number, numbers, rows
 from sardonyx.study_record import Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sardonyx.rendering import svg
+from sardonyx.rendering.pictures import svg
 from sardonyx.rendering.study.rows import FASTER, SAME, SLOWER, Row, claim, number, numbers, rows
 from sardonyx.study_record import Table
 

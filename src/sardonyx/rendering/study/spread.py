@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.rendering import svg
+from sardonyx.rendering.pictures import svg
 from sardonyx.rendering.study.rows import number, rows
 from sardonyx.study_record import Table
 

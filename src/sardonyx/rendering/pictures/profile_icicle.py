@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sardonyx.profile_record import Profile, ProfiledModel
 from sardonyx.rendering import words
-from sardonyx.rendering.icicle import Amount, Panel, icicle
+from sardonyx.rendering.pictures.icicle import Amount, Panel, icicle
 from sardonyx.rendering.profile_figures import first_kernels, kinds, ms, share
 
 

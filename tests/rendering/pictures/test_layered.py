@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.rendering.layered import Layout, layout
+from sardonyx.rendering.pictures.layered import Layout, layout
 
 Graph = tuple[list[tuple[float, float]], list[tuple[int, int]]]
 

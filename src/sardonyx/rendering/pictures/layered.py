@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sardonyx.rendering.layers import Edge, Net, layered
+from sardonyx.rendering.pictures.layers import Edge, Net, layered
 
 Point = tuple[float, float]
 BESIDE, PASSING = 22.0, 12.0  # between two boxes; beside an edge that passes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rendering.sample_run import sample_run
 from sardonyx.errors import UsageError
 from sardonyx.record import Run
-from sardonyx.rendering.mermaid import MOST, module_mermaid, quoted
+from sardonyx.rendering.viewers.mermaid import MOST, module_mermaid, quoted
 from sardonyx.wiring_record import Wiring
 
 RUN = sample_run()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rendering.sample_profile import sample_profile
 from sardonyx.profile_record import ModuleTime, Profile, Slice
-from sardonyx.rendering.perfetto import trace
+from sardonyx.rendering.pictures.profile_icicle import icicle_svg
 from sardonyx.rendering.profile import render_profile
-from sardonyx.rendering.profile_icicle import icicle_svg
+from sardonyx.rendering.viewers.perfetto import trace
 
 FOUND = sample_profile()
 Event = dict[str, Any]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sardonyx.rendering import svg, words
-from sardonyx.rendering.layered import Point, layout, without_idle
+from sardonyx.rendering import words
+from sardonyx.rendering.pictures import svg
+from sardonyx.rendering.pictures.layered import Point, layout, without_idle
 
 Kind = Literal["op", "made", "gone", "module", "port", "constant"]
 LONGEST = 36  # characters of a label; the whole name is in the hover

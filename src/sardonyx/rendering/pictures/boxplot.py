@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sardonyx.bench_record import Benchmark, Point, Timing
-from sardonyx.rendering import svg, words
+from sardonyx.rendering import words
 from sardonyx.rendering.bench_words import bench_sentence, milliseconds, ratio, size_of
+from sardonyx.rendering.pictures import svg
 
 WIDTH, LEFT, RIGHT = 960, 230, 40
 TOP, HEADER, ROW, FOOT = 76, 30, 46, 52  # the title; then a panel's header, a row for each file, its axis

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.rendering import svg, words
+from sardonyx.rendering import words
+from sardonyx.rendering.pictures import svg
 
 WIDTH, LEFT, RIGHT, TOP = 960, 24, 24, 76
 HEADER, ROW, GAP = 28, 22, 26  # of a panel; the height of a bar; between panels

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.analysis_record import Timeline
-from sardonyx.rendering.timeline import LEFT, PLOT, RIGHT, WIDTH, timeline_svg
+from sardonyx.rendering.pictures.timeline import LEFT, PLOT, RIGHT, WIDTH, timeline_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sardonyx.analysis_record import Timeline
-from sardonyx.rendering import svg, words
+from sardonyx.rendering import words
+from sardonyx.rendering.pictures import svg
 
 WIDTH, LEFT, RIGHT = 960, 84, 24
 TOP, HEADER, PLOT, FOOT = 76, 30, 132, 38  # the title; then for each panel its header, its plot and its axis

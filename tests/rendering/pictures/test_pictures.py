@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 from rendering.sample_run import sample_run
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.module_drawings import top_module
-from sardonyx.rendering.pictures import MOST, module_svg, pictures
+from sardonyx.rendering.pictures.files import MOST, module_svg, pictures
+from sardonyx.rendering.pictures.module_drawings import top_module
 from sardonyx.wiring_record import Wiring
 
 RUN = sample_run()

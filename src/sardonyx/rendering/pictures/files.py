@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sardonyx.record import Run
-from sardonyx.rendering import svg, words
-from sardonyx.rendering.boxplot import boxplot
+from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.drawing import Kind
-from sardonyx.rendering.graph_picture import graph_picture
-from sardonyx.rendering.insides import Inside
-from sardonyx.rendering.module_drawings import Nodes, module_drawing, module_sides, top_module
 from sardonyx.rendering.page.map import MEASURES, map_picture
-from sardonyx.rendering.timeline import timeline
+from sardonyx.rendering.pictures import svg
+from sardonyx.rendering.pictures.boxplot import boxplot
+from sardonyx.rendering.pictures.drawing import Kind
+from sardonyx.rendering.pictures.graph_picture import graph_picture
+from sardonyx.rendering.pictures.insides import Inside
+from sardonyx.rendering.pictures.module_drawings import Nodes, module_drawing, module_sides, top_module
+from sardonyx.rendering.pictures.timeline import timeline
 
 MOST = 400  # boxes of one drawing
 _FILES = {"nodes": "map-nodes.svg", "bytes": "map-bytes.svg", "ms": "map-time.svg"}

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from sardonyx.module_graphs import HierarchyDag
 from sardonyx.record import Run
 from sardonyx.rendering import words
-from sardonyx.rendering.drawing import LONGEST, Label
-from sardonyx.rendering.insides import Inside, insides
-from sardonyx.rendering.module_drawings import labelled, module_sides
+from sardonyx.rendering.pictures.drawing import LONGEST, Label
+from sardonyx.rendering.pictures.insides import Inside, insides
+from sardonyx.rendering.pictures.module_drawings import labelled, module_sides
 from sardonyx.wiring_record import Wiring
 
 MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sardonyx.rendering import svg
+from sardonyx.rendering.pictures import svg
 
 LEFT, TOP, HEADER, GAP = 24, 76, 30, 48
 NARROWEST = 560  # of the picture: the title has to fit

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hostile
-from sardonyx.rendering import svg
+from sardonyx.rendering.pictures import svg
 
 
 @given(hostile.NAMES, hostile.NAMES, hostile.NAMES)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sardonyx.rendering import svg
-from sardonyx.rendering.drawing import LONGEST, Label, drawing
+from sardonyx.rendering.pictures import svg
+from sardonyx.rendering.pictures.drawing import LONGEST, Label, drawing
 
 
 def test_boxes_have_their_place_name_kind_and_hover() -> None:

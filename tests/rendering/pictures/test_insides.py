@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rendering.sample_run import sample_run
-from sardonyx.rendering.insides import DEEPEST, Inside, insides
+from sardonyx.rendering.pictures.insides import DEEPEST, Inside, insides
 from sardonyx.wiring_record import Wiring
 
 WIRING = Wiring(

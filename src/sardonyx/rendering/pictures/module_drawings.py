@@ -7,8 +7,8 @@ from typing import Any
 from sardonyx.errors import UsageError
 from sardonyx.record import Run
 from sardonyx.rendering import words
-from sardonyx.rendering.drawing import Kind, Label, drawing
-from sardonyx.rendering.insides import Inside, Part, insides
+from sardonyx.rendering.pictures.drawing import Kind, Label, drawing
+from sardonyx.rendering.pictures.insides import Inside, Part, insides
 from sardonyx.wiring_record import Wiring
 
 Nodes = frozenset[tuple[str, str]]

@@ -16,8 +16,8 @@ import hostile
 from sardonyx.graph.dag import dag
 from sardonyx.module_graphs import BodyValue, HierarchyDag, Initializer, ModuleGraph, Operation
 from sardonyx.record import How
-from sardonyx.rendering.graphml import render_graphml
-from sardonyx.rendering.model_explorer import render_model_explorer
+from sardonyx.rendering.viewers.graphml import render_graphml
+from sardonyx.rendering.viewers.model_explorer import render_model_explorer
 
 
 def _operation(inputs: tuple[str, ...], outputs: tuple[str, ...], tag: str, **others: Any) -> Operation:
