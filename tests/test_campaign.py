@@ -18,6 +18,7 @@ import feeds
 import latency
 import latency_contest
 import node_contest
+import peer_table
 import peers
 import shelf
 import stage
@@ -251,3 +252,18 @@ def test_a_claim_survives_being_written() -> None:
     claim = Claim("x", 1.5, 1.0, "×")
     assert Claim(**dataclasses.asdict(claim)) == claim
     assert not _section(claim)["claims"][0]["met"]
+
+
+def test_the_readme_shows_what_the_campaign_kept() -> None:
+    page = peer_table.README.read_text("utf-8")
+    assert peer_table.refreshed(page, json.loads(peer_table.DATA.read_text("utf-8"))) == page
+
+
+def test_a_wrong_result_is_not_the_best_peer() -> None:
+    found = {"onnxslim": (10, False, "answers otherwise"), "onnxsim": (30, True, ""), "onnxscript": (20, True, "")}
+    nodes = {name: (None, False, "failed") for name in peers.RUNTIME[1:]} | {peers.RUNTIME[0]: (25, True, "")}
+    row = {"model": "m", "exporter": "dynamo", "before": 1234, "peers": found | nodes}
+    row["ours"] = {"portable": (9, True, ""), "ort": (8, True, ""), "fewest": (7, True, "")}
+    versions = dict.fromkeys(("onnxslim", "onnxsim", "onnxscript", "onnxruntime"), "1")
+    shown = peer_table.table({"data": [row], "date": "2026-01-01", "versions": versions})
+    assert "| m | 1,234 | 20 (onnxscript) | **9** | 25 (onnxruntime) | **8** | 7 |" in shown
