@@ -261,7 +261,7 @@ def test_the_readme_shows_what_the_campaign_kept() -> None:
 
 def test_a_wrong_result_is_not_the_best_peer() -> None:
     found = {"onnxslim": (10, False, "answers otherwise"), "onnxsim": (30, True, ""), "onnxscript": (20, True, "")}
-    nodes = {name: (None, False, "failed") for name in peers.RUNTIME[1:]} | {peers.RUNTIME[0]: (25, True, "")}
+    nodes = dict.fromkeys(peers.RUNTIME[1:], (None, False, "failed")) | {peers.RUNTIME[0]: (25, True, "")}
     row = {"model": "m", "exporter": "dynamo", "before": 1234, "peers": found | nodes}
     row["ours"] = {"portable": (9, True, ""), "ort": (8, True, ""), "fewest": (7, True, "")}
     versions = dict.fromkeys(("onnxslim", "onnxsim", "onnxscript", "onnxruntime"), "1")
