@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sardonyx.provenance import lineage
 from sardonyx.record import PassRecord, Run
 from sardonyx.rendering import words
 from sardonyx.rendering.bench_words import milliseconds, ratio, size
@@ -185,7 +186,7 @@ def _modules(one: Run, two: Run) -> Part:
         numbers = tuple(n for each in (a, b) for n in ((each.after, each.bytes_after) if each else (0, 0)))
         entries.append((path, known.tag, numbers))
         if numbers[:2] != numbers[2:]:
-            above.update(_and_above(path))
+            above.update(lineage(path))
     lines = [
         (
             nested_label(row),
@@ -198,13 +199,6 @@ def _modules(one: Run, two: Run) -> Part:
         if row.branch.path in above
     ]
     return _cut("Modules", ("module", "nodes, first result", "second", "change", "bytes"), lines)
-
-
-def _and_above(path: str) -> Iterator[str]:
-    yield ""
-    steps = path.split(".") if path else []
-    for end in range(1, len(steps) + 1):
-        yield ".".join(steps[:end])
 
 
 def _refusals(one: Run, two: Run) -> Part:
