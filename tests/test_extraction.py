@@ -16,8 +16,8 @@ from torch import nn
 import sardonyx
 from sardonyx import extraction
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.extraction_record import Extraction
 from sardonyx.graph import extract as cutting
-from sardonyx.record import Extraction
 from sardonyx.runtime import Session
 from sardonyx.source.tracing.capture import capture, example_feeds
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx import ledger
 from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.extraction_record import BoundaryValue, Extraction
 from sardonyx.graph import extract as cutting
 from sardonyx.graph import io, origins
 from sardonyx.graph.inspector import inspect
@@ -20,7 +21,7 @@ from sardonyx.graph.select import find_module
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.inspection import Port
 from sardonyx.provenance import merge, module_of
-from sardonyx.record import BoundaryValue, Extraction, Verdict
+from sardonyx.record import Verdict
 
 if TYPE_CHECKING:
     from torch import nn

@@ -24,7 +24,7 @@ from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Valu
 from sardonyx.errors import ModelError
 from sardonyx.graph import origins
 from sardonyx.graph.facts import Facts
-from sardonyx.graph.scopes import bodies, is_constant, label
+from sardonyx.graph.scopes import bodies, is_constant, label, operator
 from sardonyx.graph.shapes.expr import Expr, Size, add, larger, multiply, symbol
 
 _NAMED = 3  # examples in a note
@@ -111,20 +111,20 @@ class _Writer:
 
     def _operation(self, node: ir.Node, frame: Frame) -> None:
         said = self._cost(node, frame)
-        module, operator = frame.module_of(node), _operator(node)
+        module, kind = frame.module_of(node), operator(node)
         reads = [self._number(value, frame) for value in _read_by(node, frame)]
         writes: list[int] = []
         for value in node.outputs:
             if not value.name:
                 continue
-            if operator in SHARING and reads:
+            if kind in SHARING and reads:
                 made, _ = frame.value(value, self.values[reads[0]].buffer)
                 writes.append(self._keep(value, made, frame))
             else:
                 writes.append(self._new(value, frame, Store.ACTIVATION, module, len(self.operations)))
         name, kept = self._unique(frame.place + label(node)), tuple(dict.fromkeys(reads))
         self.operations.append(
-            Operation(name, operator, said.kind, module, kept, tuple(writes), said.macs, said.other_flops)
+            Operation(name, kind, said.kind, module, kept, tuple(writes), said.macs, said.other_flops)
         )
 
     def _unique(self, name: str) -> str:
@@ -145,9 +145,9 @@ class _Writer:
             return self._control(node, frame, inside)
         reads = [_sized(value, frame) for value in node.inputs]
         writes = [_sized(value, frame) if value.name else None for value in node.outputs]
-        said = describe(_operator(node), reads, writes, frame.plain(node))
+        said = describe(operator(node), reads, writes, frame.plain(node))
         if not said.known:
-            self.unknown[_operator(node)] += 1
+            self.unknown[operator(node)] += 1
         return said
 
     def _sum(self, nodes: Iterable[ir.Node], frame: Frame) -> Description:
@@ -180,10 +180,6 @@ class _Writer:
         if self.unknown:
             listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))
             self.notes[f"operators whose arithmetic is not known and not counted: {listed}"] = None
-
-
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _sized(value: ir.Value | None, frame: Frame) -> Value | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.comparison import Comparison
 from sardonyx.export_record import Export
+from sardonyx.extraction_record import Extraction
 from sardonyx.gate.kinds import Kind, Measures
 from sardonyx.gate.measures import Measure
 from sardonyx.gate.parts import (
@@ -27,7 +28,7 @@ from sardonyx.gate.parts import (
     tuned,
 )
 from sardonyx.inspection import Adoption, Inspection, ModuleInspection, Opportunities
-from sardonyx.record import Extraction, Run, Verdict
+from sardonyx.record import Run, Verdict
 
 
 def _of_run(run: Run) -> Measures:

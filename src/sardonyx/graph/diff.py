@@ -17,7 +17,7 @@ from sardonyx.comparison import Comparison, ModuleDifference, OpRef, Pair, Side
 from sardonyx.graph.alignment import Alignment, Op, align
 from sardonyx.graph.attributes import attribute_value, attributes_of
 from sardonyx.graph.origins import owner
-from sardonyx.graph.scopes import is_constant, label, scopes
+from sardonyx.graph.scopes import is_constant, label, operator, scopes
 from sardonyx.graph.tagged import Source, Tagged, tagged
 from sardonyx.module_graphs import AttributeValue, TensorValue
 from sardonyx.provenance import Hierarchy, is_within, lineage, lowest_common, module_of
@@ -91,7 +91,7 @@ def _read(found: Tagged) -> _Side:
                 constants += 1
                 continue
             known = _Node(node.domain, node.op_type, scope.opsets.get(node.domain, 0), attributes_of(node))
-            kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+            kind = operator(node)
             ops[Op(label(node), kind, module_of(owner(node)), len(ops), repr(known.attributes))] = known
     return _Side(Side(found.name, len(ops), constants, initializers), ops, found.hierarchy)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.record import BoundaryValue, Extraction
+from sardonyx.extraction_record import BoundaryValue, Extraction
 from sardonyx.rendering import words
 from sardonyx.rendering.table import Line, table, text_column
 from sardonyx.rendering.verdict import proof, verdict_lines

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.scopes import operator
 from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
 from sardonyx.graph.shapes.ask import Contents, Shape, Typed
 from sardonyx.graph.shapes.expr import Expr
@@ -234,7 +235,7 @@ class Shapes:
         self._depth = depth
 
     def _outputs(self, node: ir.Node) -> Sequence[Typed]:
-        rule = _RULES.get(_key(node))
+        rule = _RULES.get(operator(node))
         if rule is None:
             return self._outputs_without_rule(node)
         count = len(node.outputs)
@@ -295,7 +296,3 @@ class Shapes:
         if len(found) == 1 and node.op_type in _FILLING:
             found = found * count
         return found if len(found) == count and contents.fit(found, widest) else None
-
-
-def _key(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -139,13 +139,14 @@ def _kept(model: onnx.ModelProto, level: str) -> str:
     import tempfile
 
     from sardonyx.graph import io
+    from sardonyx.graph.scopes import operator
     from sardonyx.runtime.timed import Level, Settings, Timed
 
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         path = Path(folder) / "kept.onnx"
         Timed(model, Settings(level=Level(level)), optimized=path)
         nodes = list(io.load(path).graph)
-    return _ARROW.join(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes)
+    return _ARROW.join(map(operator, nodes))
 
 
 def _fuses(operators: str) -> bool:
