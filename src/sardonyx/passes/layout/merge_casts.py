@@ -7,33 +7,15 @@ the value in between is read elsewhere. Helps because exporters widen masks and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.casts import FLOATS, INTEGERS, preserves_values
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.record import Accuracy
-
-_D = ir.DataType
-
-# Bits of magnitude a type holds exactly, and whether it has a sign.
-_INTEGERS: Mapping[ir.DataType, tuple[int, bool]] = MappingProxyType(
-    {
-        _D.BOOL: (1, False), _D.UINT8: (8, False), _D.UINT16: (16, False), _D.UINT32: (32, False),
-        _D.UINT64: (64, False), _D.INT8: (7, True), _D.INT16: (15, True), _D.INT32: (31, True), _D.INT64: (63, True),
-    }
-)  # fmt: skip
-_FLOATS: Mapping[ir.DataType, int] = MappingProxyType(
-    {_D.FLOAT16: 11, _D.BFLOAT16: 8, _D.FLOAT: 24, _D.DOUBLE: 53}  # all powers of two up to there are in range
-)
-_WIDER = MappingProxyType(
-    {_D.FLOAT16: (_D.FLOAT, _D.DOUBLE), _D.BFLOAT16: (_D.FLOAT, _D.DOUBLE), _D.FLOAT: (_D.DOUBLE,)}
-)
 
 
 class MergeCasts(NodePass):
@@ -72,16 +54,16 @@ class MergeCasts(NodePass):
             return None
         nodes = (inner, node)
         kind = graph.dtype(source)
-        through, to = (_D(each.attributes.get_int("to", 0)) for each in nodes)
+        through, to = (ir.DataType(each.attributes.get_int("to", 0)) for each in nodes)
         if kind is None:
             return None
-        if not _holds(through, kind):
+        if not preserves_values(kind, through):
             return Refused("the first conversion may round", nodes)
         if to == kind:
             return Match(nodes, {"source": source})
-        if to not in _INTEGERS and to not in _FLOATS:
+        if to not in INTEGERS and to not in FLOATS:
             return None
-        if kind in _FLOATS and to in _INTEGERS:
+        if kind in FLOATS and to in INTEGERS:
             return Refused("a float becomes an integer", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
@@ -91,18 +73,3 @@ class MergeCasts(NodePass):
         """One Cast, or none."""
         source: ir.Value = match.found["source"]
         return op.like(match.root, (source,)) if "to" in match.found else source
-
-
-def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
-    """Whether a type has every value of another."""
-    if narrow in _FLOATS:
-        return wide in _WIDER.get(narrow, ())
-    if narrow not in _INTEGERS:
-        return False
-    bits, signed = _INTEGERS[narrow]
-    if wide in _FLOATS:
-        return bits <= _FLOATS[wide]
-    if wide not in _INTEGERS:
-        return False
-    room, has_sign = _INTEGERS[wide]
-    return bits <= room and (has_sign or not signed)
