@@ -19,7 +19,7 @@ from sardonyx import collector, ledger, runtime
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE
-from sardonyx.graph.rewrite import Log, Rewriter, Tally
+from sardonyx.graph.rewrite import Log, Observer, Rewriter, Tally
 from sardonyx.graph.scopes import is_sorted
 from sardonyx.passes import Pass
 from sardonyx.provenance import Hierarchy
@@ -81,12 +81,14 @@ class Job:
                 case path:
                     return io.load(path)
 
-    def candidate(self, limit: int | None = None, forbidden: Forbidden = frozenset()) -> Candidate:
-        """The source after its first `limit` rewrites, none of them forbidden."""
+    def candidate(
+        self, limit: int | None = None, forbidden: Forbidden = frozenset(), observe: Observer | None = None
+    ) -> Candidate:
+        """The source after its first `limit` rewrites, none of them forbidden, each of them shown to `observe`."""
         with collector.paused():
-            return self._candidate(limit, forbidden)
+            return self._candidate(limit, forbidden, observe)
 
-    def _candidate(self, limit: int | None, forbidden: Forbidden) -> Candidate:
+    def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
         model, self._first = self._first or self._fresh(), None
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             if not is_sorted(graph):
@@ -106,6 +108,7 @@ class Job:
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: tell(name, None),
+            observe=observe,
         ).run()
         for each in self.passes:
             log.tallies.setdefault(each.name, Tally())

@@ -21,7 +21,7 @@ from sardonyx.graph.opsets.adapter import CannotRaise
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.graph.scopes import label, operator
-from sardonyx.graph.transaction import Change, Impossible, Transactions
+from sardonyx.graph.transaction import Change, Impossible, Substitution, Transactions
 from sardonyx.record import Event, Kind, Refusal
 
 REACH = 1  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
@@ -50,6 +50,9 @@ class Log:
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
 
 
+Observer = Callable[[Facts, Rule, str, Substitution], None]
+
+
 class _LimitReached(Exception):
     """The asked-for number of rewrites has been made."""
 
@@ -66,11 +69,14 @@ class Rewriter:
         forbidden: frozenset[tuple[str, str]] = frozenset(),
         max_opset: int = HIGHEST,
         progress: Callable[[str], None] | None = None,
+        observe: Observer | None = None,
     ) -> None:
         """Prepare to run `rules`; `forbidden` holds (rule name, event root) pairs that must not be carried out.
 
         A rule that needs a newer opset than the model has gets it raised, up to `max_opset`, where that can be done.
+        `observe` is called with each replacement before it is carried out; it must not change anything.
         """
+        self._observe = observe
         self._facts = facts
         self._rules = rules
         self._limit = limit
@@ -207,6 +213,8 @@ class Rewriter:
         if len(self._log.events) >= self._most:
             last = sorted({event.pass_name for event in self._log.events[-self._most // 2 :]})
             raise AssertionError(f"these passes undo each other at {root!r}: {', '.join(last)}")
+        if self._observe is not None:
+            self._transactions.observe = functools.partial(self._observe, self._facts, rule, root)
         change = act()
         self._log.events.append(change.event(rule.name, root, _source(type(rule))))
         tally = self._log.tallies[rule.name]

@@ -56,6 +56,15 @@ class Change:
         return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Substitution:
+    """Nodes before and after a rewrite while both can be looked at: the new ones read values but are in no graph."""
+
+    match: Match
+    pairs: tuple[tuple[ir.Value, ir.Value], ...]  # each replaced value with its replacement
+    opsets: tuple[int, int]  # of the default domain, for the matched nodes and for the new ones
+
+
 class Transactions:
     """Carries out rewrites on one model."""
 
@@ -63,13 +72,14 @@ class Transactions:
         """Work on the model of `facts`."""
         self._facts = facts
         self._names = names
+        self.observe: Callable[[Substitution], None] | None = None  # called before each replacement is carried out
 
     def owner(self, node: ir.Node) -> str:
         """The module a node belongs to."""
         return origins.owner(node)
 
-    def replace(self, match: Match, rewrite: Callable[[Builder], Replacement]) -> Change:
-        """Put what `rewrite` builds in the place of the matched nodes."""
+    def replace(self, match: Match, rewrite: Callable[[Builder], Replacement], opset: int | None = None) -> Change:
+        """Put what `rewrite` builds in the place of the matched nodes, which are of `opset` if the model is newer."""
         graph = match.root.graph
         assert graph is not None
         op = Builder(match.root, self._facts, self._names)
@@ -85,6 +95,8 @@ class Transactions:
             for node in op.nodes:  # never joined the graph: only its reading of values has to be taken back
                 _detach(node)
             raise
+        if self.observe is not None:
+            self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
         own = [node for node in match.nodes if node not in match.apart]
         merged = p.merge(origins.origins(node) for node in own)
         before = tuple(map(_ref, match.nodes))
@@ -128,7 +140,7 @@ class Transactions:
         model.ir_version = planned.ir_version
         model.opset_imports.pop("ai.onnx", None)
         model.opset_imports[""] = planned.new
-        return _together([self.replace(Match((node,)), rewrite) for node, rewrite in planned.rewrites])
+        return _together([self.replace(Match((node,)), rewrite, planned.old) for node, rewrite in planned.rewrites])
 
     def drop(self, value: ir.Value) -> Change:
         """Take out an initializer that nothing reads."""
