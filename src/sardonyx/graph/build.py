@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts, Shape
+from sardonyx.graph.precision import rounded
 from sardonyx.graph.scopes import Scope, label
 
 BARE_INITIALIZERS = 4  # the IR version since which an initializer need not be a graph input as well
@@ -106,6 +107,12 @@ class Builder:
             self.constants.append(value)
         self._facts.learn(value, tensor.dtype, tuple(int(dim) for dim in tensor.shape.numpy()))
         return value
+
+    def folded(
+        self, exact: np.ndarray, dtype: ir.DataType, hint: str = "const", *, beside: np.ndarray | float = 0.0
+    ) -> ir.Value:
+        """A constant computed in double precision; refuses the rewrite where `dtype` cannot hold it."""
+        return self.constant(rounded(exact, dtype, beside), hint)
 
     def learn(self, value: ir.Value, dtype: ir.DataType | None, shape: Shape | None) -> ir.Value:
         """State the type of an inner value, so that later matches know it without a new inference."""

@@ -19,9 +19,10 @@ from sardonyx.graph.build import Builder, Names
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.opsets.adapter import CannotRaise
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE, Plan, plan
+from sardonyx.graph.precision import Impossible
 from sardonyx.graph.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.graph.scopes import label, operator
-from sardonyx.graph.transaction import Change, Impossible, Substitution, Transactions
+from sardonyx.graph.transaction import Change, Substitution, Transactions
 from sardonyx.record import Event, Kind, Refusal
 
 REACH = 1  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere

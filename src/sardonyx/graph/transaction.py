@@ -15,13 +15,10 @@ from sardonyx.graph import origins
 from sardonyx.graph.build import Builder, Names
 from sardonyx.graph.facts import Facts, constant_tensor
 from sardonyx.graph.opsets.raising import Plan
+from sardonyx.graph.precision import Impossible
 from sardonyx.graph.rules import Match, Replacement
 from sardonyx.graph.scopes import bodies, is_constant, label
 from sardonyx.record import Event, Kind, NodeRef
-
-
-class Impossible(Exception):
-    """The rewrite would change the graph's interface; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,12 +80,8 @@ class Transactions:
         graph = match.root.graph
         assert graph is not None
         op = Builder(match.root, self._facts, self._names)
-        result = rewrite(op)
-        new = (result,) if isinstance(result, ir.Value) else tuple(result)
-        pairs = [(old, value) for old, value in zip(match.replaced, new, strict=True) if value is not None]
-        if any(old is value for old, value in pairs):
-            raise AssertionError(f"a rewrite at {label(match.root)} replaces a value by itself")
         try:
+            pairs = _pairs(match, rewrite(op))
             for old, value in pairs:
                 _check_interface(old, value, op, pairs)
         except Impossible:
@@ -248,6 +241,15 @@ def _together(changes: Sequence[Change]) -> Change:
         sum(change.bytes for change in changes),
         wholesale=True,
     )
+
+
+def _pairs(match: Match, result: Replacement) -> list[tuple[ir.Value, ir.Value]]:
+    """The values replaced, each with what takes its place."""
+    new = (result,) if isinstance(result, ir.Value) else tuple(result)
+    pairs = [(old, value) for old, value in zip(match.replaced, new, strict=True) if value is not None]
+    if any(old is value for old, value in pairs):
+        raise AssertionError(f"a rewrite at {label(match.root)} replaces a value by itself")
+    return pairs
 
 
 def is_dead(node: ir.Node) -> bool:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
-from sardonyx.graph.tensors import ComputedTensor
+from sardonyx.graph.precision import rounded, scaled
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"
@@ -49,23 +49,17 @@ class Linear:
                 return shape[1]
 
     def scaled_weight(self, scale: np.ndarray) -> ir.TensorProtocol:
-        """The weight times a scale, for later."""
-        weight, factor, grouped = self.weight, self._spread(scale), self._grouped_shape
-        dtype, shape = weight.dtype, weight.shape.numpy()
-
-        def compute() -> np.ndarray:
-            product = weight.numpy().astype(np.float64).reshape(grouped) * factor
-            return product.reshape(shape).astype(dtype.numpy())
-
-        return ComputedTensor(dtype, shape, compute)
+        """The weight times a scale, for later; raises `Impossible` where the product does not fit its type."""
+        return scaled(self.weight, self._spread(scale), self._grouped_shape)
 
     def changed_bias(self, scale: np.ndarray, shift: np.ndarray) -> ir.TensorProtocol:
-        """The bias times the scale, plus the shift."""
-        bias = 0.0 if self.bias is None else self.bias.numpy().astype(np.float64).reshape(-1)
+        """The bias times the scale, plus the shift; raises `Impossible` where that does not fit its type."""
+        bias = np.zeros(1) if self.bias is None else self.bias.numpy().astype(np.float64).reshape(-1)
         if self.node.op_type == "Gemm":
             bias = bias * self.node.attributes.get_float("beta", 1.0)
-        dtype = self.weight.dtype
-        return ir.Tensor((bias * scale + shift).astype(dtype.numpy()), dtype=dtype)
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            product = bias * scale
+            return rounded(product + shift, self.weight.dtype, np.maximum(np.abs(product), np.abs(shift)))
 
     @property
     def _groups(self) -> int:
@@ -94,7 +88,7 @@ class Linear:
             case "Gemm" if self._is_transposed:
                 return scale.reshape(-1, 1)
             case _:
-                return scale
+                return scale.reshape(1, -1)
 
 
 def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: frozenset[str]) -> Linear | str | None:
