@@ -90,9 +90,18 @@ def test_a_constant_divided_by_a_product_is_no_scale() -> None:
     assert op_types(model) == ["MatMul", "Div"]
 
 
-def test_half_precision_stays_half_precision() -> None:
+def test_half_precision_stays_half_precision() -> None:  # the text holds the bits: 1, 2, 3, 4 and 2, 4
     text = graph_text("""agraph (float16[N, 2] x) => (float16[N, 2] y)
-        <float16[2, 2] w = {1, 2, 3, 4}, float16[2] s = {2, 4}> { a = MatMul(x, w)  y = Mul(a, s) }""")
+        <float16[2, 2] w = {15360, 16384, 16896, 17408}, float16[2] s = {16384, 17408}>
+        { a = MatMul(x, w)  y = Mul(a, s) }""")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["MatMul"]
     assert_same(text, model, exact=False, rtol=1e-3)
+
+
+def test_a_scaled_weight_that_underflows_is_left() -> None:
+    text = graph_text("""agraph (float16[N, 2] x) => (float16[N, 2] y)
+        <float16[2, 2] w = {1, 2, 3, 4}, float16[2] s = {2, 4}> { a = MatMul(x, w)  y = Mul(a, s) }""")
+    model, log = run_passes(text, PASSES)
+    assert op_types(model) == ["MatMul", "Mul"]
+    assert reasons(log) == ["a folded constant would overflow or lose its digits in float16"]
