@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import ReferenceSession, Session, evaluate, open_engine
+from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 
 
 def text_model(body: str, opset: int = 18, ir: int = 9) -> onnx.ModelProto:
@@ -181,3 +182,40 @@ def test_evaluate_keeps_small_types() -> None:
     (y,) = evaluate(model)
     assert y.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(y.astype(np.float32), [1.5, -2])
+
+
+ENDLESS = """g (int64 n) => (int64 y) { yes = Constant <value = bool {1}> ()
+    y = Loop (n, yes, n) <body = b (int64 i, bool c, int64 v) => (bool c2, int64 w) {
+        c2 = Identity (c) w = Add (v, v) }> }"""
+
+
+def test_an_empty_batch_that_aborts_the_runtime_is_a_failure_of_that_run_alone() -> None:
+    weights = [", ".join(["0.1"] * count) for count in (24, 36)]
+    lstm = text_model(
+        f"""g (float[s, n, 2] x) => (float[s, 1, n, 3] y)
+        <float[1, 12, 2] w = {{{weights[0]}}}, float[1, 12, 3] r = {{{weights[1]}}}> {{
+        y, h, c = LSTM <hidden_size = 3> (x, w, r) }}"""
+    )
+    with RemoteSession(lstm.SerializeToString(), threads=1) as session:
+        before = session.run({"x": np.ones((4, 2, 2), np.float32)})
+        with pytest.raises(RuntimeCrash, match="the process that runs it"):
+            session.run({"x": np.ones((4, 0, 2), np.float32)})
+        after = session.run({"x": np.ones((4, 2, 2), np.float32)})
+    np.testing.assert_array_equal(before[0], after[0])
+
+
+def test_a_run_that_does_not_end_is_given_up() -> None:
+    with RemoteSession(text_model(ENDLESS).SerializeToString(), threads=1, seconds=1.0) as session:
+        assert session.run({"n": np.array(3)}) == [24]
+        with pytest.raises(RuntimeTimeout, match="did not finish in 1 s"):
+            session.run({"n": np.array(1 << 60)})
+        assert session.run({"n": np.array(3)}) == [24]
+
+
+def test_a_closed_session_opens_itself_again() -> None:
+    session = RemoteSession(text_model(RELU).SerializeToString(), threads=1)
+    session.close()
+    session.close()
+    assert session.run({"x": np.array([-1, 2], np.float32)})[0].tolist() == [0, 2]
+    assert session.usage.seconds > 0
+    session.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,14 @@ if TYPE_CHECKING:
 class Session:
     """A model in ONNX Runtime on the CPU, its graph optimizations off unless asked for."""
 
-    def __init__(self, source: Source, *, optimize: bool = False, threads: int | None = None) -> None:
+    def __init__(
+        self, source: Source, *, optimize: bool = False, threads: int | None = None, profile: bool = False
+    ) -> None:
         options = library.session_options()
+        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-") if profile else None
+        if self._folder is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(self._folder.name) / "profile")
         level = library.onnxruntime().GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
         options.enable_mem_pattern = False  # sizes change from run to run
@@ -50,6 +58,18 @@ class Session:
             return list(self._session.run(None, dict(feeds), library.run_options()))
         except library.errors() as error:
             raise RuntimeFailure(f"ONNX Runtime cannot run the model: {library.one_line(error)}") from error
+
+    def executed(self) -> frozenset[str] | None:
+        """Names of the nodes that have run, those in bodies included; None unless opened with `profile`.
+
+        Ends the profile: later runs are not counted.
+        """
+        if self._folder is None:
+            return None
+        events: list[dict[str, Any]] = json.loads(Path(self._session.end_profiling()).read_bytes())
+        suffix = "_kernel_time"
+        names = (str(event.get("name", "")) for event in events if event.get("cat") == "Node")
+        return frozenset(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
     def _run_bare(self, feeds: Feeds) -> list[Value]:
         """Run with types numpy has no name for in the runtime (bfloat16, float8, int4 …), through raw memory."""

@@ -1,0 +1,35 @@
+"""The programs that can run a model, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from sardonyx.runtime.sessions import ReferenceSession, Session
+from sardonyx.runtime.values import Engine, Source
+
+
+class Runtime(StrEnum):
+    """An independent implementation of the ONNX operators."""
+
+    ORT = "ort"  # ONNX Runtime on the CPU, graph optimizations off
+    REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, and knows every standard operator
+
+
+def load(runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False) -> Engine:
+    """A model in one of the runtimes.
+
+    Args:
+        runtime: Which one.
+        source: The model.
+        threads: Threads of the runtime; its own choice if None.
+        profile: Keep track of the nodes that run, where the runtime can.
+
+    Raises:
+        RuntimeFailure: The runtime does not take the model.
+    """
+    loaders: dict[Runtime, Callable[[], Engine]] = {
+        Runtime.ORT: lambda: Session(source, threads=threads, profile=profile),
+        Runtime.REFERENCE: lambda: ReferenceSession(source),
+    }
+    return loaders[runtime]()

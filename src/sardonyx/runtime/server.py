@@ -1,0 +1,76 @@
+"""The worker process of `remote`: holds the models that another process has opened, and runs them on request."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import SardonyxError
+from sardonyx.runtime.engines import Runtime, load
+from sardonyx.runtime.sessions import Session
+from sardonyx.runtime.values import Engine, Source
+from sardonyx.workers import serve
+
+
+class _Server:
+    """The requests there are, by name."""
+
+    def __init__(self) -> None:
+        self._engines: dict[int, Engine] = {}
+
+    def open(self, number: int, runtime: Runtime, source: Source, threads: int | None, profile: bool) -> str:
+        self._engines[number] = load(runtime, source, threads=threads, profile=profile)
+        return self._engines[number].name
+
+    def run(self, number: int, feeds: Any) -> tuple[list[Any], float, int]:
+        """The outputs, the seconds they took, and the largest memory this process had meanwhile."""
+        _reset_peak()
+        began = time.perf_counter()
+        outputs = self._engines[number].run(feeds)
+        return outputs, time.perf_counter() - began, _peak_bytes()
+
+    def executed(self, number: int) -> frozenset[str] | None:
+        """Names of the nodes that ran since the model was opened; None if nobody kept track."""
+        engine = self._engines[number]
+        return engine.executed() if isinstance(engine, Session) else None
+
+    def close(self, number: int) -> None:
+        self._engines.pop(number, None)
+
+
+def _reset_peak() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_bytes() -> int:
+    """The largest resident memory since the last reset; 0 where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def main() -> None:
+    """Do what is asked; a failure is an answer too."""
+    warnings.simplefilter("ignore")
+    server = _Server()
+
+    def answer(request: tuple[Any, ...]) -> tuple[Any, ...]:
+        name, *arguments = request
+        try:
+            return "done", getattr(server, name)(*arguments)
+        except SardonyxError as error:
+            return "failed", type(error), error.message, error.hint
+        except MemoryError:
+            return "failed", SardonyxError, "there is not enough memory", None
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()
