@@ -16,7 +16,7 @@ CONSTANTS = """<
 LAST = "y = Transpose <perm = [0, 3, 1, 2]> (z)"
 
 
-def left(body: str, opset: int = 18, kind: str = "[N, H, 3, 2]") -> tuple[list[str], list[str]]:
+def left(body: str, opset: int = 18, kind: str = "[N, 4, 3, 2]") -> tuple[list[str], list[str]]:
     """The operators left, and the reasons of refusals; the function must be the same."""
     text = graph_text(f"agraph (float{kind} x) => (float[A, B, C, D] y) {CONSTANTS} {{ {body}  {LAST} }}", opset)
     model, log = run_passes(text, PASSES)
@@ -87,3 +87,39 @@ def test_double_precision_has_no_such_kernel() -> None:
             a = MatMul(x, w)  z = Add(a, b)  y = Transpose <perm = [0, 3, 1, 2]> (z) }""")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["MatMul", "Add", "Transpose"]
+
+
+@pytest.mark.parametrize(("image", "found"), [("[N, H, 3, 2]", False), ("[N, 4, W, 2]", False), ("[N, 4, 3, 2]", True)])
+def test_an_image_that_may_be_empty_is_left(image: str, found: bool) -> None:
+    """The runtime multiplies empty matrices, and refuses to convolve an empty image."""
+    operators, why = left("a = MatMul(x, w)  z = Add(a, b)", kind=image)
+    assert ("Conv" in operators) == found
+    assert ("the image may be empty" in why) != found
+
+
+def test_an_image_that_a_convolution_made_is_not_empty() -> None:
+    text = graph_text(f"""agraph (float[N, 2, H, W] p) => (float[A, B, C, D] y)
+        {CONSTANTS.replace(">", ", float[2, 1, 3, 3] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 8, 7, 6, 5, 4, 3, 2, 1}>")} {{
+        i = Conv <group = 2, pads = [1, 1, 1, 1]> (p, k)  t = Transpose <perm = [0, 2, 3, 1]> (i)
+        x = LayerNormalization(t, c)  a = MatMul(x, w)  z = Add(a, b)  {LAST} }}""")
+    model, _ = run_passes(text, PASSES)
+    assert op_types(model) == ["Conv", "Transpose", "LayerNormalization", "Transpose", "Conv"]
+    assert_same(text, model, exact=False)
+
+
+@pytest.mark.parametrize(("kind", "back"), [("double", "Cast <to = 1> (d)"), ("int32", "Cast <to = 1> (d)")])
+def test_products_in_other_types_stay(kind: str, back: str) -> None:
+    """The cast to float after them is no reason to convolve in a type without a kernel."""
+    text = graph_text(f"""agraph ({kind}[N, 4, 3, 2] x) => (float[A, B, C, D] y)
+        <{kind}[2, 3] w = {{1, -2, 3, 4, 5, 6}}, {kind}[3] b = {{7, 8, -9}}> {{
+        a = MatMul(x, w)  d = Add(a, b)  z = {back}  {LAST} }}""")
+    model, _ = run_passes(text, PASSES)
+    assert "Conv" not in op_types(model)
+
+
+def test_no_channels_at_all() -> None:
+    """The runtime's Conv of no channels gives what happened to be in memory."""
+    text = graph_text(f"""agraph (float[N, 4, 3, 0] x) => (float[A, B, C, D] y)
+        <float[0, 3] w = {{}}, float[3] b = {{7, 8, -9}}> {{ a = MatMul(x, w)  z = Add(a, b)  {LAST} }}""")
+    model, _ = run_passes(text, PASSES)
+    assert "Conv" not in op_types(model)

@@ -1,8 +1,10 @@
 """Max(Where(c, 0, -inf), -9) => Where(c, 0, -9).
 
 Any operator that treats every element alike, on a choice between two numbers beside a third: done on the numbers before
-the model runs. Refuses where the choice is read elsewhere. Helps because masks are bounded, scaled and cast after they
-were made, each time over every pair of positions.
+the model runs. Refuses where the choice has other consumers, where a branch is or becomes -0.0, of which ONNX Runtime's
+Where loses the sign, and for Max or Min of 0.0 and -0.0, where it depends on the kernel and on the element's place which
+of them comes out. Helps because masks are bounded, scaled and cast after they were made, each time over every pair of
+positions.
 """
 
 from __future__ import annotations
@@ -78,6 +80,8 @@ class ComputeBranches(NodePass):
             if graph.sole_user(choice.outputs[0]) is not node:
                 return Refused("the choice is read elsewhere", (choice, node))
             done = [_done(node, index, operand(choice, branch), number, graph) for branch in (1, 2)]
+            if any(each is None for each in done):
+                return Refused("the sign of a zero may change", (choice, node))
             return Match((choice, node), {"branches": done})
         return None
 
@@ -96,10 +100,19 @@ def _is_number(value: ir.Value | None, graph: Facts) -> bool:
     )
 
 
-def _done(node: ir.Node, index: int, branch: ir.Value | None, number: ir.Value | None, graph: Facts) -> np.ndarray:
+def _done(
+    node: ir.Node, index: int, branch: ir.Value | None, number: ir.Value | None, graph: Facts
+) -> np.ndarray | None:
+    """The operator on the two numbers; None where the runtime may give a zero of the other sign."""
     one, two = graph.array(branch), graph.array(number)
     assert one is not None
     assert two is not None
-    operands = (one, two) if index == 0 else (two, one)
+    chosen, beside = one.reshape(()), two.reshape(())
     with np.errstate(all="ignore"):
-        return np.asarray(_WORK[node.op_type](*operands), one.dtype).reshape(())
+        result = np.asarray(_WORK[node.op_type](*((chosen, beside) if index == 0 else (beside, chosen))), one.dtype)
+    opposite = node.op_type in ("Max", "Min") and chosen == 0 and _is_negative_zero(beside)
+    return None if opposite or _is_negative_zero(chosen) or _is_negative_zero(result) else result
+
+
+def _is_negative_zero(number: np.ndarray) -> bool:
+    return bool(number == 0 and np.signbit(number))

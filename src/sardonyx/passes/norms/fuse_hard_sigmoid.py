@@ -20,6 +20,7 @@ from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms.parts.arithmetic import (
     escaping,
     factored,
+    is_single,
     made_by,
     near,
     number_beside,
@@ -89,8 +90,11 @@ class FuseHardSigmoid(NodePass):
             return Refused(f"the runtime has no kernel for {dtype.name if dtype else 'an unknown type'}", nodes)
         if escaping(nodes, nodes[-1]) is not None:
             return Refused("a value inside is read elsewhere", nodes)
+        alpha, beta = line.factor / high, shifted[1] / high
+        if not (is_single(alpha) and is_single(beta)):
+            return Refused("slope or offset has no place in single precision", nodes)
         found = {"source": line.source, "other": product.other, "shape": graph.shape(node.outputs[0])}
-        return Match(nodes, {**found, "alpha": single(line.factor / high), "beta": single(shifted[1] / high)})
+        return Match(nodes, {**found, "alpha": single(alpha), "beta": single(beta)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One operator, and the product with the other factor where there is one."""

@@ -1,8 +1,9 @@
 """Clip(Clip(x, a, b), c, d) => Clip(x, max(a, c), min(b, d)), and likewise with Relu, which is Clip(x, 0, ∞).
 
-Two that overlap nowhere become the constant bound that remains. Refuses where a bound is computed, where one has its
-bounds the wrong way round, and where the value in between is read elsewhere. Helps because each is a sweep over the
-data, and because what fuses an activation into a convolution takes one.
+Exact to the bit: a bound that is left out holds infinities to the largest finite number, and two that overlap nowhere
+become the constant bound that remains. Refuses where a bound is computed or NaN, where the value in between has other
+consumers, and where the sign of a zero would change (Relu before a Clip in half precision). Helps because each is a
+sweep over the data, and because what fuses an activation into a convolution takes one.
 """
 
 from __future__ import annotations
@@ -16,19 +17,16 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.bounds import Range, bounds
+from sardonyx.passes.norms.parts.bounds import BOUNDS_AS_INPUTS, LARGEST, Range, alike, bounds
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
-
-_BOUNDS_AS_INPUTS = 11  # the opset
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
 class MergeClips(NodePass):
     """Bounds after bounds."""
 
     name = "merge-clips"
-    accuracy = Accuracy.REASSOCIATES  # which of two zeros or NaNs comes out is the kernel's business
+    accuracy = Accuracy.EXACT
     roots = ("Clip", "Relu")
     opset = 6  # before, they could be told to work in place
     example = Example(
@@ -55,29 +53,37 @@ class MergeClips(NodePass):
         """One right after another."""
         inner = maker(node, 0, self.roots)
         dtype = graph.dtype(node.inputs[0])
-        if inner is None or dtype not in _FLOATS:
+        if inner is None or dtype not in LARGEST:
             return None
         nodes = (inner, node)
         first, second = bounds(inner, graph), bounds(node, graph)
         if first is None or second is None:
             return Refused("a bound is computed", nodes)
-        if not (first.low <= first.high and second.low <= second.high):
-            return Refused("the bounds are the wrong way round", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        both = Range(second.clipped(first.low), second.clipped(first.high))
-        return Match(nodes, {"range": both, "dtype": dtype, "opset": graph.opset(node)})
+
+        def both(number: float) -> float:
+            return second.clipped(first.clipped(number))
+
+        low, high = both(-math.inf), both(math.inf)
+        rectifier, clip = Range(0.0, math.inf), Range(low, high, zeros_are_equal=dtype == ir.DataType.FLOAT16)
+        merged = next((each for each in (rectifier, clip) if alike(both, each.clipped, (first, second, each))), None)
+        if merged is None:
+            return Refused("the sign of a zero would change", nodes)
+        found = {"range": merged, "dtype": dtype, "opset": graph.opset(node)}
+        return Match(nodes, {**found, "rectifies": merged is rectifier})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One with the bounds of both."""
         source, both, dtype = match.nodes[0].inputs[0], match.found["range"], match.found["dtype"]
-        if (both.low, both.high) == (0.0, math.inf):
+        if match.found["rectifies"]:
             return op.Relu(source)
-        if match.found["opset"] < _BOUNDS_AS_INPUTS:
-            low, high = (None if math.isinf(bound) else bound for bound in (both.low, both.high))
+        low = None if both.low == -LARGEST[dtype] else both.low
+        high = None if both.high == LARGEST[dtype] else both.high
+        if match.found["opset"] < BOUNDS_AS_INPUTS:
             return op.Clip(source, min=low, max=high)
-        return op.Clip(source, *(_bound(bound, dtype, op) for bound in (both.low, both.high)))
+        return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))
 
 
-def _bound(number: float, dtype: ir.DataType, op: Builder) -> ir.Value | None:
-    return None if math.isinf(number) else op.constant(np.array(number, dtype.numpy()), "bound")
+def _bound(number: float | None, dtype: ir.DataType, op: Builder) -> ir.Value | None:
+    return None if number is None else op.constant(np.array(number, dtype.numpy()), "bound")

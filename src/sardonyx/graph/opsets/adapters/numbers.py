@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from sardonyx.graph.opsets.adapter import CannotRaise, Rewrite, Step, rewritten
+from sardonyx.graph.shapes import expr
 
 _SINGLE = 4  # bytes
 
@@ -21,13 +23,23 @@ def axes(step: Step) -> Rewrite | None:
 
 
 def split(step: Step) -> Rewrite | None:
-    """The sizes as an input; where there are none, the number of parts has to be said since 18."""
+    """The sizes as an input; where there are none, the number of parts has to be given since 18.
+
+    ONNX Runtime then refuses to split an empty axis, so parts of an axis that may be empty cannot be counted.
+    """
     sizes = step.node.attributes.get_ints("split")
     if step.passes(13) and sizes is not None:
         return rewritten(step, {1: ("split", _ints(sizes))}, drop=["split"])
-    if step.passes(18) and sizes is None and step.reads(1) is None:
-        return rewritten(step, num_outputs=len(step.node.outputs))
-    return None
+    if not step.passes(18) or sizes is not None or step.reads(1) is not None:
+        return None
+    parts, axis = len(step.node.outputs), step.node.attributes.get_int("axis", 0)
+    shape = step.graph.shape(step.reads(0))
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    if size == 0:
+        return rewritten(step, {1: ("split", _ints([0] * parts))})
+    if size is None or not expr.at_least(size, 1):
+        raise CannotRaise("the axis that it splits may be empty, for which opset 18 has to name the sizes")
+    return rewritten(step, num_outputs=parts)
 
 
 def slice_(step: Step) -> Rewrite:
@@ -75,7 +87,9 @@ def pad(step: Step) -> Rewrite:
     value = step.node.attributes.get_float("value", 0.0)
     if widths is None:
         raise CannotRaise("it does not say how much")
-    fill = np.array(value, step.dtype()) if value else None
+    is_default = value == 0 and math.copysign(1.0, value) > 0  # -0.0 is another fill
+    with np.errstate(over="ignore"):  # a number too large for half precision fills with infinity
+        fill = None if is_default else np.array(value, step.dtype())
     return rewritten(step, {1: ("pads", _ints(widths)), 2: ("value", fill)}, drop=["pads", "value"])
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
-from sardonyx.graph.opsets.adapter import Rewrite, Step, rebuilt, rewritten
+from sardonyx.graph.opsets.adapter import CannotRaise, Rewrite, Step, rebuilt, rewritten
+from sardonyx.graph.shapes import expr
 
 _KEEPS_ZEROS = 14  # since which a Reshape can be told that a 0 is a size and no reference
 
@@ -18,6 +19,10 @@ def flattened(step: Step) -> Rewrite:
     rank = step.graph.rank(step.reads(0))
     if axis == -1 or (rank is not None and axis % max(rank, 1) == rank - 1):
         return rewritten(step, axis=-1)
+
+    shape = step.graph.shape(step.reads(0))
+    if step.new < _KEEPS_ZEROS and not all(dim is not None and expr.at_least(dim, 1) for dim in shape or (None,)):
+        raise CannotRaise("an axis may be empty, for which opset 13 has no Reshape")
 
     def rewrite(op: Builder) -> Sequence[ir.Value]:
         source = step.node.inputs[0]

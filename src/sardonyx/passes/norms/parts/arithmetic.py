@@ -147,6 +147,12 @@ def single(number: float) -> float:
     return float(np.float32(number))
 
 
+def is_single(number: float) -> bool:
+    """Whether single precision has the number with all its digits: neither too large for it nor subnormal."""
+    limits = np.finfo(np.float32)
+    return number == 0 or float(limits.tiny) <= abs(number) <= float(limits.max)
+
+
 def escaping(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
     """A value made inside a match, not by its root, that something outside reads or that leaves the graph."""
     inside = {*nodes, root}
