@@ -201,11 +201,12 @@ DYNAMIC = [
         (opset, f"g (float[N, M] x) => (float[A, B] y) {{ y = Pad <pads = [1, 0, 0, 2], value = {value}> (x) }}")
         for opset, value in ((7, 0.0), (10, -0.0), (10, 1.5))
     ),
-    *((10, f"g (float[N] x) => (float[N] y) {{ y = Clip <{bounds}> (x) }}") for bounds in ("min = 1.0, max = -1.0", "min = -0.0")),
+    (10, "g (float[N] x) => (float[N] y) { y = Clip <min = 1.0, max = -1.0> (x) }"),
+    (10, "g (float[N] x) => (float[N] y) { y = Clip <min = -0.0> (x) }"),
     (10, "g (float[N] x) => (float[N] y) { y = Clip (x) }"),
     (10, "g (float[N, M] x) => (float[N, M] y) { y = Dropout (x) }"),
     (9, "g (float[N, M] x) => (float[N, M] y) { y = Erf(x) }"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("opset", "graph"), DYNAMIC, ids=range(len(DYNAMIC)))
