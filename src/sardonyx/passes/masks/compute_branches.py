@@ -2,7 +2,7 @@
 
 Any operator that treats every element alike, on a choice between two numbers beside a third: done on the numbers before
 the model runs. Refuses where the choice has other consumers, where a branch is or becomes -0.0, of which ONNX Runtime's
-Where loses the sign, and for Max or Min of 0.0 and -0.0, of which the kernel returns either one. Helps because masks are
+Where loses the sign, and for Max or Min of 0.0 and -0.0, of which the kernel returns either. Helps because masks are
 bounded, scaled and cast after they were made, each time over every pair of positions.
 """
 
