@@ -119,7 +119,7 @@ def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
     if shape is None or len(shape) != 4:
         return False
     sizes = shape[1:3]
-    if all(size is not None and expr.at_least(size, 1) for size in sizes):
+    if all(expr.at_least(size, 1) for size in sizes):
         return True
     for _ in range(LONGEST):
         node = None if image is None else image.producer()
@@ -127,7 +127,7 @@ def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
             return False
         if (node.domain, node.op_type) == ("", "Conv"):
             made = graph.shape(node.outputs[0])
-            return None not in sizes and made is not None and made[2:] == sizes
+            return made is not None and made[2:] == sizes
         image = operand(node, 0)
     return False
 

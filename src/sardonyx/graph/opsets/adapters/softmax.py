@@ -21,7 +21,7 @@ def flattened(step: Step) -> Rewrite:
         return rewritten(step, axis=-1)
 
     shape = step.graph.shape(step.reads(0))
-    if step.new < _KEEPS_ZEROS and not all(dim is not None and expr.at_least(dim, 1) for dim in shape or (None,)):
+    if step.new < _KEEPS_ZEROS and not (shape is not None and all(expr.at_least(dim, 1) for dim in shape)):
         raise CannotRaise("an axis may be empty, for which opset 13 has no Reshape")
 
     def rewrite(op: Builder) -> Sequence[ir.Value]:

@@ -50,7 +50,7 @@ class Range:
 def bounds(node: ir.Node, graph: Facts) -> Range | None:
     """The bounds of a Clip or Relu, attributes or inputs, where they are constants and numbers."""
     dtype = graph.dtype(node.inputs[0])
-    if dtype not in LARGEST:
+    if dtype is None or dtype not in LARGEST:
         return None
     if node.op_type == "Relu":
         return Range(0.0, math.inf)
