@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from passes.util import assert_same, op_types, outputs, reasons, run_passes
-from sardonyx.graph import io
+from passes.util import assert_same, op_types, reasons, run_passes
 from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 
 FUSE = [FusePackedAttention()]
 HIDDEN, HEADS, WIDTH = 6, 2, 4
 WHOLE = HEADS * WIDTH
+HIDDEN_BY = -3e38  # above the lowest number, as fuse-attention leaves its masks
 RNG = np.random.default_rng(11)
 
 
@@ -70,7 +70,9 @@ def plain(*, biases: Sequence[int | None] = (1, 1, 1), mask: list[object] | None
     operands = [net.projection(name, bias=bias) for name, bias in zip("qkv", biases, strict=True)]
     if mask is not None:
         net.inputs["m"] = mask  # type: ignore[assignment]
-    net.attention(operands, "" if mask is None else "m", **attributes)
+        net.constants |= {"zero": np.zeros((), np.float32), "hidden": np.array(HIDDEN_BY, np.float32)}
+        net.node("Where", [net.node("Greater", ["m", "zero"], "keep"), "zero", "hidden"], "chosen")
+    net.attention(operands, "" if mask is None else "chosen", **attributes)
     return net
 
 
@@ -126,21 +128,61 @@ def test_it_fuses(case: str) -> None:
     source = FUSED[case].model()
     model, _ = run_passes(source, FUSE, target="ort")
     assert op_types(model)[-1] == "Attention"
-    assert {"Attention"} <= set(op_types(model)) <= {"Attention", "Unsqueeze"}
+    assert {"Attention"} <= set(op_types(model)) <= {"Attention", "Unsqueeze", "Greater", "Where"}
     assert model.graph.node(-1).domain == "com.microsoft"
     assert_same(source, model, exact=False)
 
 
-def test_rows_without_any_key_stay_as_the_scores_have_them() -> None:
-    """Scores that are all masked by a huge finite number are equal, so that the values are averaged."""
-    source = plain(mask=["N", 1, "S", "S"]).model()
+@pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}])
+def test_rows_without_any_key_stay_as_they_were(attributes: dict[str, int]) -> None:
+    """Scores that are all masked by a huge finite number are equal: both operators take the mean of the values."""
+    source = plain(mask=["N", 1, "S", "S"], **attributes).model()
     model, _ = run_passes(source, FUSE, target="ort")
-    x = RNG.standard_normal((1, 3, HIDDEN)).astype(np.float32)
-    mask = np.full((1, 1, 3, 3), np.finfo(np.float32).min, np.float32)
-    constants = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
-    values = x @ constants["wv"] + constants["bv"]
-    (got,) = outputs(io.to_proto(model), {"x": x, "m": mask})
-    np.testing.assert_allclose(got, np.broadcast_to(values.mean(1, keepdims=True), got.shape), rtol=1e-4)
+    assert model.graph.node(-1).domain == "com.microsoft"
+    for hidden in (np.s_[:], np.s_[..., 0], np.s_[..., 1:], np.s_[:, :, 0], np.s_[..., :2, 0]):
+        mask = np.ones((1, 1, 3, 3), np.float32)
+        mask[hidden] = 0
+        feeds = {"x": RNG.standard_normal((1, 3, HIDDEN)).astype(np.float32), "m": mask}
+        assert_same(source, model, exact=False, feeds=feeds)
+
+
+def constant_mask(mask: np.ndarray, **attributes: int) -> Net:
+    net = Net()
+    net.inputs["x"] = ["N", 3, HIDDEN]
+    net.outputs["y"] = ["N", 3, WHOLE]
+    operands = [net.projection(name) for name in "qkv"]
+    net.constants["m"] = mask.astype(np.float32)
+    net.attention(operands, "m", **attributes)
+    return net
+
+
+CAUSAL = np.triu(np.full((3, 3), -np.inf), 1)
+LOWEST = np.finfo(np.float32).min
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal", "fuses"),
+    [
+        (CAUSAL, 0, True), (CAUSAL, 1, True), (CAUSAL.T, 0, True), (np.fliplr(CAUSAL), 1, False),
+        (np.full((3, 3), -np.inf), 0, False), (np.full((3, 3), LOWEST), 0, False), (np.full((3, 3), -1e38), 0, True),
+        (np.where(CAUSAL < 0, LOWEST, -np.inf), 0, False),
+    ],
+)  # fmt: skip
+def test_constant_masks_fuse_where_every_row_keeps_a_key(mask: np.ndarray, causal: int, fuses: bool) -> None:
+    """The standard's operator answers 0 where none is left, the runtime's NaN or a mean."""
+    source = constant_mask(mask, is_causal=causal).model()
+    model, log = run_passes(source, FUSE, target="ort")
+    assert (model.graph.node(-1).domain == "com.microsoft") == fuses
+    assert fuses or "may hide all keys of a row" in " ".join(reasons(log))
+    assert_same(source, model, exact=False)
+
+
+def test_outputs_that_nothing_reads_do_not_stay() -> None:
+    net = plain()
+    net.nodes[-1].output.extend(["present_key", "present_value"])
+    model, _ = run_passes(net.model(), FUSE, target="ort")
+    assert model.graph.node(-1).domain == "com.microsoft"
+    assert_same(net.model(), model, exact=False)
 
 
 def test_the_portable_target_only_tells() -> None:

@@ -49,7 +49,7 @@ def traced(proto: onnx.ModelProto) -> Any:
     last = list(model.graph)[-1]
     value = last.inputs[0]
     assert value is not None
-    trail = trace(value, facts, node=last)
+    trail = trace(value, facts, node=last, scales=True)
     assert trail is not None
     return trail
 

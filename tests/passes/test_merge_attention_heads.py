@@ -51,6 +51,36 @@ def test_groups_of_queries_share_heads() -> None:
     assert heads == {"q_num_heads": 6, "kv_num_heads": 2}
 
 
+EXTRA = {
+    "present": ("pk, pv", "float[2, 2, 3, 4] pk, float[2, 2, 3, 4] pv"),
+    "scores": (", , qk", "float[2, 2, 5, 3] qk"),
+    "all": ("pk, pv, qk", "float[2, 2, 3, 4] pk, float[2, 2, 3, 4] pv, float[2, 2, 5, 3] qk"),
+    "unused": ("pk, pv", ""),
+}
+
+
+@pytest.mark.parametrize("extra", EXTRA)
+def test_further_outputs_stay(extra: str) -> None:
+    """A prefill writes out its keys and values; they have their heads split off in both forms."""
+    names, typed = EXTRA[extra]
+    body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
+        n = Tanh(z)  vr = Reshape(n, heads)  v = {SWAP} (vr)
+        a, {names} = Attention <qk_matmul_output_mode = 3> (q, k, v)  {MERGE}"""
+    result = ", ".join(filter(None, ("float[2, 5, 8] y", typed)))
+    ops, _ = merged(model(body, "float[2, 5, 8] x, float[2, 3, 8] z", HEADS, result))
+    assert ops == ["Tanh", "Attention"]
+
+
+def test_keys_that_are_read_before_the_result_are_left() -> None:
+    body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
+        n = Tanh(z)  vr = Reshape(n, heads)  v = {SWAP} (vr)
+        a, pk, pv = Attention (q, k, v)  w = Neg(pk)  {MERGE}"""
+    text = model(body, "float[2, 5, 8] x, float[2, 3, 8] z", HEADS, "float[2, 5, 8] y, float[2, 2, 3, 4] w")
+    after, log = run_passes(text, [MergeAttentionHeads()])
+    assert "are read before its result" in " ".join(reasons(log))
+    assert_same(text, after, exact=False)
+
+
 PICKS = "int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}"
 
 

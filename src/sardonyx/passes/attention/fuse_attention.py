@@ -1,11 +1,12 @@
 """MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) => Attention(Q, K, V, mask).
 
 The scale may be split over Q, K and the product; there may be a softcap, several masks or a condition, and heads of K
-and V that are repeated for groups of queries: the repetition goes. Refuses where scores or weights are read elsewhere,
-where the scale is no constant, where a mask could enlarge the scores, and types the runtime has no kernel for. A row
-that -inf masks as a whole is zero afterwards, as the standard has it, where it was NaN; one that the lowest number
-masks stays the mean of the values, for which the mask is kept above that number. Helps because the scores are neither
-scaled nor masked in passes of their own, and because heads can then stay where they are.
+and V that are repeated for groups of queries: the repetition goes. Refuses where scores or weights are read elsewhere
+or cast to a type that does not hold them, where the scale is no constant, where a mask could enlarge the scores, where
+a row that a mask hides whole would come out otherwise, and types the runtime has no kernel for. A row that -inf hides
+whole is zero afterwards, as the standard has it, where it was NaN; one that the lowest number hides stays the mean of
+the values, for which the mask is kept above that number. Helps because the scores are neither scaled nor masked in
+passes of their own, and because heads can then stay where they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
@@ -23,12 +25,14 @@ from sardonyx.passes.attention.parts.masks import read_masks
 from sardonyx.passes.attention.parts.operands import read_layout
 from sardonyx.passes.attention.parts.scores import NearMiss, Scores, read_scores
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.casts import preserves_values
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 CLOSE = 1e-6  # a scale this near the default is the default
 READ_ELSEWHERE = "its weights are read elsewhere"
+_SCALES = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 _SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened; from the last axis on that is the same
 
 
@@ -58,7 +62,7 @@ class FuseAttention(NodePass):
             <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
                 => (float[2, 2, 5, 4] y)
-            <float least = {-3.4e38}> { b = Max(m, least)  y = Attention <scale = 0.3> (q, k, v, b) }
+            <float below_one = {0.99999994}> { b = Mul(m, below_one)  y = Attention <scale = 0.3> (q, k, v, b) }
         """,
         near_miss="""
             <ir_version: 11, opset_import: ["" : 23]>
@@ -154,20 +158,38 @@ def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node,
     return tuple(found)
 
 
+def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataType, graph: Facts) -> None:
+    """Refuse weights that are changed on the way, but for the way back from the Softmax's own precision."""
+    for cast in between:
+        source, to = graph.dtype(cast.inputs[0]), cast.attributes.get_int("to", 0)
+        if cast.op_type != "Cast" or preserves_values(source, to):
+            continue
+        if source != scores.precision or to != dtype:
+            raise NearMiss("its weights are cast to a type that does not hold them")
+
+
+def _has_half_kernel(width: Dim) -> bool:
+    """Whether the kernel writes all columns: on processors that compute in half precision it leaves out a rest of 4."""
+    return isinstance(width, int) and width % 8 != 4
+
+
 def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
     between = _between(softmax, product, graph)
     queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
     dtype = graph.dtype(values)
-    if dtype not in TYPES:
+    if dtype is None or dtype not in TYPES:
         raise NearMiss("the runtime has no kernel of Attention for this type")
     if graph.dtype(queries) != dtype or graph.dtype(keys) != dtype:
         raise NearMiss("its operands are of several types")
+    _check_casts(between, scores, dtype, graph)
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
+    if dtype == ir.DataType.FLOAT16 and not _has_half_kernel(layout.shape[-1]):
+        raise NearMiss("the runtime's kernel in half precision is not right for values of this width")
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
-    if not 0 < scale < math.inf:
-        raise NearMiss("its scale is not positive")
-    masks = read_masks(scores, layout, graph, guarded=any(node.op_type == "IsNaN" for node in between))
+    if not _SCALES[0] <= scale <= _SCALES[1]:
+        raise NearMiss("its scale is not a positive number of single precision")
+    masks = read_masks(scores, layout, dtype, graph)
     taken_over = [*masks.nodes, *(node for each in operands for node in each.gone)]
     nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
     return Match(

@@ -71,7 +71,7 @@ class MergeAttentionHeads(NodePass):
         inputs = node.inputs[:3]
         if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
             return None
-        if any(value is not None for value in node.inputs[_PAST:]) or any(value.uses() for value in node.outputs[1:]):
+        if any(value is not None for value in node.inputs[_PAST:]):
             return None
         trails = [None if value is None else trace(value, graph, node=node, scales=False) for value in inputs]
         q, k, v = trails
@@ -85,17 +85,25 @@ class MergeAttentionHeads(NodePass):
         best = min(plans, key=_Plan.cost, default=None)
         if best is None or best.cost() >= (0, 0):
             return Refused("bringing its operands into that form takes as many nodes as it saves", (node,))
+        if best.end.chain and any(value.uses() for value in node.outputs[1:]):
+            return Refused("its keys, values or scores are read before its result is", (node,))
         dtype = graph.dtype(node.outputs[0])
-        return Match(best.nodes, {"plan": best, "node": node, "heads": heads, "dtype": dtype})
+        extra = tuple(value for value in node.outputs[1:] if value.uses() or value.is_graph_output())
+        told = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
+        return Match(best.nodes, told, outputs=(best.nodes[-1].outputs[0], *extra))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The Attention on whole rows."""
         plan, node, dtype = match.found["plan"], match.found["node"], match.found["dtype"]
         operands = _Writer(op, dtype).all(plan.taken)
         q_heads, kv_heads = match.found["heads"]
-        value = op.like(node, (*operands, *node.inputs[3:]), q_num_heads=q_heads, kv_num_heads=kv_heads)
-        op.learn(value, dtype, sizes(plan.end.merged))
-        return plan.end.steps.write(value, op, dtype)
+        attributes = {**node.attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
+        extra: tuple[ir.Value, ...] = match.found["extra"]
+        count = 1 + max((each.index() or 0 for each in extra), default=0)
+        outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
+        op.learn(outputs[0], dtype, sizes(plan.end.merged))
+        # Keys, values and scores come out with their heads split off in both forms.
+        return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[each.index() or 0] for each in extra)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -160,7 +160,7 @@ class Trail:
         return count
 
 
-def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool = True) -> Trail | None:
+def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool) -> Trail | None:
     """Follow a value that `node` reads as far back as views, transposes, repetition and (`scales`) constants go."""
     shape = graph.shape(value)
     if shape is None or 0 in shape:

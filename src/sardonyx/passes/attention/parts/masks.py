@@ -1,14 +1,18 @@
-"""Makes of everything that masks the scores one mask in a shape that the runtime's Attention takes.
+"""Makes of everything that masks the scores one mask to add to them, in a shape that the runtime's Attention takes.
 
-Its kernel wants two to four axes, the last two of them whole; batch and heads it repeats by itself. A row masked as a
-whole by the lowest number there is comes out of it as zeros, though all its scores are equal; so that number, which
-exporters like, is replaced by the next larger ones (`LEAST`).
+Masks do not commute: the mask is built in the order in which the scores were masked, a sum as a sum and a Where as a
+Where, so that it holds at every place what the scores were overwritten with or raised by. Two things remain. The
+runtime's kernel makes zeros of a row that holds nothing above the lowest number, where Softmax makes a mean of it; so
+that number, which exporters like, is replaced by the next larger one, and -inf stays -inf. And sums are rounded in
+another order, which is felt where every key of a row is hidden: what cannot be equal there is refused.
+
+The kernel wants two to four axes, the last two of them whole; batch and heads it repeats by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -19,50 +23,48 @@ from sardonyx.passes.attention.parts.heads import Axes, fine, flat, regroup, siz
 from sardonyx.passes.attention.parts.layouts import Steps, way
 from sardonyx.passes.attention.parts.operands import Layout
 from sardonyx.passes.attention.parts.scores import Mask, NearMiss, Scores
-from sardonyx.passes.shared.views import VIEWS
-
-LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is looked at
-
-
-LEAST = {ir.DataType.FLOAT: -3.4e38, ir.DataType.FLOAT16: -65472.0}
-_MOVES = (*VIEWS, "Transpose", "Expand", "Slice", "Gather", "Identity")
+from sardonyx.passes.shared.mask_values import Choice, MaskValues, above_lowest, shrinking, values_of
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A mask, the way into shape, and whether it may hold the lowest number."""
+    """A mask, the way into shape, and what it may hold."""
 
     mask: Mask
     steps: Steps
-    may_be_lowest: bool = False
-    chosen: tuple[float, float] | None = None  # what a Where makes it of
-    makers: tuple[ir.Node, ...] = ()  # that Where, and the views that follow
+    values: MaskValues
+    choice: Choice | None = None  # between constants, to be made anew without the lowest number
+
+    @property
+    def may_be_lowest(self) -> bool:
+        """Whether it may hold the lowest number, wherever from."""
+        return self.mask.keeps is None and self.choice is None and self.values.may_be_lowest
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """What to write as a mask."""
+    """What to write as a mask; the terms stand in the order in which they mask the scores."""
 
     terms: tuple[Term, ...]
-    guarded: bool  # whether rows of -inf are zero, and must stay so
+    shrinks: bool  # whether the lowest number is taken out of the whole rather than of the terms
     lengths: tuple[Dim, Dim]  # of queries and keys
     whole_rows: bool  # whether it has a row for every query
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """Whose work is taken over."""
-        return tuple(node for term in self.terms for node in term.makers)
+        return tuple(node for term in self.terms if term.choice is not None for node in term.choice.nodes)
 
     def write(self, queries: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value | None:
         """The mask; None where there is none."""
         if not self.terms:
             return None
-        values = [self._term(term, op, dtype) for term in self.terms]
-        total = values[0]
-        for value in values[1:]:
-            total = op.Add(total, value)
-        if any(term.may_be_lowest for term in self.terms):
-            total = self._bounded(total, op, dtype)
+        total: ir.Value | None = None
+        for term in self.terms:
+            total = self._masked(total, term, op, dtype)
+        assert total is not None
+        if self.shrinks:
+            total = op.Mul(total, op.constant(shrinking(dtype), "below_one"))
         return total if self.whole_rows else self._spread(total, queries, op)
 
     def _spread(self, mask: ir.Value, queries: ir.Value, op: Builder) -> ir.Value:
@@ -73,94 +75,67 @@ class Masks:
         count = op.Shape(mask, start=-1) if rows == columns else op.Shape(queries, start=-2, end=-1)
         return op.Expand(mask, op.Concat(count, op.constant(np.array([1], np.int64), "one"), axis=0))
 
-    def _term(self, term: Term, op: Builder, dtype: ir.DataType) -> ir.Value:
-        """One mask as something to add, or as the condition itself where nothing else masks."""
+    def _masked(self, so_far: ir.Value | None, term: Term, op: Builder, dtype: ir.DataType) -> ir.Value:
+        """What is masked so far, masked once more: by a sum, by a choice, or by the condition alone."""
         mask = term.mask
-        if term.chosen is not None:
-            return term.steps.write(_remade(term.makers, term.chosen, op, dtype), op, dtype)
         if mask.keeps is None:
-            return term.steps.write(mask.value, op, dtype)
+            value = mask.value if term.choice is None else term.choice.write(op)
+            value = term.steps.write(value, op, dtype)
+            return value if so_far is None else op.Add(so_far, value)
         condition = term.steps.write(mask.value, op, ir.DataType.BOOL)
         if len(self.terms) == 1 and mask.fill == -np.inf:
             return condition if mask.keeps else op.Not(condition)
-        return _choice(condition, *((0.0, mask.fill) if mask.keeps else (mask.fill, 0.0)), op, dtype)
-
-    def _bounded(self, total: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value:
-        """The mask without the lowest number."""
-        least = op.constant(np.array(LEAST[dtype], dtype.numpy()), "least")
-        if not self.guarded:
-            return op.Max(total, least)
-        lowest = op.constant(np.array(_lowest(dtype), dtype.numpy()), "lowest")
-        return op.Where(op.Equal(total, lowest), least, total)
+        fill = np.array(mask.fill, dtype.numpy())
+        hidden = op.constant(fill if self.shrinks else above_lowest(fill), "hidden")
+        shown = so_far if so_far is not None else op.constant(np.zeros((), dtype.numpy()), "shown")
+        return op.Where(condition, *((shown, hidden) if mask.keeps else (hidden, shown)))
 
 
-def _remade(makers: Sequence[ir.Node], chosen: tuple[float, float], op: Builder, dtype: ir.DataType) -> ir.Value:
-    """What a Where and views of it made, without the lowest number."""
-    choice, *views = makers
-    condition = choice.inputs[0]
-    assert condition is not None
-    value = _choice(condition, *chosen, op, dtype)
-    for view in views:
-        value = op.like(view, (value, *view.inputs[1:]))
-    return value
-
-
-def _choice(condition: ir.Value, first: float, second: float, op: Builder, dtype: ir.DataType) -> ir.Value:
-    """Where(condition, first, second), neither being the lowest number."""
-    numbers = [LEAST[dtype] if number == _lowest(dtype) else number for number in (first, second)]
-    return op.Where(condition, *(op.constant(np.array(number, dtype.numpy()), "mask") for number in numbers))
-
-
-def _lowest(dtype: ir.DataType) -> float:
-    return float(np.finfo(dtype.numpy()).min)
-
-
-def read_masks(scores: Scores, layout: Layout, graph: Facts, *, guarded: bool) -> Masks:
+def read_masks(scores: Scores, layout: Layout, dtype: ir.DataType, graph: Facts) -> Masks:
     """What masks the scores.
 
     Raises:
-        NearMiss: where a mask cannot be brought into a shape that Attention takes.
+        NearMiss: where a mask cannot be brought into a shape that Attention takes, or where a row that it hides whole
+            would come out otherwise.
     """
     wanted = _as_attention_sees(scores, layout)
-    given = [mask for mask in scores.masks if not _is_zero(mask, graph)]
-    terms = tuple(_read_term(mask, wanted, graph) for mask in given)
-    parts = {part for mask in given for part in flat(mask.axes)}
+    given = [(mask, _values(mask, graph)) for mask in scores.masks]
+    given = [(mask, values) for mask, values in given if not values.is_zero]
+    terms = tuple(Term(mask, _steps(mask, wanted), values, values.choice) for mask, values in given)
+    _check_hidden_rows(terms, dtype)
+    parts = {part for term in terms for part in flat(term.mask.axes)}
     rows, columns = (parts.issuperset(fine(axis)) for axis in wanted[-2:])
     if terms and not columns:
         raise NearMiss("its mask is the same for all keys")
-    rank = max((len(_target(mask, wanted)) for mask in given), default=2)
-    return Masks(terms, guarded, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
+    rank = max((len(_target(term.mask, wanted)) for term in terms), default=2)
+    # Half precision comes here only where no row can hold the lowest number alone.
+    shrinks = dtype == ir.DataType.FLOAT and any(term.may_be_lowest for term in terms)
+    if shrinks or dtype != ir.DataType.FLOAT:
+        terms = tuple(replace(term, choice=None) for term in terms)
+    return Masks(terms, shrinks, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
 
 
-def _read_term(mask: Mask, wanted: Axes, graph: Facts) -> Term:
-    steps = _steps(mask, wanted)
-    if mask.keeps is not None:
-        return Term(mask, steps)
-    dtype, made = graph.dtype(mask.value), mask.value.producer()
-    makers: list[ir.Node] = []
-    while made is not None and not made.domain and made.op_type in _MOVES and made.inputs[0] is not None:
-        makers.insert(0, made)
-        made = made.inputs[0].producer()
-    if dtype is not None and made is not None and made.op_type == "Where" and not made.domain:
-        first, second = (graph.scalar(value) for value in made.inputs[1:3])
-        if first is not None and second is not None:
-            if _lowest(dtype) not in (first, second):
-                return Term(mask, steps)
-            return Term(mask, steps, chosen=(float(first), float(second)), makers=(made, *makers))
-    return Term(mask, steps, may_be_lowest=not _is_bounded(mask.value, graph))
+def _values(mask: Mask, graph: Facts) -> MaskValues:
+    """What is known of a mask, or of what a condition puts in the place of scores."""
+    return values_of(mask.value, graph) if mask.keeps is None else MaskValues(np.array([mask.fill]))
 
 
-def _is_bounded(value: ir.Value | None, graph: Facts) -> bool:
-    """Whether a mask is certain not to hold the lowest number: constants, however moved and picked from."""
-    while value is not None:
-        array = graph.array(value, LARGE_CONSTANT)
-        if array is not None:
-            return array.dtype.kind == "f" and not (array == np.finfo(array.dtype).min).any()
-        made = value.producer()
-        if made is None or made.domain or made.op_type not in _MOVES:
-            return False
-        value = made.inputs[0]
-    return False
+def _check_hidden_rows(terms: Sequence[Term], dtype: ir.DataType) -> None:
+    """Refuse masks that do not weight the keys as before where all of a row are hidden.
+
+    In single precision one sum is rounded as before, several are not: (s + m) + n and s + (m + n) differ by a unit in
+    the last place of m + n, which is small up to 1e4, makes all scores equal from 1e9 on, and matters in between.
+    In half precision that is so for a single one too: whether s - 65504 is rounded at all differs between machines.
+    """
+    if dtype == ir.DataType.FLOAT:
+        if len(terms) > 1 and any(term.values.is_coarse for term in terms):
+            raise NearMiss("several masks would be rounded in another order, which rows that are hidden whole show")
+        return
+    hiding = [term for term in terms if not term.values.is_bias]
+    if all(term.values.hides_by_infinity for term in hiding):
+        return
+    if len(hiding) > 1 or not hiding[0].values.shows_in_every_row:
+        raise NearMiss("in half precision a row that its mask hides whole would come out otherwise")
 
 
 def _as_attention_sees(scores: Scores, layout: Layout) -> Axes:
@@ -195,11 +170,3 @@ def _steps(mask: Mask, wanted: Axes) -> Steps:
     if found is None:
         raise NearMiss("the shape of its mask cannot be written down")
     return found
-
-
-def _is_zero(mask: Mask, graph: Facts) -> bool:
-    """Whether a constant mask changes nothing."""
-    if mask.keeps is not None:
-        return False
-    array = graph.array(mask.value, LARGE_CONSTANT)
-    return array is not None and not array.any()

@@ -65,7 +65,11 @@ def read_layout(
     Raises:
         NearMiss: where the operands do not fit Attention.
     """
-    trails = [_followed(queries, first, graph), _followed(keys, first, graph), _followed(values, last, graph)]
+    trails = [
+        _followed(queries, first, graph, scales=True),
+        _followed(keys, first, graph, scales=True),
+        _followed(values, last, graph, scales=False),  # Attention has a scale for the scores only
+    ]
     ranks = {len(trail.axes) for trail in trails}
     if ranks == {4}:
         return _laid_out([_of_four(trails[0]), _of_four(trails[1], keys=True), _of_four(trails[2])], trails, graph)
@@ -82,8 +86,8 @@ def read_layout(
     return _laid_out(roles, trails, graph)
 
 
-def _followed(value: ir.Value | None, node: ir.Node, graph: Facts) -> Trail:
-    trail = None if value is None else trace(value, graph, node=node)
+def _followed(value: ir.Value | None, node: ir.Node, graph: Facts, *, scales: bool) -> Trail:
+    trail = None if value is None else trace(value, graph, node=node, scales=scales)
     if trail is None:
         raise NearMiss("the shape of an operand is not known")
     return trail

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Dim, Facts
 from sardonyx.graph.rules import Refused
+from sardonyx.passes.shared.mask_values import leaves_every_row
 from sardonyx.passes.shared.matching import maker, operand
 
 _MASK, _PAST = 3, 4
@@ -50,6 +51,8 @@ class Heads:
         fits = [dim == size for dim, size in zip(shape, wanted, strict=True)]
         if not all(fits[-2:]) or not all(one or fit for one, fit in zip(spread, fits, strict=False)):
             return "its mask is not known to have a row for every query and a column for every key"
+        if not leaves_every_row(self.mask, graph, causal=self.is_causal):
+            return "its mask may hide all keys of a row, of which the kernels do not make the same"
         return None
 
     def runtime_mask(self, op: Builder, graph: Facts) -> ir.Value | None:
@@ -67,7 +70,9 @@ def read_heads(node: ir.Node, graph: Facts) -> Heads | Refused | None:
         return None
     if given.get_float("softcap", 0.0) or given.get_int("softmax_precision", 1) != 1:
         return Refused("has a softcap or another precision inside", (node,))
-    if operand(node, _PAST) is not None or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+    if any(value is not None for value in node.inputs[_PAST:]) or any(
+        v.uses() or v.is_graph_output() for v in node.outputs[1:]
+    ):
         return Refused("keeps a past", (node,))
     rank = graph.rank(node.inputs[0])
     found = _merged(node) if rank == 3 else _apart(node, graph) if rank == 4 else None
