@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx import ledger
@@ -204,7 +205,7 @@ def _learn_ranks(model: ir.Model, proof: ModuleProof) -> None:
     seen = proof.values()
     for value in (*model.graph.inputs, *model.graph.outputs):
         array = seen.get(value.name or "")
-        if value.shape is None and array is not None and not isinstance(array, list):
+        if value.shape is None and isinstance(array, np.ndarray):
             value.shape = ir.Shape([None] * array.ndim)
 
 

@@ -129,6 +129,9 @@ class OutputDifference:
     rtol: float
     atol: float
     passed: bool
+    error: float = 0.0  # at the element that comes closest to its limit, or exceeds it most
+    allowed: float = 0.0  # what is allowed there
+    where: tuple[int, ...] = ()  # its index
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from sardonyx.proof.inputs import EMPTY, Draw, Inputs, Plan
 from sardonyx.proof.interface import interface_changes, random_outputs
 from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.noise import disturbed
+from sardonyx.proof.precision import SinglePrecision
 from sardonyx.proof.rounding import LiveEngine, rounded_anew
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.record import Accuracy, Trial, Verdict
@@ -97,6 +98,7 @@ class Oracle:
         self._probe: Engine | None = None
         self._probed = False
         self._notes: list[str] = []
+        self._precise: SinglePrecision | None = None
         self._live = engine
         self._engine: Engine | None = None
 
@@ -126,6 +128,8 @@ class Oracle:
                 self._progress(f"trial {number + 1} of {len(every)}: {answer.style}")
                 trials.append(self._try(engine, judge, number, answer))
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
+        if engine is not None and not failures and judge.inexact and accuracy is not Accuracy.EXACT:
+            failures.extend(self._in_single_precision(subject, engine, judge, every))
         return Verdict(
             passed=not failures,
             reference=self.name,
@@ -136,6 +140,21 @@ class Oracle:
             notes=tuple(self._notes + judge.notes),
             seconds=time.perf_counter() - began,
         )
+
+    def _in_single_precision(
+        self, subject: Subject, engine: Engine, judge: Judge, answers: Sequence[Answer]
+    ) -> list[str]:
+        """What two models of half precision differ by when both compute in single precision."""
+        answer = next((a for a in answers if a.style != EMPTY), None)
+        if answer is None or self._live is not None:
+            return []
+        if self._precise is None:
+            self._precise = SinglePrecision(
+                self._subject.model, lambda model: self._open_like_reference(Subject(model))[0]
+            )
+        results = engine.run(answer.draw.feeds)
+        lines = self._precise.check(subject.model, judge, answer.draw.feeds, answer.outputs, results)
+        return [f"{answer.style}, seed {answer.seed}, in single precision: {line}" for line in lines]
 
     def _try(self, engine: Engine, judge: Judge, number: int, answer: Answer) -> Trial:
         try:

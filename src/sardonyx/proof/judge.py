@@ -1,54 +1,69 @@
-"""Holds the answers of two models against each other, output by output, and keeps the worst of every output."""
+"""Compares the outputs of two models, output by output, and keeps the worst of every output."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
-from sardonyx.proof.tolerance import Difference, Limit, float_difference, is_float, limit, within
+from sardonyx.proof.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place
+from sardonyx.proof.tolerance import Difference, Limit, as_parts, float_difference, is_float, limit
 from sardonyx.record import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
 
-_FLOAT_DRAWS = 2  # their size is much the same from draw to draw
-_TIE_DRAWS = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
+_SAMPLES = (2, 4, 8, 16)  # the first that explains every element ends the search
+_TIE_SAMPLES = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
+_HOPELESS = 50.0  # times the limit after four samples: more samples do not explain it
+_LOUD, _LOUD_SHARE = 0.05, 0.1  # noise of five percent in a tenth of the elements is worth a note
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+Path: TypeAlias = tuple[int, ...]
 
 
 class Noise:
-    """The reference's answers to one set of inputs, and what they become when every rounding is disturbed."""
+    """The reference's outputs for one set of inputs, and what they become when every rounding is disturbed."""
 
-    def __init__(self, clean: Sequence[Value], disturb: Callable[[int], Sequence[Value]]) -> None:
+    def __init__(
+        self, clean: Sequence[Value], disturb: Callable[[int], Sequence[Value]], *, most: int = _SAMPLES[-1]
+    ) -> None:
+        """`disturb` gives the outputs of one sample of roundings; it is asked for at most `most` samples."""
         self._clean = clean
         self._disturb = disturb
-        self._draws: list[Sequence[Value]] = []
+        self._most = most
+        self._samples: list[Sequence[Value]] = []
 
-    def size(self, path: tuple[int, ...]) -> Difference | None:
-        """How far one float output moves."""
-        pairs = [pair for pair in self._pairs(path, _FLOAT_DRAWS) if pair is not None]
-        moves = [float_difference(*pair) for pair in pairs]
-        if not moves:
+    @property
+    def steps(self) -> list[int]:
+        """How many samples to look at in turn."""
+        return [count for count in _SAMPLES if count <= self._most] or [self._most]
+
+    def moves(self, path: Path, count: int) -> Moves | None:
+        """How far each element of one float output moves; None where no sample has the shape of the clean output."""
+        gaps = [_gap(*pair) for pair in self._pairs(path, count)]
+        if not gaps:
             return None
-        return Difference(scaled=max(m.scaled for m in moves), rms=max(m.rms for m in moves))
+        squares = [np.square(gap) for gap in gaps]
+        return Moves(np.maximum.reduce(gaps), np.asarray(sum(squares[1:], squares[0]) / len(squares)))
 
-    def undecided(self, path: tuple[int, ...]) -> Array | None:
+    def undecided(self, path: Path) -> Array | None:
         """Which elements of a discrete output change."""
-        changes = [np.asarray(pair[0] != pair[1]) for pair in self._pairs(path, _TIE_DRAWS) if pair is not None]
+        changes = [np.asarray(pair[0] != pair[1]) for pair in self._pairs(path, min(_TIE_SAMPLES, self._most))]
         return np.logical_or.reduce(changes) if changes else None
 
-    def _pairs(self, path: tuple[int, ...], count: int) -> Iterator[tuple[Array, Array] | None]:
-        """Clean and disturbed answers for one tensor, None where they are not of one shape."""
+    def _pairs(self, path: Path, count: int) -> list[tuple[Array, Array]]:
+        """Clean and disturbed values of one tensor, where they are of one shape."""
+        while len(self._samples) < count:
+            self._samples.append(self._disturb(len(self._samples)))
         clean = _descend(self._clean, path)
-        for number in range(count):
-            if number == len(self._draws):
-                self._draws.append(self._disturb(number))
-            moved = _descend(self._draws[number], path)
-            alike = clean is not None and moved is not None and clean.shape == moved.shape
-            yield (clean, moved) if alike and clean is not None and moved is not None else None
+        moved = [_descend(sample, path) for sample in self._samples[:count]]
+        return [(clean, each) for each in moved if clean is not None and each is not None and clean.shape == each.shape]
+
+
+NoiseSource: TypeAlias = Callable[[], Noise | None]
 
 
 @dataclass(slots=True)
@@ -57,8 +72,9 @@ class _Worst:
 
     dtype: str = ""
     difference: Difference = field(default_factory=Difference)
-    allowed: Limit = field(default_factory=lambda: Limit(0.0, 0.0))
+    rtol: float = 0.0
     atol: float = 0.0
+    place: Place | None = None
     passed: bool = True
 
 
@@ -68,18 +84,33 @@ class Judge:
     def __init__(
         self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str], *, exported: bool = False
     ) -> None:
-        """Judge outputs of these names; with `exported` the reference is a module that the graph was exported from."""
+        """Compare outputs of these names; with `exported` the reference is the module that the graph comes from."""
         self._exported = exported
         self._names = list(names)
         self._accuracy = accuracy
         self._random = random
         self._worst = [_Worst() for _ in names]
+        self._hides_rows = False
+        self.inexact = False  # whether some float output was not equal bit for bit
         self.notes: list[str] = []
 
+    def alike(self) -> Judge:
+        """A judge of the same outputs by the same rules that has seen nothing yet."""
+        return Judge(self._names, self._accuracy, self._random, exported=self._exported)
+
     def compare(
-        self, reference: Sequence[Value], results: Sequence[Value], noise: Callable[[], Noise | None]
+        self, reference: Sequence[Value], results: Sequence[Value], noise: NoiseSource, *, hides_rows: bool = False
     ) -> list[str]:
-        """One line for every output that is not what it should be; `noise` is asked only where it can matter."""
+        """One line for every output that is not what it should be.
+
+        Args:
+            reference: The outputs of the reference.
+            results: The outputs of the other model for the same inputs.
+            noise: Asked only where the noise of the reference can matter.
+            hides_rows: Whether a mask hides whole rows in these inputs: a row that is NaN throughout in the reference
+                may then hold numbers in the result.
+        """
+        self._hides_rows = hides_rows
         lines: list[str] = []
         for index, (a, b) in enumerate(zip(reference, results, strict=True)):
             line = self._compare_values(a, b, index, (index,), noise)
@@ -94,14 +125,18 @@ class Judge:
             OutputDifference(
                 name, w.dtype,
                 _finite(w.difference.max_abs), _finite(w.difference.max_rel), _finite(w.difference.max_ulp),
-                w.allowed.rtol, w.atol, w.passed,
+                w.rtol, _finite(w.atol), w.passed,
+                error=_finite(w.place.error) if w.place is not None else 0.0,
+                allowed=_finite(w.place.allowed) if w.place is not None else 0.0,
+                where=w.place.index if w.place is not None else (),
             )
             for name, w in zip(self._names, self._worst, strict=True)
         )  # fmt: skip
 
-    def _compare_values(
-        self, a: Value, b: Value, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
-    ) -> str | None:
+    def _compare_values(self, a: Value, b: Value, index: int, path: Path, noise: NoiseSource) -> str | None:
+        table = _table(a)
+        if table is not None:
+            return self._compare_maps(a, b, table, index, path, noise)
         if isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return f"a sequence of {len(b)} instead of {len(a)}"
@@ -121,28 +156,67 @@ class Judge:
             return self._compare_floats(a, b, index, path, noise)
         return self._compare_discrete(a, b, index, path, noise)
 
-    def _compare_floats(
-        self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
-    ) -> str | None:
+    def _compare_maps(self, a: Value, b: Value, table: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+        """A map, or a sequence of maps with the same keys, is a table: one row a map, one column a key."""
+        other = _table(b)
+        if other is None or isinstance(a, dict) != isinstance(b, dict):
+            return f"{_kind(b)} instead of {_kind(a)}"
+        if _keys(a) != _keys(b):
+            return f"a map with the keys {_few(_keys(b))} instead of {_few(_keys(a))}"
+        return self._compare_values(table, other, index, path, noise)
+
+    def _compare_floats(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+        if self._hides_rows:
+            a, b = self._without_hidden_rows(a, b, index)
         difference = float_difference(a, b)
+        self.inexact = self.inexact or difference.max_abs > 0 or difference.max_ulp > 0
         dtype = _SINGLE if self._exported and a.dtype == _DOUBLE else a.dtype  # ONNX attributes hold single precision
         allowed = limit(dtype, self._accuracy)
-        if not within(difference, allowed) and difference.pattern is None and self._accuracy is not Accuracy.EXACT:
-            measured = noise()
-            allowed = limit(dtype, self._accuracy, measured.size(path) if measured is not None else None)
-        self._keep(index, difference, allowed)
-        if within(difference, allowed):
-            return None
-        if difference.pattern is not None:
-            return difference.pattern
-        return (
-            f"differs by up to {difference.max_abs:.3g} ({difference.scaled:.3g} of its scale, "
-            f"{difference.rms:.3g} in the mean; allowed {allowed.rtol:.3g} and {allowed.rms:.3g})"
-        )
+        if difference.pattern is not None or self._accuracy is Accuracy.EXACT:
+            self._keep(index, difference, allowed, None)
+            unequal = difference.max_abs > 0 or difference.max_ulp > 0
+            exact = f"differs by up to {difference.max_abs:.3g} ({difference.max_ulp:.0f} ulp), allowed 0"
+            return difference.pattern or (exact if unequal else None)
+        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
+        excess, moves = deviation.excess(), None
+        if excess is not None:
+            excess, moves = self._explained(deviation, excess, index, path, noise)
+        self._keep(index, difference, allowed, deviation.worst(moves))
+        return excess.text if excess is not None else None
 
-    def _compare_discrete(
-        self, a: Array, b: Array, index: int, path: tuple[int, ...], noise: Callable[[], Noise | None]
-    ) -> str | None:
+    def _explained(
+        self, deviation: Deviation, excess: Excess, index: int, path: Path, noise: NoiseSource
+    ) -> tuple[Excess | None, Moves | None]:
+        """What is left of an excess once the noise of the reference is known, from as few samples as will do."""
+        measured, moves = noise(), None
+        left: Excess | None = excess
+        for count in measured.steps if measured is not None else []:
+            if measured is None or (moves := measured.moves(path, count)) is None:
+                break
+            left = deviation.excess(moves)
+            if left is None or (count >= _SAMPLES[1] and left.ratio > _HOPELESS):
+                break
+        if left is None and moves is not None and deviation.loud_share(moves, _LOUD) > _LOUD_SHARE:
+            share = deviation.loud_share(moves, _LOUD)
+            name, part = self._names[index], _LOUD / NOISE_FACTOR
+            self._note(
+                f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there proves little"
+            )
+        return left, moves
+
+    def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
+        """Leave out rows that are NaN throughout in the reference and hold numbers in the result."""
+        if a.ndim == 0 or a.dtype.kind == "c":
+            return a, b
+        nan, number = np.isnan(a.astype(np.float64)), np.isfinite(b.astype(np.float64))
+        hidden = np.asarray(nan.all(axis=-1, keepdims=True) & number.all(axis=-1, keepdims=True))
+        if a.shape[-1] == 0 or not hidden.any():
+            return a, b
+        self._note(f"rows of '{self._names[index]}' that a mask hides whole are NaN in the reference: not compared")
+        zero = a.dtype.type(0)
+        return np.where(hidden, zero, a), np.where(hidden, zero, b)
+
+    def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
         """Integers, bools and strings are equal, except where the reference itself cannot decide (an ArgMax tie)."""
         wrong = np.asarray(a != b)
         ties = 0
@@ -152,35 +226,87 @@ class Judge:
             if undecided is not None:
                 ties = int(np.count_nonzero(wrong & undecided))
                 wrong = wrong & ~undecided
+                self._note_undecided(index, undecided, ties)
         count = int(np.count_nonzero(wrong))
-        if ties and not count:
-            self.notes.append(f"the output '{self._names[index]}' differs in {ties} elements that rounding alone moves")
         if a.dtype.kind in "iub" and a.size:
             gap = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
-            self._keep(index, Difference(max_abs=gap, max_ulp=gap), Limit(0.0, 0.0))
+            self._keep(index, Difference(max_abs=gap, max_ulp=gap), Limit(0.0, 0.0), None)
         return f"{count} of {a.size} elements differ" if count else None
 
-    def _keep(self, index: int, new: Difference, allowed: Limit) -> None:
+    def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
+        name = self._names[index]
+        if bool(undecided.all()):
+            self._note(f"every element of '{name}' is undecided, as rounding alone changes it: no value was compared")
+        elif ties:
+            self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _keep(self, index: int, new: Difference, allowed: Limit, place: Place | None) -> None:
         worst = self._worst[index]
         old = worst.difference
         worst.difference = Difference(
             max(old.max_abs, new.max_abs), max(old.max_rel, new.max_rel), max(old.max_ulp, new.max_ulp)
         )
-        worst.allowed = Limit(max(worst.allowed.rtol, allowed.rtol), max(worst.allowed.rms, allowed.rms))
+        worst.rtol = max(worst.rtol, allowed.rtol)
         worst.atol = max(worst.atol, allowed.rtol * new.scale)
+        if place is not None and (worst.place is None or place.ratio > worst.place.ratio):
+            worst.place = place
+
+
+def _gap(clean: Array, moved: Array) -> Array:
+    """How far each element moved; nothing where either is not finite."""
+    a, b = as_parts(clean).astype(np.float64), as_parts(moved).astype(np.float64)
+    both = np.isfinite(a) & np.isfinite(b)
+    return np.abs(np.where(both, a, 0.0) - np.where(both, b, 0.0))
 
 
 def _kind(value: Value) -> str:
-    return "nothing" if value is None else "a sequence" if isinstance(value, list) else "a tensor"
+    """What a value is, in words."""
+    if value is None:
+        return "an empty optional"
+    if isinstance(value, dict):
+        return f"a map of {len(value)} keys"
+    if isinstance(value, list):
+        return f"a sequence of {len(value)}"
+    return f"a tensor of {value.dtype}{list(value.shape)}"
 
 
-def _descend(values: Sequence[Value], path: tuple[int, ...]) -> Array | None:
+def _keys(value: Value) -> list[int | str]:
+    """The keys of a map, or of every map of a sequence, in order."""
+    first = value[0] if isinstance(value, list) and value else value
+    return sorted(first, key=str) if isinstance(first, dict) else []
+
+
+def _few(keys: list[int | str]) -> str:
+    return ", ".join(str(key) for key in keys[:5]) + (" …" if len(keys) > 5 else "")
+
+
+def _table(value: Value) -> Array | None:
+    """A map, or a sequence of maps with the same keys, as an array with a column for each key; otherwise None."""
+    rows: list[Mapping[int | str, object]] = []
+    for row in value if isinstance(value, list) else [value]:
+        if not isinstance(row, dict):
+            return None
+        rows.append(row)
+    keys = _keys(value)
+    if not rows or any(sorted(row, key=str) != keys for row in rows):
+        return None
+    array = np.asarray([[row[key] for key in keys] for row in rows])
+    array = array.astype(np.float32) if array.dtype.kind == "f" else array  # the runtime's maps hold single precision
+    return array if isinstance(value, list) else array[0]
+
+
+def _descend(values: Sequence[Value], path: Path) -> Array | None:
     value: Value = list(values)
     for step in path:
         if not isinstance(value, list) or step >= len(value):
             return None
         value = value[step]
-    return value if isinstance(value, np.ndarray) else None
+    table = _table(value)
+    return value if isinstance(value, np.ndarray) else table
 
 
 def _finite(difference: float) -> float:

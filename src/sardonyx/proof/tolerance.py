@@ -1,4 +1,4 @@
-"""How far two results may lie apart: from the type of the output, the accuracy class, and the model's own noise.
+"""How far two results may lie apart by the type of the output and the accuracy class, and how far apart they are.
 
 The rule and the measurements behind its numbers are in `docs/decisions/0002-tolerances.md`.
 """
@@ -24,8 +24,6 @@ NARROW_RMS = 1.0
 # Another function close by: relative to the value and the output's scale, whatever the type.
 APPROXIMATE_MAX = 2e-2
 APPROXIMATE_RMS = 1e-3
-# A result may be this many times farther off than the reference is from itself when its roundings are disturbed.
-NOISE_FACTOR = 4.0
 _SINGLE_EPS = 2.0**-23
 
 
@@ -63,8 +61,8 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or "float" in dtype.name
 
 
-def limit(dtype: np.dtype[Any], accuracy: Accuracy, noise: Difference | None = None) -> Limit:
-    """What a float output of this type may differ by; `noise` is the reference's distance from its disturbed self."""
+def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
+    """What a float output of this type may differ by before the noise of the reference is measured."""
     if accuracy is Accuracy.EXACT:
         return Limit(0.0, 0.0)
     eps = epsilon(dtype)
@@ -73,8 +71,6 @@ def limit(dtype: np.dtype[Any], accuracy: Accuracy, noise: Difference | None = N
     rms = (NARROW_RMS if narrow else REASSOCIATED_RMS) * eps
     if accuracy is Accuracy.APPROXIMATES:
         rtol, rms = max(rtol, APPROXIMATE_MAX), max(rms, APPROXIMATE_RMS)
-    if noise is not None:
-        rtol, rms = max(rtol, NOISE_FACTOR * noise.scaled), max(rms, NOISE_FACTOR * noise.rms)
     return Limit(rtol, rms)
 
 
@@ -90,7 +86,7 @@ def within(difference: Difference, allowed: Limit) -> bool:
 def float_difference(reference: Array, result: Array) -> Difference:
     """Measure two float (or complex) tensors of equal type and shape; NaN equals NaN and infinities must match."""
     if reference.dtype.kind == "c":
-        return float_difference(_parts(reference), _parts(result))
+        return float_difference(as_parts(reference), as_parts(result))
     ulp = ulp_distance(reference, result)
     a, b = reference.astype(np.float64), result.astype(np.float64)
     pattern = _pattern(a, b)
@@ -113,8 +109,9 @@ def float_difference(reference: Array, result: Array) -> Difference:
     )
 
 
-def _parts(array: Array) -> Array:
-    return np.stack([np.real(array), np.imag(array)])
+def as_parts(array: Array) -> Array:
+    """Real numbers as they are; complex ones as real and imaginary parts along a new last axis."""
+    return np.stack([np.real(array), np.imag(array)], axis=-1) if array.dtype.kind == "c" else array
 
 
 def _mean_square(values: Array) -> float:

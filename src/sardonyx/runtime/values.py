@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import onnx
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Value: TypeAlias = "Array | list[Value] | None"
+Map: TypeAlias = "dict[int | str, float | int | str]"  # ai.onnx.ml's ZipMap and the like
+Value: TypeAlias = "Array | list[Value] | Map | None"
 Feeds: TypeAlias = Mapping[str, Value]
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
 

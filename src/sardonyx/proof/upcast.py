@@ -1,0 +1,134 @@
+"""A model in half precision computed in single precision: y32 = f32(x16, w16), every stored value as it is.
+
+Two float16 models that agree up to rounding say little: a weight that is one percent off moves a deep network by about
+as much as its own rounding. The same two graphs computed in single precision agree to 1e-6 where the rewrite is right.
+Inputs and stored weights keep their type and are cast where they are used, so feeds and files stay as they are. What
+follows from constants and sizes alone also keeps its type: a rewrite may have stored its result, rounded as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.scopes import bodies
+from sardonyx.proof.noise import NARROW, element_types
+
+_TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
+_REFUSED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+_SIZES = frozenset(("Shape", "Size"))
+_SOURCES = frozenset(("RandomNormal", "RandomUniform"))
+
+
+def upcast(model: ir.Model) -> ir.Model | None:
+    """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does."""
+    copy = model.clone()
+    graphs = [*_graphs(copy.graph), *(inner for function in copy.functions.values() for inner in _graphs(function))]
+    if any(node.op_type in _REFUSED for graph in graphs for node in graph):
+        return None
+    types = element_types(copy)
+    computed = _computed(graphs)
+    active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
+    border = [value for value in _border(graphs, active, computed) if (types.get(value) or value.dtype) in NARROW]
+    widened = [_widen(node, types) for node in active]
+    for graph in graphs[1:]:
+        for value in graph.inputs:
+            _retype(value)
+    for number, value in enumerate(border):
+        _cast(value, f"upcast.{number}", graphs, set(active))
+    return copy if border or any(widened) else None
+
+
+def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
+    """Names of the constants of a narrow type whose values are not those of a constant of the source."""
+    known = {digest for _, digest in _constants(source)}
+    return frozenset(name for name, digest in _constants(model) if digest not in known)
+
+
+def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
+    for graph in _graphs(model.graph):
+        tensors = [(value.name, value.const_value) for value in _stored(graph)]
+        tensors += [(n.outputs[0].name, n.attributes["value"].as_tensor()) for n in graph if _is_constant(n)]
+        for name, tensor in tensors:
+            if tensor is not None and tensor.dtype in NARROW:
+                yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
+
+
+def _graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
+    """A graph and the bodies inside it."""
+    yield graph
+    for node in graph:
+        for _, body in bodies(node):
+            yield from _graphs(body)
+
+
+def _stored(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and "value" in node.attributes
+
+
+def _computed(graphs: list[ir.Graph | ir.Function]) -> set[ir.Value]:
+    """Values that depend on more than constants and sizes, or may."""
+    computed = {value for graph in graphs for value in graph.inputs}
+    for graph in graphs:  # outer graphs come first, and nodes in order
+        for node in graph:
+            if node.op_type in _SIZES:
+                continue
+            inside = any(True for _ in bodies(node))
+            if inside or node.op_type in _SOURCES or any(value in computed for value in node.inputs):
+                computed.update(node.outputs)
+    return computed
+
+
+def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], computed: set[ir.Value]) -> list[ir.Value]:
+    """What the computation takes from outside: inputs of the model, and what constants and sizes give."""
+    used = [value for node in active for value in node.inputs if value is not None and value not in computed]
+    used += [value for graph in graphs for value in graph.outputs if value not in computed]
+    return list(dict.fromkeys([*graphs[0].inputs, *used]))
+
+
+def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
+    """Replace narrow types in the attributes of a node by float32; returns whether its results were narrow."""
+    for name in _TYPE_ATTRIBUTES:
+        given = node.attributes.get(name)
+        if given is not None and given.type == ir.AttributeType.INT and given.as_int() in NARROW:
+            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+    for name, given in list(node.attributes.items()):
+        tensor = given.as_tensor() if given.type == ir.AttributeType.TENSOR else None
+        if tensor is not None and tensor.dtype in NARROW:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(tensor.numpy().astype(np.float32)))
+    for value in node.outputs:
+        _retype(value)
+    return any(types.get(value) in NARROW for value in node.outputs)
+
+
+def _retype(value: ir.Value) -> None:
+    if value.dtype in NARROW:
+        value.dtype = ir.DataType.FLOAT
+
+
+def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node]) -> None:
+    """Give every consumer that computes in float32 this value in float32; nodes that only fold keep it as it is."""
+    cast = ir.node("Cast", [value], attributes={"to": int(ir.DataType.FLOAT)}, name=name)
+    wide = cast.outputs[0]
+    wide.name, wide.shape, wide.dtype = name, value.shape, ir.DataType.FLOAT
+    for consumer, index in list(value.uses()):
+        if consumer in active:
+            consumer.replace_input_with(index, wide)
+    for graph in graphs:
+        for index, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[index] = wide
+    node, home = value.producer(), value.graph
+    if node is not None and node.graph is not None:
+        node.graph.insert_after(node, [cast])
+    elif home is not None and len(home):
+        home.insert_before(home[0], [cast])
+    elif home is not None:
+        home.append(cast)
