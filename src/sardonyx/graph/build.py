@@ -10,28 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts, Shape
+from sardonyx.graph.naming import Names
 from sardonyx.graph.precision import rounded
 from sardonyx.graph.scopes import Scope, label
 
 BARE_INITIALIZERS = 4  # the IR version since which an initializer need not be a graph input as well
-
-
-class Names:
-    """Names that no value or node of the model has yet; given in an order that depends on the graph alone."""
-
-    def __init__(self, taken: set[str]) -> None:
-        """Start from the names in use."""
-        self._taken = taken
-        self._counts: dict[str, int] = {}
-
-    def fresh(self, base: str) -> str:
-        """`base` where free, else `base` with the next free number."""
-        name = base
-        while name in self._taken:
-            self._counts[base] = count = self._counts.get(base, 0) + 1
-            name = f"{base}_{count}"
-        self._taken.add(name)
-        return name
 
 
 class Builder:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder, Names
+from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
+from sardonyx.graph.naming import Names, rename_shadowing
 from sardonyx.graph.opsets.adapter import CannotRaise
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.graph.precision import Impossible
@@ -88,14 +89,13 @@ class Rewriter:
         self._log = Log(tallies={rule.name: Tally() for rule in (*rules, RAISE)})
         self._refusals: dict[tuple[str, str, ir.Node], Refusal] = {}
         self._index: dict[str, dict[ir.Node, None]] = defaultdict(dict)
-        taken: set[str] = set()
         for scope in facts.scopes.values():
-            taken.update(value.name or "" for value in (*scope.graph.inputs, *scope.graph.initializers.values()))
             for node in scope.graph:
                 self._index[operator(node)][node] = None
-                taken.add(node.name or "")
-                taken.update(value.name or "" for value in (*node.inputs, *node.outputs) if value is not None)
-        self._transactions = Transactions(facts, Names(taken))
+        names = Names.of(facts.model)
+        if rules:
+            rename_shadowing(facts.model, names)
+        self._transactions = Transactions(facts, names)
         self._most = ENDLESS * (10 + sum(map(len, self._index.values())))
         self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
         self._watching: dict[str, list[dict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator

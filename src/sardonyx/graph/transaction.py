@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from sardonyx import provenance as p
 from sardonyx.graph import origins
-from sardonyx.graph.build import Builder, Names
+from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts, constant_tensor
+from sardonyx.graph.naming import Names
 from sardonyx.graph.opsets.raising import Plan
 from sardonyx.graph.precision import Impossible
 from sardonyx.graph.rules import Match, Replacement
