@@ -298,7 +298,7 @@ def test_numbers_that_do_not_fit_their_type_are_not_known() -> None:
         <int64[1] big = {9223372036854775807}, int32[1] less = {2147483647}, int64[1] odd = {16777217}> {
             y = Add(big, big)  z = Mul(less, less)  f = Cast <to = 1> (odd)  w = Cast <to = 7> (f) }""")
     facts, values = facts_of(text)
-    assert [facts.contents(values[name]) for name in "yzw"] == [None, None, None]
+    assert [facts.contents(values[name]) for name in "yzw"] == [(None,), (None,), (None,)]
 
 
 # Cost

@@ -66,7 +66,7 @@ def set_origins(node: ir.Node, found: p.Origins, how: How = How.DIRECT) -> None:
 
 def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.Node] = ()) -> None:
     """Add origins to what a node or constant has already; what no source was seen running stays so."""
-    thing.meta[_ORIGINS] = origins(thing) | inherited
+    thing.meta[_ORIGINS] = p.bounded(origins(thing) | inherited)
     thing.meta[_MERGED] = True
     hows: set[How] = set()
     for node in sources:

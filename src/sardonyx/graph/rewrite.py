@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -97,8 +97,8 @@ class Rewriter:
             rename_shadowing(facts.model, names)
         self._transactions = Transactions(facts, names)
         self._most = ENDLESS * (10 + sum(map(len, self._index.values())))
-        self._pending: dict[str, dict[ir.Node, None]] = {rule.name: {} for rule in rules}
-        self._watching: dict[str, list[dict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator
+        self._pending: dict[str, OrderedDict[ir.Node, None]] = {rule.name: OrderedDict() for rule in rules}
+        self._watching: dict[str, list[OrderedDict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator
         for rule in rules:
             for root in rule.roots if isinstance(rule, NodeRule) else ():
                 self._watching[root].append(self._pending[rule.name])
@@ -140,8 +140,7 @@ class Rewriter:
     def _run_node_rule(self, rule: NodeRule) -> None:
         pending = self._pending[rule.name]
         while pending:
-            node = next(iter(pending))
-            del pending[node]
+            node, _ = pending.popitem(last=False)
             if node.graph is None:
                 continue
             scope = self._facts.scope(node)
@@ -234,6 +233,7 @@ class Rewriter:
         for node in _around((*change.added, *change.neighbours)):
             for pending in self._watching.get(operator(node), ()):
                 pending[node] = None
+                pending.move_to_end(node)  # so a chain is merged in pairs, and pairs of these, not link by link
 
     def _refuse(self, rule: Rule, refused: Refused) -> None:
         node = refused.nodes[-1]

@@ -92,7 +92,7 @@ class Transactions:
         if self.observe is not None:
             self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
         own = [node for node in match.nodes if node not in match.apart]
-        merged = p.merge(origins.origins(node) for node in own)
+        merged = p.bounded(p.merge(origins.origins(node) for node in own))
         before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
         for value in op.constants:
@@ -143,7 +143,7 @@ class Transactions:
 
     def share(self, duplicates: Sequence[ir.Value], kept: ir.Value) -> Change:
         """Let the readers of initializers read their equal, and take them out."""
-        merged = p.merge(origins.origins(value) for value in (*duplicates, kept))
+        merged = p.bounded(p.merge(origins.origins(value) for value in (*duplicates, kept)))
         users: list[ir.Node] = []
         freed, path = 0, ""
         for duplicate in duplicates:

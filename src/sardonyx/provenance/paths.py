@@ -6,12 +6,15 @@ A part of a path may say which call of the module is meant: `block@1.linear` is 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Container, Iterable
 
 ROOT = ""
 Origins = frozenset[str]
 UNKNOWN: Origins = frozenset()
+
+MANY = 256  # modules that are told one by one of something that was merged over and over
 
 _MARK = re.compile(r"@\d+(?=\.|$)")
 
@@ -21,6 +24,12 @@ def merge(origins: Iterable[Origins]) -> Origins:
     return UNKNOWN.union(*origins)
 
 
+def bounded(origins: Origins) -> Origins:
+    """The origins, or their lowest common module where they are many: so that merging n times does not cost n * n."""
+    return origins if len(origins) <= MANY else frozenset({owner_of(origins)})
+
+
+@functools.lru_cache(1 << 12)
 def owner_of(origins: Origins) -> str:
     """The lowest common module; the root where nothing is known."""
     if len(origins) == 1:

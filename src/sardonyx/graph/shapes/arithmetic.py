@@ -56,7 +56,7 @@ def _quotient(one: Size, other: Size) -> Maybe:
 
 
 def _rounded_down(one: Size, other: Size) -> Maybe:
-    return expr.floor_quotient(one, other) if other != 0 and expr.at_least(other, 0) else None
+    return expr.floor_quotient(one, other) if expr.at_least(other, 1) else None
 
 
 def _rounded_up(one: Size, other: Size) -> Maybe:
@@ -64,11 +64,20 @@ def _rounded_up(one: Size, other: Size) -> Maybe:
     return None if down is None else expr.multiply(down, -1)
 
 
-_whole_quotients, _exact_quotients = _combined(_quotient), _combined(expr.exact_quotient)
+def _float_quotient(one: Size, other: Size) -> Maybe:
+    """Of floating-point numbers, which divide by zero without an error."""
+    return expr.exact_quotient(one, other) if _is_never_zero(other) else None
+
+
+def _is_never_zero(size: Size) -> bool:
+    return size != 0 if isinstance(size, int) else expr.at_least(size, 1)
+
+
+_whole_quotients, _float_quotients = _combined(_quotient), _combined(_float_quotient)
 
 
 def _div(node: ir.Node, ask: Ask) -> Contents | None:
-    return (_exact_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
+    return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
 def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
@@ -93,11 +102,18 @@ def _remainder_of_positive(one: Size, other: Size) -> Maybe:
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
 
 
+def _float_remainder(one: Size, other: Size) -> Maybe:
+    return _remainder_of_positive(one, other) if expr.at_least(other, 1) else None
+
+
 _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder_of_positive)
+_of_floats = _combined(_float_remainder)
 
 
 def _mod(node: ir.Node, ask: Ask) -> Contents | None:
     """The sign is the divisor's, or with `fmod` the dividend's."""
+    if ask.dtype(node.inputs[0]) in _FLOATS:
+        return _of_floats(node, ask)
     return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
 
 

@@ -22,6 +22,7 @@ Maybe = Size | None
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
+HEAVY = 96  # atoms in a size; of one that is made of more nothing is known
 WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-point numbers
     ir.DataType.INT64: 2**63,
     ir.DataType.INT32: 2**31,
@@ -41,9 +42,15 @@ def _whole(number: float) -> int | None:
     return int(number) if number == number and abs(number) < 2**63 and number == int(number) else None
 
 
-def fit(sizes: Contents, widest: int) -> bool:
-    """Whether those that are numbers can be held by a type."""
-    return all(type(size) is not int or -widest <= size < widest for size in sizes)
+def fitting(sizes: Contents, widest: int) -> Contents:
+    """Those that a type certainly holds as they are, and that are not too much to remember; None for the others."""
+    return tuple([size if size is None or _fits(size, widest) else None for size in sizes])
+
+
+def _fits(size: Size, widest: int) -> bool:
+    if isinstance(size, int):
+        return -widest <= size < widest
+    return size.weight <= HEAVY and expr.magnitude(size) <= widest
 
 
 def told(sizes: Contents) -> bool:
@@ -101,7 +108,10 @@ def _slice(node: ir.Node, ask: Ask) -> Contents | None:
     for axis, start, end, step in ranges:
         if not (isinstance(start, int) and isinstance(end, int) and step):
             return None
-        picked[axis] = window(grid.shape[axis], start, end, step)
+        places = window(grid.shape[axis], start, end, step)
+        if places is None:
+            return None
+        picked[axis] = places
     return tuple(grid[np.ix_(*(np.array(places, np.int64) for places in picked))].reshape(-1))
 
 

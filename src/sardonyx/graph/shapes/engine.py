@@ -199,11 +199,17 @@ class Shapes:
                 if type(dim) is int:
                     if dim < 0:  # no tensor is like this
                         return self._note(value, (dtype, None))
+                elif cast("Expr", dim).weight > contents.HEAVY:
+                    return self._note(value, (dtype, self._lightened(shape)))
                 elif cast("Expr", dim).is_vague:
                     self._vague[value] = None
                     break
         self._types[value] = typed
         return typed
+
+    def _lightened(self, shape: Shape) -> Shape:
+        """Of dims that are made of too much nothing is known: so every question about one has a bounded cost."""
+        return tuple(self.unknown() if expr.weight(dim) > contents.HEAVY else dim for dim in shape)
 
     # Working it out
 
@@ -295,4 +301,4 @@ class Shapes:
             return None
         if len(found) == 1 and node.op_type in _FILLING:
             found = found * count
-        return found if len(found) == count and contents.fit(found, widest) else None
+        return contents.fitting(found, widest) if len(found) == count else None

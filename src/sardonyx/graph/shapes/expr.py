@@ -24,12 +24,14 @@ from sardonyx.graph.shapes.terms import (
     exact_quotient,
     less,
     lower_bound,
+    magnitude,
     multiply,
     normal,
     only_atom,
     product,
     subtract,
     total,
+    weight,
 )
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "add",
     "at_least",
     "broadcast",
+    "copied_if_zero",
     "declared",
     "equal",
     "exact_quotient",
@@ -45,6 +48,7 @@ __all__ = [
     "larger",
     "less",
     "lower_bound",
+    "magnitude",
     "multiply",
     "product",
     "remainder",
@@ -54,6 +58,7 @@ __all__ = [
     "total",
     "unknown",
     "value_of",
+    "weight",
 ]
 
 
@@ -145,10 +150,52 @@ def _extreme(kind: str, one: Size, other: Size) -> Size:
         atom = only_atom(size)
         if atom is not None and partner in atom.args and atom.kind in ("max", "min"):
             return size if atom.kind == kind else partner
+        simpler = _without_covered(kind, size, partner)
+        if simpler is not None:
+            return _extreme(kind, simpler, partner)
     first, second = sorted((one, other), key=repr)
     bounds = [lower for size in (one, other) if (lower := lower_bound(size)) is not None]
     least = (max(bounds) if bounds else None) if kind == "max" else (min(bounds) if len(bounds) == 2 else None)
     return alone(Atom(f"{kind}({first!r}, {second!r})", kind, (first, second), least))
+
+
+def _without_covered(kind: str, size: Size, partner: Size) -> Size | None:
+    """max(a, b) + c beside d is a + c where b + c <= d, whatever a is; likewise for min."""
+    for atoms, factor in size.terms if isinstance(size, Expr) else ():
+        if factor != 1 or len(atoms) != 1 or atoms[0].kind != kind:
+            continue
+        rest = subtract(size, alone(atoms[0]))
+        one, other = atoms[0].args
+        for part, left in ((one, other), (other, one)):
+            moved = add(rest, part)
+            is_covered = less(partner, moved) is False if kind == "max" else less(moved, partner) is False
+            if is_covered:
+                return add(rest, left)
+    return None
+
+
+def copied_if_zero(size: Size, copied: Size) -> Size:
+    """The size, or `copied` where the size is zero: how a Reshape reads its target."""
+    if isinstance(size, int):
+        return size or copied
+    if size == copied or at_least(size, 1) or _vanishes_with(copied, size):
+        return size
+    least = lower_bound(copied)
+    least = min(least, 1) if least is not None and at_least(size, 0) else None
+    return alone(Atom(f"({size!r} or {copied!r})", "or", (size, copied), least))
+
+
+def _vanishes_with(size: Size, other: Expr) -> bool:
+    """Whether one is certainly zero wherever the other is."""
+    if exact_quotient(size, other) is not None:
+        return True
+    atom = only_atom(size)
+    if atom is not None and atom.kind == "or":
+        return all(_vanishes_with(arg, other) for arg in atom.args)
+    if len(other.terms) != 1:
+        return False
+    ((atoms, _),) = other.terms  # a product is zero where any of its factors is
+    return all(exact_quotient(size, alone(factor)) is not None for factor in atoms)
 
 
 def broadcast(one: Size, other: Size) -> Size:
@@ -165,6 +212,8 @@ def broadcast(one: Size, other: Size) -> Size:
         atom = only_atom(partner)
         if atom is not None and atom.kind == "broadcast" and dim in atom.args:
             return partner
+        if atom is not None and atom.kind == "or" and dim == atom.args[0]:
+            return dim  # where it is zero, only 0 and 1 fit it
     first, second = sorted((one, other), key=repr)
     return alone(Atom(f"broadcast({first!r}, {second!r})", "broadcast", (first, second)))
 
@@ -190,6 +239,7 @@ _VALUES: Mapping[str, Callable[[int, int], int]] = {
     "max": max,
     "min": min,
     "broadcast": lambda one, other: other if one == 1 else one,
+    "or": lambda one, other: one or other,
 }
 
 

@@ -13,6 +13,7 @@ from sardonyx.graph.shapes.given import attributes, number, numbers, operand, te
 from sardonyx.graph.shapes.operators import Rule, Shapely
 
 END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"
+_LARGEST = (2**31 - 1, 2**63 - 1)
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
 
 
@@ -88,8 +89,14 @@ def slice_ranges(node: ir.Node, ask: Ask) -> list[Range] | None:
     return [(axis % len(shape), start, end, step) for axis, start, end, step in ranges]
 
 
-def window(size: int, start: int, end: int, step: int) -> range:
-    """The places a Slice picks on an axis of a known size: as Python does, but never before the first place."""
+def window(size: int, start: int, end: int, step: int) -> range | None:
+    """The places a Slice picks on an axis of a known size: as Python does, but never before the first place.
+
+    None where engines differ: backwards up to the largest integer is nothing by the standard, and all of the axis to
+    ONNX Runtime.
+    """
+    if step < 0 and end in _LARGEST:
+        return None
     if step < 0 and start < -size:
         start = 0  # where counting backwards begins at the earliest
     return range(*slice(start, None if step < 0 and end < -size else end, step).indices(size))
@@ -112,11 +119,14 @@ def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, 
     if start is None or end is None or not step:
         return ask.unknown()
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(window(size, start, end, step))
+        places = window(size, start, end, step)
+        return ask.unknown() if places is None else len(places)
     if step < 0:
-        backwards = start == -1 and isinstance(end, int) and end <= -END
-        return expr.floor_quotient(expr.add(size, -step - 1), -step) if backwards else ask.unknown()
-    first, last = _clamped(start, size), _clamped(end, size)
+        from_end = start == -1 or (isinstance(start, int) and start >= END)
+        is_all = from_end and isinstance(end, int) and end <= -END
+        return expr.floor_quotient(expr.add(size, -step - 1), -step) if is_all else ask.unknown()
+    first = start if expr.at_least(start, 0) else _clamped(start, size)  # one past the end leaves nothing, clamped or not
+    last = _clamped(end, size)
     if first is None or last is None:
         return ask.unknown()
     length = expr.larger(expr.subtract(last, first), 0)

@@ -1,12 +1,22 @@
 """Sums of products of names: the polynomials that sizes are, and what they certainly are no less than.
 
-What is not a polynomial (a quotient, a maximum) is an atom, which `expr` makes.
+What is not a polynomial (a quotient, a maximum) is an atom, which `expr` makes. All work is bounded: a product of too
+many terms is an unknown, and a comparison that would take too many steps has no answer.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
+
+DIM_BITS = 20  # a named dim is taken to be below 2 ** 20 where it matters whether a type can hold what is made of it
+_MOST_TERMS = 1 << 10  # of a product, before equal ones are added up
+_DEEPEST = 5  # a comparison takes apart so many minima and maxima, each of them into two
+_REMEMBERED = 1 << 14  # comparisons
+_SERIALS = itertools.count()
 
 
 class Atom(str):
@@ -15,17 +25,21 @@ class Atom(str):
     It is the text that tells it from all others, so that ordering and comparing are the interpreter's own.
     """
 
-    __slots__ = ("args", "is_vague", "kind", "least")
+    __slots__ = ("args", "bits", "is_vague", "kind", "least", "weight")
     args: tuple[Size, ...]
+    bits: int  # it is below 2 ** bits, both ways, where named dims are below 2 ** DIM_BITS
     is_vague: bool
     kind: str
     least: int | None  # it is never below; None where it may be anything
+    weight: int  # how many atoms it is made of, with itself
 
     def __new__(cls, key: str, kind: str, args: tuple[Size, ...] = (), least: int | None = 0) -> Atom:
         """`kind` says what it is made of `args`."""
         atom = super().__new__(cls, key)
         atom.kind, atom.args, atom.least = kind, args, least
         atom.is_vague = kind == "unknown" or any(isinstance(arg, Expr) and arg.is_vague for arg in args)
+        atom.weight = 1 + sum(map(weight, args))
+        atom.bits = max((magnitude(arg).bit_length() for arg in args), default=DIM_BITS)
         return atom
 
 
@@ -35,16 +49,19 @@ Monomial = tuple[Atom, ...]
 class Expr:
     """A polynomial that is no plain number; made by the functions below, which give an int where they can."""
 
-    __slots__ = ("is_vague", "terms")
+    __slots__ = ("_hash", "is_vague", "terms", "weight")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         """`terms` in their one order, without zeros."""
         self.terms: Final = terms
-        is_vague = False
+        is_vague, weight = False, len(terms)
         for atoms, _ in terms:
             for atom in atoms:
                 is_vague = is_vague or atom.is_vague
+                weight += atom.weight
         self.is_vague: Final = is_vague
+        self.weight: Final = weight  # how much there is to look at in it
+        self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
         """Term by term."""
@@ -52,7 +69,9 @@ class Expr:
 
     def __hash__(self) -> int:
         """Of the terms."""
-        return hash(self.terms)
+        if self._hash is None:
+            self._hash = hash(self.terms)
+        return self._hash
 
     def __repr__(self) -> str:
         """As a person would write it."""
@@ -61,6 +80,30 @@ class Expr:
 
 
 Size = int | Expr
+
+
+def weight(size: Size) -> int:
+    """How much there is to look at in it: 0 for a number."""
+    return size.weight if isinstance(size, Expr) else 0
+
+
+def magnitude(size: Size) -> int:
+    """What it stays below, both ways, where named dims are below 2 ** DIM_BITS.
+
+    Different dims that are multiplied are taken for dims of one tensor, which together are no more than one dim may be.
+    """
+    if isinstance(size, int):
+        return abs(size)
+    return sum(abs(factor) << _bits(atoms) for atoms, factor in size.terms)
+
+
+def _bits(atoms: Monomial) -> int:
+    return max((atom.bits * count for atom, count in Counter(atoms).items()), default=0)
+
+
+def lost(least: int | None) -> Expr:
+    """What was too large to keep: it is itself, and no less than `least`."""
+    return alone(Atom(f"?large{next(_SERIALS)}", "unknown", (), least))
 
 
 def total(sizes: Iterable[Size]) -> Size:
@@ -95,6 +138,8 @@ def multiply(one: Size, other: Size) -> Size:
         one, other = other, one
     if isinstance(other, int):
         return one if other == 1 else normal({atoms: factor * other for atoms, factor in one.terms})
+    if len(one.terms) * len(other.terms) > _MOST_TERMS:
+        return lost(0 if at_least(one, 0) and at_least(other, 0) else None)
     terms = dict[Monomial, int]()
     for atoms, factor in one.terms:
         for others, by in other.terms:
@@ -177,10 +222,20 @@ def lower_bound(size: Size) -> int | None:
 
 def at_least(size: Size, bound: int) -> bool:
     """Whether it is certainly no less than the bound; dims may be zero."""
+    return size >= bound if isinstance(size, int) else _at_least(size, bound, _DEEPEST)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _at_least(size: Expr, bound: int, depth: int) -> bool:
     least = lower_bound(size)
     if least is not None and least >= bound:
         return True
-    return isinstance(size, Expr) and any(at_least(simpler, bound) for simpler in _below(size))
+    if not depth:
+        return False
+    return any(
+        simpler >= bound if isinstance(simpler, int) else _at_least(simpler, bound, depth - 1)
+        for simpler in _below(size)
+    )
 
 
 def _below(size: Expr) -> Iterable[Size]:

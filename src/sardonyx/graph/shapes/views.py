@@ -48,22 +48,45 @@ def _reshape(node: ir.Node, ask: Ask) -> Shapely | None:
 
 
 def resolve_target(source: Shape | None, target: Contents, ask: Ask, *, zeros: bool) -> Shape:
-    """The shape a Reshape target makes: 0 copies a dim, -1 is what is left over."""
-    dims: list[Size | None] = list(target)
-    for index, dim in enumerate(target):
-        if dim == 0 and not zeros:
-            dims[index] = source[index] if source is not None and index < len(source) else ask.unknown()
-        elif dim is None or (isinstance(dim, expr.Expr) and not expr.at_least(dim, 0)):
-            dims[index] = None  # may be -1 as well as a size
+    """The shape a Reshape target makes: 0 copies a dim (unless `zeros` are meant), -1 is what is left over.
+
+    A computed size that may be 0 is a copied dim there. What is left over is certain only where the others are not 0:
+    beside a -1 they never are, or the model could not run.
+    """
+    dims: list[Size | None] = [_read_size(source, index, dim, zeros) for index, dim in enumerate(target)]
     open_dims = [index for index, dim in enumerate(dims) if dim is None or dim == -1]
-    if len(open_dims) == 1 and source is not None:  # certain elements make the one open dim certain, whatever it says
-        others = expr.product(dim for dim in dims if dim is not None and dim != -1)
-        left = expr.exact_quotient(expr.product(source), others) if others != 0 else None
+    if not open_dims and source is not None:
+        copies = [index for index, dim in enumerate(target) if dim != dims[index] and isinstance(dim, expr.Expr)]
+        if len(copies) == 1 and all(expr.at_least(dim, 1) for dim in _others(dims, copies[0])):
+            open_dims = copies  # the number of elements tells it, copied or not
+    if len(open_dims) == 1 and source is not None:
+        (place,) = open_dims
+        others = expr.product(_others(dims, place))
+        is_left_over = target[place] == -1 or expr.at_least(others, 1)
+        left = expr.exact_quotient(expr.product(source), others) if is_left_over and others != 0 else None
         if left is not None:
-            dims[open_dims[0]] = left
-        elif dims[open_dims[0]] == -1 and others != 0 and not _is_vague((*source, others)):
-            dims[open_dims[0]] = expr.floor_quotient(expr.product(source), others)
+            dims[place] = left
+        elif target[place] == -1 and others != 0 and not _is_vague((*source, others)):
+            dims[place] = expr.floor_quotient(expr.product(source), others)
     return tuple([ask.unknown() if dim is None or dim == -1 else dim for dim in dims])
+
+
+def _read_size(source: Shape | None, index: int, dim: Size | None, zeros: bool) -> Size | None:
+    """One dim of a target as a Reshape reads it; None where it is not known, and may be -1."""
+    if dim is None or isinstance(dim, int):
+        copies = dim == 0 and not zeros
+        return dim if not copies else source[index] if source is not None and index < len(source) else None
+    if not expr.at_least(dim, 0):
+        return None
+    if zeros or expr.at_least(dim, 1):
+        return dim
+    if source is None:
+        return None
+    return expr.copied_if_zero(dim, source[index]) if index < len(source) else dim  # nothing to copy is an error
+
+
+def _others(dims: Sequence[Size | None], place: int) -> list[Size]:
+    return [dim for index, dim in enumerate(dims) if index != place and dim is not None]
 
 
 def _is_vague(sizes: Sequence[Size]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -11,6 +12,7 @@ from sardonyx.passes.attention.parts.heads import Axes, flat, new_axes, regroup,
 from sardonyx.passes.shared.matching import operand
 from sardonyx.passes.shared.views import VIEWS
 
+FARTHEST = 256  # nodes that are looked at above one Softmax: sums of shared values have as many ways up as they like
 SWALLOWS = 1e30  # adding a score to a number of this size gives that number
 
 
@@ -35,6 +37,7 @@ class Scores:
     nodes: tuple[ir.Node, ...]  # from the Softmax up to the product
     axes: Axes  # of the value at hand, in parts of the Softmax's input
     whole: Axes  # of the Softmax's input
+    budget: Iterator[int]  # one step for each node that is still to be looked at
     masks: tuple[Mask, ...] = ()
     scale: float = 1.0
     softcap: float = 0.0
@@ -56,14 +59,16 @@ def read_scores(softmax: ir.Node, graph: Facts) -> Scores | None:
     if shape is None or 0 in shape:
         return None
     axes = new_axes(shape)
-    return _above(softmax.inputs[0], softmax, Scores((), axes, axes), graph)
+    return _above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(FARTHEST))), graph)
 
 
 def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -> Scores | None:
     made = None if value is None else value.producer()
     if value is None or made is None or made.domain or made.graph is not user.graph:
         return None
-    if made.op_type not in _READERS or any(attribute.is_ref() for attribute in made.attributes.values()):
+    if next(below.budget, None) is None or made.op_type not in _READERS:
+        return None
+    if any(attribute.is_ref() for attribute in made.attributes.values()):
         return None
     found = _READERS[made.op_type](made, replace(below, nodes=(*below.nodes, made)), graph)
     if found is not None and graph.sole_user(value) is not user:
