@@ -131,7 +131,7 @@ def test_a_matched_node_that_others_read_stays() -> None:
 def test_a_forbidden_rewrite_is_left_out_and_the_rest_goes_on() -> None:
     model = tower(5)
     events = run(model, FuseReluNeg(), forbidden=frozenset({("fuse", "r2")})).events
-    assert [event.root for event in events] == ["r0", "r1", "r3", "r4"]
+    assert sorted(event.root for event in events) == ["r0", "r1", "r3", "r4"]
 
 
 @pytest.mark.parametrize("limit", range(6))

@@ -37,7 +37,7 @@ class Facts:
         self.target = target
         self.evaluate = evaluate
         self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
-        self.shapes = Shapes(self.tensor, self.opset, model.graph.inputs, model.functions)
+        self.shapes = Shapes(self.tensor, self.opset, model.graph.inputs, model.functions, main=model.graph)
         self._arrays: dict[ir.Value, np.ndarray] = {}
         self._spelled: dict[ir.Value, ir.TensorProtocol | None] = {}  # of Constant nodes: making them takes time
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.shapes.expr import Expr, Size
+from sardonyx.graph.shapes.expr import Atom, Expr, Size
 
 Shape = tuple[Size, ...]
 Contents = tuple[Size | None, ...]  # the elements in order; None for one that is not known
@@ -46,6 +46,10 @@ class Ask(Protocol):
 
     def unknown(self) -> Expr:
         """A dim of which nothing is known."""
+        ...
+
+    def settle(self, node: ir.Node, atom: Atom, size: Size) -> None:
+        """Take note that a node could not run if an atom were not this size."""
         ...
 
     def assume(self, graph: ir.Graph, types: Sequence[Typed]) -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx.graph.scopes import operator
 from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
 from sardonyx.graph.shapes.ask import Contents, Shape, Typed
-from sardonyx.graph.shapes.expr import Expr
+from sardonyx.graph.shapes.expr import Atom, Expr, Size
 from sardonyx.graph.shapes.given import numbers
 from sardonyx.graph.shapes.sources import declared_type, is_tensor, makers_first
 
@@ -49,8 +49,12 @@ class Shapes:
         inputs: Iterable[ir.Value],
         functions: Mapping[tuple[str, str, str], ir.Function] | None = None,
         caller: Shapes | None = None,
+        main: ir.Graph | None = None,
     ) -> None:
-        """`constant` tells the tensor a value always has; of `inputs` the declared types are believed."""
+        """`constant` tells the tensor a value always has; of `inputs` the declared types are believed.
+
+        `main` is the graph whose nodes are always run.
+        """
         self._constant = constant
         self.opset = opset
         self._functions = functions or {}
@@ -60,6 +64,8 @@ class Shapes:
         self._contents: dict[ir.Value, Contents | None] = {}
         self._vague: dict[ir.Value, None] = {}  # whose shapes, or contents below, are to be asked about again
         self._untold: dict[ir.Value, None] = {}
+        self._main = main
+        self._settled: dict[Atom, Size] = {}  # what atoms are in every run that comes to an end
         self._unknowns = 0
         self._depth = 0
         self._seen: set[ir.Graph] = set()
@@ -166,6 +172,11 @@ class Shapes:
         for value, typed in zip(graph.inputs, types, strict=bool(types)):
             self._note(value, typed)
 
+    def settle(self, node: ir.Node, atom: Atom, size: Size) -> None:
+        """Take note that a node could not run if an atom were not this size; what may not run tells nothing."""
+        if node.graph is self._main:
+            self._settled[atom] = size
+
     def refresh(self, graphs: Iterable[ir.Graph]) -> None:
         """Ask about all of a graph that is new, makers before users; and again about everything that was not known."""
         again = [value for value in self._vague if value.producer() is not None]
@@ -180,6 +191,26 @@ class Shapes:
                 self._look_at(graph)
         for value in again:
             self.typed(value)
+        if self._settled:
+            self._write_settled()
+
+    def _write_settled(self) -> None:
+        """Put what atoms turned out to be into everything that is known."""
+        known: dict[Size | None, Size | None] = {}
+
+        def settled(size: Size | None) -> Size | None:
+            if size is None or isinstance(size, int):
+                return size
+            if size not in known:
+                known[size] = expr.replaced(size, self._settled)
+            return known[size]
+
+        for value, (dtype, shape) in tuple(self._types.items()):
+            if shape is not None:
+                self._note(value, (dtype, cast("Shape", tuple(map(settled, shape)))))
+        for value, found in self._contents.items():
+            if found is not None:
+                self._contents[value] = tuple(map(settled, found))
 
     def _look_at(self, graph: ir.Graph) -> None:
         types, computes = self._types, contents.RULES

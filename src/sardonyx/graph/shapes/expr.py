@@ -35,12 +35,14 @@ from sardonyx.graph.shapes.terms import (
 )
 
 __all__ = [
+    "Atom",
     "Expr",
     "Size",
     "add",
     "at_least",
     "broadcast",
     "copied_if_zero",
+    "copied_instead_of",
     "declared",
     "equal",
     "exact_quotient",
@@ -52,6 +54,7 @@ __all__ = [
     "multiply",
     "product",
     "remainder",
+    "replaced",
     "smaller",
     "subtract",
     "symbol",
@@ -180,6 +183,9 @@ def copied_if_zero(size: Size, copied: Size) -> Size:
         return size or copied
     if size == copied or at_least(size, 1) or _vanishes_with(copied, size):
         return size
+    inner = only_atom(copied)
+    if inner is not None and inner.kind == "or" and inner.args[0] == size:
+        return copied
     least = lower_bound(copied)
     least = min(least, 1) if least is not None and at_least(size, 0) else None
     return alone(Atom(f"({size!r} or {copied!r})", "or", (size, copied), least))
@@ -196,6 +202,30 @@ def _vanishes_with(size: Size, other: Expr) -> bool:
         return False
     ((atoms, _),) = other.terms  # a product is zero where any of its factors is
     return all(exact_quotient(size, alone(factor)) is not None for factor in atoms)
+
+
+def copied_instead_of(size: Size, partner: Size) -> Atom | None:
+    """The atom that `partner` is, where it is `size` or, if that is zero, something that does not fit beside zero."""
+    atom = only_atom(partner)
+    if atom is None or atom.kind != "or" or atom.args[0] != size or not at_least(atom.args[1], 2):
+        return None
+    return atom
+
+
+def replaced(size: Size, known: Mapping[Atom, Size]) -> Size:
+    """The size with other sizes for some of its atoms, however deep inside they are."""
+    if isinstance(size, int):
+        return size
+    return total(multiply(product(_replaced_atom(atom, known) for atom in atoms), by) for atoms, by in size.terms)
+
+
+def _replaced_atom(atom: Atom, known: Mapping[Atom, Size]) -> Size:
+    if atom in known:
+        return known[atom]
+    if not atom.args:
+        return alone(atom)
+    one, other = (replaced(arg, known) for arg in atom.args)
+    return _MAKERS[atom.kind](one, other)
 
 
 def broadcast(one: Size, other: Size) -> Size:
@@ -240,6 +270,16 @@ _VALUES: Mapping[str, Callable[[int, int], int]] = {
     "min": min,
     "broadcast": lambda one, other: other if one == 1 else one,
     "or": lambda one, other: one or other,
+}
+
+
+_MAKERS: Mapping[str, Callable[[Size, Size], Size]] = {
+    "//": floor_quotient,
+    "%": remainder,
+    "max": larger,
+    "min": smaller,
+    "broadcast": broadcast,
+    "or": copied_if_zero,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
@@ -84,7 +85,17 @@ def _broadcast(node: ir.Node, ask: Ask) -> Shapely | None:
     given = attributes(node)
     if "axis" in given or "broadcast" in given:  # before opset 7: the second is made to fit the first
         return alike(node, ask)
-    return (broadcast_shapes([ask.shape(value) for value in node.inputs]),)
+    shapes = [ask.shape(value) for value in node.inputs]
+    _settle_copies(node, shapes, ask)
+    return (broadcast_shapes(shapes),)
+
+
+def _settle_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: Ask) -> None:
+    """A dim that a Reshape copies where a size is zero, beside that size: zero fits nothing else, so it is the size."""
+    for one, other in itertools.permutations([shape for shape in shapes if shape], 2):
+        for dim, partner in zip(reversed(one), reversed(other), strict=False):
+            if dim is not partner and (atom := expr.copied_instead_of(dim, partner)) is not None:
+                ask.settle(node, atom, dim)
 
 
 def matmul_of(left: int, right: int) -> Rule:

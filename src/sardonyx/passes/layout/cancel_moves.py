@@ -62,7 +62,7 @@ class CancelMoves(NodePass):
                 int64[1] start = {0}, int64[1] end = {2}, int64[1] three = {3}
             > {
                 a = Reshape(x, rows)  c = Gemm(a, w, b)  s = Shape(x)  n = Slice(s, start, end)
-                t = Concat <axis = 0> (n, three)  d = Reshape(c, t)  y = Relu(d)
+                t = Concat <axis = 0> (n, three)  d = Reshape <allowzero = 1> (c, t)  y = Relu(d)
             }
         """,
         after="""
