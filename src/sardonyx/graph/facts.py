@@ -6,7 +6,7 @@ wrong, and what we infer must not leak into the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -38,6 +38,7 @@ class Facts:
         self.evaluate = evaluate
         self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
         self.shapes = Shapes(self.tensor, self.opset, model.graph.inputs, model.functions, main=model.graph)
+        self._places: dict[ir.Node, int] = {}
         self._arrays: dict[ir.Value, np.ndarray] = {}
         self._spelled: dict[ir.Value, ir.TensorProtocol | None] = {}  # of Constant nodes: making them takes time
 
@@ -59,6 +60,17 @@ class Facts:
     def opset(self, node: ir.Node) -> int:
         """The version of the default operator set where the node is."""
         return self.scope(node).opset
+
+    def first(self, nodes: Collection[ir.Node]) -> ir.Node:
+        """The one of some nodes of one graph that comes before the others.
+
+        Rewrites put nodes in and take nodes out and move none, so that places once counted stay in order.
+        """
+        if not all(node in self._places for node in nodes):
+            graph = next(iter(nodes)).graph
+            assert graph is not None
+            self._places.update((node, place) for place, node in enumerate(graph))
+        return min(nodes, key=self._places.__getitem__)
 
     # Uses
 
@@ -187,10 +199,15 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             case "value_floats":
                 return ir.Tensor(np.array(attribute.as_floats(), np.float32))
             case "value_string":
-                return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+                return ir.StringTensor([_encoded(attribute.value)], shape=ir.Shape([]))
             case "value_strings":
-                texts = [text.encode() for text in attribute.as_strings()]
+                texts = [_encoded(text) for text in cast("Sequence[str | bytes]", attribute.value)]
                 return ir.StringTensor(texts, shape=ir.Shape([len(texts)]))
             case _:
                 continue
     return None
+
+
+def _encoded(text: str | bytes) -> bytes:
+    """A string as it is stored; one that is not UTF-8 is kept as bytes."""
+    return text if isinstance(text, bytes) else text.encode()

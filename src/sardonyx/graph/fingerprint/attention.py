@@ -84,6 +84,7 @@ class Attention:
         self.masks = Masks(reading, self.layers)
         softmaxes = (node for node, name in names.items() if name == "Softmax")
         self._softmaxes = [node for node in softmaxes if reading.is_data(node.outputs[0])]
+        self._ends = {*self.layers, *self._softmaxes}  # behind the next Softmax it is that one's weights
         self._weighs = {node: product for node in self._softmaxes if (product := self._weighed(node)) is not None}
         self._results = {*self._weighs.values(), *self._fused}
         self.sites = tuple(self._sites())
@@ -100,7 +101,7 @@ class Attention:
 
     def _weighed(self, softmax: ir.Node) -> ir.Node | None:
         """The product in which the result of a Softmax weighs activations."""
-        for reader in self._reading.downward(softmax.outputs[0], self.layers):
+        for reader in self._reading.downward(softmax.outputs[0], self._ends):
             if self.mutual(reader):
                 return reader
         return None
@@ -177,7 +178,7 @@ class Attention:
         """Whether the result of a Softmax is multiplied with activations, element by element."""
         return any(
             self._reading.names[reader] == "Mul" and all(map(self._reading.is_data, reader.inputs))
-            for reader in self._reading.downward(softmax.outputs[0], self.layers)
+            for reader in self._reading.downward(softmax.outputs[0], self._ends)
         )
 
 

@@ -38,16 +38,15 @@ _GRAPH_CONTENT = (
 )  # fmt: skip
 
 
-def decode(proto: onnx.ModelProto, read_tensor: Reader, *, size: int | None = None) -> ir.Model:
+def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
     """The model in memory.
 
     Args:
         proto: The model; it is not changed, and small tensors keep pointing into it.
         read_tensor: Makes tensors of TensorProtos.
-        size: How many bytes the proto was parsed from, if it was.
     """
     try:
-        return _Decoder(read_tensor, unknown_fields=plain.has_unknown_fields(proto, size)).model(proto)
+        return _Decoder(read_tensor, unknown_fields=plain.has_unknown_fields(proto)).model(proto)
     except UnicodeDecodeError as error:
         raise ModelError(f"a name in the model is not UTF-8: {error}", hint="export the model again") from error
 

@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     _check_complete(proto, name)
     with _no_collection():
         reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
-        return decode(proto, reader, size=len(skeleton))
+        return decode(proto, reader)
 
 
 def from_proto(proto: onnx.ModelProto, folder: str | os.PathLike[str] | None = None) -> ir.Model:

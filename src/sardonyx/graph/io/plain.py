@@ -69,12 +69,12 @@ def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
     return value.type is None and value.shape is None if declared is None else _type(declared, value)
 
 
-def has_unknown_fields(proto: onnx.ModelProto, size: int | None = None) -> bool:
-    """Whether the model has fields that this version of ONNX does not know, anywhere; `size` is its size as read."""
+def has_unknown_fields(proto: onnx.ModelProto) -> bool:
+    """Whether the model has fields that this version of ONNX does not know, anywhere."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     copy.DiscardUnknownFields()
-    return copy.ByteSize() != (proto.ByteSize() if size is None else size)
+    return copy.ByteSize() != proto.ByteSize()
 
 
 def _attribute(proto: onnx.AttributeProto) -> bool:

@@ -15,11 +15,15 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.graph.io.wire import Span, marker_index
+from sardonyx.graph.io.wire import DOUBLE_DATA, FLOAT_DATA, Span, marker_index
 from sardonyx.graph.storage import RAW_DATA, SourceFile, stored_bytes
 from sardonyx.graph.tensors import FileTensor, HeldStrings, HeldTensor
 
 _REFERENCE = ("location", "offset", "length")
+_STORED_AS = {  # the types whose data these fields hold as it is
+    FLOAT_DATA: (ir.DataType.FLOAT, ir.DataType.COMPLEX64),
+    DOUBLE_DATA: (ir.DataType.DOUBLE, ir.DataType.COMPLEX128),
+}
 
 
 class Reader:
@@ -61,6 +65,8 @@ class Reader:
 
     def _cut_out(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
         assert self._file is not None
+        if dtype not in _STORED_AS.get(span.field, (dtype,)):
+            raise _unfit(proto, f"of type {dtype} has its data in a field for another type")
         _check_length(proto, dtype, span.length)
         shell = onnx.TensorProto()
         shell.CopyFrom(proto)

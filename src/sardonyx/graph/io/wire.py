@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -16,6 +17,7 @@ from typing import NamedTuple, Protocol
 from sardonyx.graph.storage import RAW_DATA
 
 FLOAT_DATA, DOUBLE_DATA = 4, 10  # beside RAW_DATA, the TensorProto fields whose payload is the plain array
+_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; ONNX has none, an unknown field may be one
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 _PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
 _BYTES = 2  # wire type of strings, bytes, packed arrays and messages
@@ -32,6 +34,8 @@ _TREE: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
+# message -> fields that hold one tensor: where such a field comes several times, a parser merges what it holds
+_MERGED: dict[str, frozenset[int]] = {"attribute": frozenset((5, 22)), "sparse": frozenset((1, 2))}
 
 
 class WireError(ValueError):
@@ -122,6 +126,8 @@ class Bytes:
                 end = body + 4
             elif wire == 1:
                 end = body + 8
+            elif wire == _GROUP:
+                end = self._group_end(tag >> 3, body, stop)
             else:
                 raise WireError(f"no protobuf field starts at byte {position}")
             if end > stop or tag < 8:
@@ -129,6 +135,31 @@ class Bytes:
                 raise WireError(f"the file {what} (byte {position})")
             yield Field(tag >> 3, wire, position, body, end)
             position = end
+
+    def _group_end(self, number: int, start: int, stop: int) -> int:
+        """The position after the group that starts here; groups inside it are passed over."""
+        position, inside = start, [number]
+        while inside:
+            if len(inside) > _DEEPEST:
+                raise WireError("messages are nested too deep")
+            tag, body = self._varint(position, stop)
+            number, wire = tag >> 3, tag & 7
+            if wire == _GROUP:
+                inside.append(number)
+            elif wire == _GROUP_END:
+                if inside.pop() != number:
+                    raise WireError(f"the file is damaged (byte {position})")
+            elif wire == _BYTES:
+                length, body = self._varint(body, stop)
+                body += length
+            elif wire == 0:
+                body = self._varint(body, stop)[1]
+            elif wire in (1, 5):
+                body += 8 if wire == 1 else 4
+            else:
+                raise WireError(f"no protobuf field starts at byte {position}")
+            position = body
+        return position
 
     def _varint(self, position: int, stop: int) -> tuple[int, int]:
         at = position - self._base
@@ -172,8 +203,8 @@ def cut(source: Bytes, token: bytes, threshold: int) -> tuple[bytes, list[Span]]
     spans: list[Span] = []
 
     def exchange(start: int, stop: int) -> list[Piece] | None:
-        payloads = [f for f in source.fields(start, stop) if f.number in _PAYLOADS and f.wire == _BYTES]
-        if len(payloads) != 1 or payloads[0].stop - payloads[0].body < threshold:
+        payloads = [field for field in source.fields(start, stop) if field.number in _PAYLOADS]
+        if len(payloads) != 1 or payloads[0].wire != _BYTES or payloads[0].stop - payloads[0].body < threshold:
             return None  # small, absent, or given in several parts, which only a parser can put together
         field = payloads[0]
         marker = token + varint(len(spans))
@@ -251,10 +282,13 @@ class _Walk:
         pieces: list[Piece] = []
         copied = start
         children = _TREE[kind]
+        merged = self._given_again(kind, start, stop)
         for field in self._source.fields(start, stop):
             child = children.get(field.number)
             if child is None or field.wire != _BYTES or not self._enter(field.body, field.stop):
                 continue
+            if field.number in merged:
+                continue  # no part of it is a tensor by itself
             if child == "tensor":
                 inner = self._exchange(field.body, field.stop)
                 if inner is None:
@@ -266,6 +300,15 @@ class _Walk:
             copied = field.stop
         pieces.append(self._source.read(copied, stop))
         return pieces, size_of(pieces)
+
+
+    def _given_again(self, kind: str, start: int, stop: int) -> set[int]:
+        """The fields for one tensor that come more than once in a message."""
+        single = _MERGED.get(kind)
+        if single is None:
+            return set()
+        counts = Counter(field.number for field in self._source.fields(start, stop) if field.number in single)
+        return {number for number, count in counts.items() if count > 1}
 
 
 def _prefix(field: int, size: int) -> bytes:

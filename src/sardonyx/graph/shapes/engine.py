@@ -18,7 +18,7 @@ from sardonyx.graph.scopes import operator
 from sardonyx.graph.shapes import attention, bodies, contents, dtypes, expr, operators, picking, views, windows
 from sardonyx.graph.shapes.ask import Contents, Shape, Typed
 from sardonyx.graph.shapes.expr import Atom, Expr, Size
-from sardonyx.graph.shapes.given import numbers
+from sardonyx.graph.shapes.given import numbers, sparse_constant
 from sardonyx.graph.shapes.sources import declared_type, is_tensor, makers_first
 
 _RULES: Mapping[str, operators.Rule] = {
@@ -250,6 +250,8 @@ class Shapes:
             tensor = self._constant(value)
             if tensor is not None:
                 return self._note(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
+        if node is not None and (sparse := sparse_constant(node)) is not None:
+            return self._note(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
         if node is None:  # a body's or function's input, which may be different at each call
             return self._note(value, (value.dtype, None) if is_tensor(value) else _NOTHING)
         if node.graph is not None and node.graph not in self._seen:

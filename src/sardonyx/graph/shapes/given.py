@@ -52,6 +52,14 @@ def tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
     return cast("ir.TensorProtocol", found.value)  # as_tensor() looks at the whole protocol
 
 
+def sparse_constant(node: ir.Node) -> ir.TensorProtocol | None:
+    """The sparse tensor of a Constant, whose type and shape are known though its elements are not looked at."""
+    found = node.attributes.data.get("sparse_value") if node.op_type == "Constant" and not node.domain else None
+    if found is None or found.type is not ir.AttributeType.SPARSE_TENSOR:
+        return None
+    return cast("ir.TensorProtocol", found.value)
+
+
 def body(node: ir.Node, name: str) -> ir.Graph:
     """A graph attribute."""
     return node.attributes.data[name].as_graph()

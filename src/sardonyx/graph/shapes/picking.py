@@ -125,7 +125,7 @@ def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, 
         from_end = start == -1 or (isinstance(start, int) and start >= END)
         is_all = from_end and isinstance(end, int) and end <= -END
         return expr.floor_quotient(expr.add(size, -step - 1), -step) if is_all else ask.unknown()
-    first = start if expr.at_least(start, 0) else _clamped(start, size)  # one past the end leaves nothing, clamped or not
+    first = start if expr.at_least(start, 0) else _clamped(start, size)  # past the end it leaves nothing either way
     last = _clamped(end, size)
     if first is None or last is None:
         return ask.unknown()

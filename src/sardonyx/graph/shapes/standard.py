@@ -27,6 +27,7 @@ _FAILURES = (
     TypeError,
 )
 _WRONG = frozenset({"STFT"})
+_SPARSE = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)  # onnx-ir writes none
 _PROBE = 60  # divisible by much, so that few splits and groups fail on it
 
 Types = dict[str, onnx.TypeProto]
@@ -36,6 +37,8 @@ def infer(node: ir.Node, ask: Ask) -> list[Typed]:
     """Element type and shape of each output, as far as onnx can tell; what it cannot is not known."""
     unknown: list[Typed] = [(output.dtype, None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or depends_on_caller(node):
+        return unknown
+    if any(attribute.type in _SPARSE for attribute in node.attributes.data.values()):
         return unknown
     names = [f"i{index}" if value is not None else "" for index, value in enumerate(node.inputs)]
     types: Types = {}

@@ -19,6 +19,8 @@ from sardonyx.passes.shared.matching import ints, maker, operand
 from sardonyx.passes.shared.views import VIEWS, normal_axes, reshape_target
 from sardonyx.record import Accuracy
 
+_MOST_AXES = 64  # of a tensor whose rank is not known; numpy makes none with more
+
 
 class MergeReshapes(NodePass):
     """Two views in a row are one."""
@@ -107,9 +109,9 @@ def _joint_axes(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...]
     rank = graph.rank(inner.outputs[0])
     first = normal_axes(first, rank)
     second = normal_axes(second, None if rank is None else rank + len(second))
-    if first is None or second is None:
+    if first is None or second is None or any(axis >= _MOST_AXES for axis in (*first, *second)):
         return None
-    places = [axis for axis in range(max((*first, *second)) + len(second) + 1) if axis not in second]
+    places = [axis for axis in range(_MOST_AXES + len(second)) if axis not in second]
     return tuple(sorted((*second, *(places[axis] for axis in first))))
 
 

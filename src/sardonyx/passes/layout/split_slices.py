@@ -67,8 +67,7 @@ class SplitSlices(NodePass):
         edges = [0, *(parts[each][1] for each in order)]
         if [parts[each][0] for each in order] != edges[:-1] or edges[-1] != size:
             return Refused("the slices do not make up all of the axis, each element once", tuple(order))
-        assert node.graph is not None
-        first = next(each for each in node.graph if each in parts)
+        first = graph.first(parts)
         sizes = [end - start for start, end in sorted(parts.values())]
         nodes = (*(each for each in order if each is not first), first)
         return Match(nodes, {"axis": axis, "sizes": sizes}, tuple(each.outputs[0] for each in order))
