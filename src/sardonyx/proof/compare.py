@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.proof import noise
-from sardonyx.proof.answers import Answer, has_nan, says_nothing
+from sardonyx.proof.answers import Answer, has_nan, nan_where_reference, says_nothing
 from sardonyx.proof.inputs import EMPTY, Draw, Inputs, Plan
 from sardonyx.proof.interface import interface_changes, random_outputs
 from sardonyx.proof.judge import Judge, Noise
@@ -159,6 +159,8 @@ class Oracle:
     def _try(self, engine: Engine, judge: Judge, number: int, answer: Answer) -> Trial:
         try:
             results = engine.run(answer.draw.feeds)
+            if self._inputs.masked:
+                results = nan_where_reference(answer.outputs, results)
             lines = judge.compare(answer.outputs, results, lambda: self._noise_of(number))
         except RuntimeFailure as failure:
             lines = [f"the reference runs but the other model does not: {failure.message}"]
@@ -220,32 +222,23 @@ class Oracle:
 
     def _first_accepted(self, engine: Engine, plan: Plan, reasons: list[str]) -> Answer | None:
         """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
-        last = self._way + 1 if plan.empty else self._inputs.ways
+        last = self._way + 1 if plan.optional else self._inputs.ways
         for way in range(self._way, last):
-            draw = self._inputs.draw(plan, way)
             try:
+                draw = self._inputs.draw(plan, way, engine.run)
                 outputs = engine.run(draw.feeds)
             except RuntimeFailure as failure:
                 reasons.append(failure.message)
                 continue
             self._way = way
-            if has_nan(outputs) and (plan.left_padded or plan.hides_row):
-                milder = self._first_accepted(engine, plan.attending, reasons)
-                if milder is not None and not has_nan(milder.outputs):
-                    self._notes.append("the reference answers NaN where nothing is attended to: not tried there")
-                    return milder
             return Answer(plan.seed, plan.label, draw, outputs)
-        if plan.empty:
-            self._notes.append("the reference takes no empty batch")
         return None
 
     def _coverage(self, answers: list[Answer]) -> list[str]:
         """Say which dynamic dims were seen at fewer than two sizes, and which outputs cannot be compared by value."""
-        notes: list[str] = []
-        for name in self._inputs.dynamic:
-            sizes = {a.draw.dims[name] for a in answers if name in a.draw.dims}
-            if len(sizes) < 2:
-                notes.append(f"the dim '{name}' was tried at one size only: the reference took no other")
+        notes = self._inputs.coverage([answer.draw for answer in answers])
+        if self._inputs.masked and any(has_nan(answer.outputs) for answer in answers):
+            notes.append("the reference answers NaN where nothing is attended to: not compared there")
         unequal = "depends on random numbers: only its type and shape were compared"
         notes += [f"the output '{name}' {unequal}" for name in sorted(self._random)]
         for place, value in enumerate(self._subject.model.graph.outputs):

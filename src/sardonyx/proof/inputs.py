@@ -1,36 +1,49 @@
-"""Draws the inputs that two models are compared on: by type, by use, from explicit seeds, at several sizes."""
+"""Generates the inputs that two models are compared on: by type, by use, from explicit seeds, at several sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.graph.facts import Facts
+from sardonyx.proof.coverage import size_notes, value_notes
+from sardonyx.proof.lengths import Bounds, find_bounds
+from sardonyx.proof.requirements import Requirements
 from sardonyx.proof.roles import Role, Use, find_use
-from sardonyx.proof.sizes import DynamicDims
-from sardonyx.runtime import Array, Value
+from sardonyx.proof.sizes import DynamicDims, Sizes, symbolic
+from sardonyx.proof.state import State, find_state
+from sardonyx.proof.values import Brush, Style, make, regions
+from sardonyx.runtime import Value
+
+__all__ = ["EMPTY", "Draw", "Inputs", "Plan", "Run", "Style"]
 
 _FIRST_OVERRIDABLE_IR = 4  # before it every initializer had to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26
+_MOST_EMPTY = 4  # dims that are empty in a trial of their own
+_MOST_REGIONS = 6
+_HEAVY = 100_000  # elements of a trial's inputs, above which the trials are few
+_MOST_ELEMENTS = 1_000_000  # of a trial's inputs
+_MOST_WORK = 5e9  # multiplications with weights that a long trial may take, about
+_LONGEST_USUAL = 16  # among the sizes of the usual rounds
 
+_BIG_TYPES = (
+    ir.DataType.FLOAT,
+    ir.DataType.DOUBLE,
+    ir.DataType.BFLOAT16,
+    ir.DataType.INT32,
+    ir.DataType.INT64,
+    ir.DataType.UINT32,
+    ir.DataType.UINT64,
+)
 
-class Style(StrEnum):
-    """What kind of numbers a trial draws."""
-
-    NORMAL = "normal"  # signed, of size one
-    LARGE = "large"  # signed, a few times larger and off centre: reaches units that rest at size one
-    WIDE = "wide"  # signed, from thousandths to tens, with zeros and ones in between
-    POSITIVE = "positive"  # for operators that are undefined below zero
-    SPECIAL = "special"  # with infinities, NaN and subnormal numbers
-    GIVEN = "given"  # the user's own
-
-
-EMPTY = "empty"  # how the record names a trial on a batch of nothing
+Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
+EMPTY = "empty"  # how the record names a trial in which some dim is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +53,37 @@ class Plan:
     seed: int
     round: int  # which sizes
     style: Style
-    left_padded: bool = False
-    hides_row: bool = False  # one row of a mask keeps nothing
-    empty: bool = False  # a batch of nothing
+    hides_row: bool = False  # masks hide some rows whole
     overrides: bool = False  # feed the initializers that are also inputs
+    sizes: tuple[tuple[str, int], ...] = ()  # of the dims that this trial is about
+    region: int | None = None  # COMPARED: all elements lie in this one of the regions between the thresholds
+
+    @property
+    def empty(self) -> bool:
+        """Whether some dim is 0."""
+        return any(size == 0 for _, size in self.sizes)
+
+    @property
+    def optional(self) -> bool:
+        """Whether the model may reject it: the sizes or values are at the edge of what it takes."""
+        return bool(self.sizes) or self.style in (Style.TINY, Style.BIG, Style.COMPARED) or self.hides_row
 
     @property
     def attending(self) -> Plan:
-        """The same with masks under which every position attends to something, be the model causal or not."""
-        return replace(self, left_padded=False, hides_row=False)
+        """The same with masks that hide no row whole."""
+        return replace(self, hides_row=False)
 
     @property
     def label(self) -> str:
         """How the record names the style."""
-        return EMPTY if self.empty else f"{self.style}, overridden defaults" if self.overrides else str(self.style)
+        if self.empty:
+            return EMPTY
+        words = [str(self.style)]
+        if self.hides_row:
+            words.append("rows hidden whole")
+        if self.overrides:
+            words.append("overridden defaults")
+        return ", ".join(words + [f"{name} = {size}" for name, size in self.sizes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +95,31 @@ class Draw:
 
 
 class Inputs:
-    """The inputs of one model and how to draw them."""
+    """The inputs of one model and how to generate them."""
 
     def __init__(self, model: ir.Model) -> None:
         initializers = model.graph.initializers
+        self._model = model
         self._required = [v for v in model.graph.inputs if v.name not in initializers]
         listed = [v for v in model.graph.inputs if v.name in initializers]
         self._overridable = listed if model.ir_version >= _FIRST_OVERRIDABLE_IR else []
         self._uses = {v.name or "": find_use(model, v) for v in self._required}
         self._dims = DynamicDims(self._required)
         self._ways = [(rule, tame) for rule in self._dims.rules() for tame in (False, True)]
+        self._state = find_state(model, self._required)
+        self._bounds: dict[str, Bounds] = {}
+        if self._dims.names:
+            self._read_sizes(model)
+
+    def _read_sizes(self, model: ir.Model) -> None:
+        """What the graph requires of the dynamic dims, and what it holds them against."""
+        facts = Facts(model)
+        for value in self._required:
+            declared = self._dims.declared(value.name or "")
+            if declared is not None and isinstance(value.type, ir.TensorType):
+                facts.learn(value, value.dtype, tuple(symbolic(dim) for dim in declared))
+        self._dims.meet(Requirements.of(facts, self._dims.names))
+        self._bounds = find_bounds(facts, self._dims.names)
 
     @property
     def required(self) -> list[str]:
@@ -88,55 +133,197 @@ class Inputs:
 
     @property
     def ways(self) -> int:
-        """How many ways there are to draw one plan, the first the most telling."""
+        """How many ways there are to generate one plan, the first the most telling."""
         return len(self._ways)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether some inputs are what an earlier run of the model answered."""
+        return bool(self._state)
 
     def use(self, name: str) -> Use:
         """What an input is for."""
         return self._uses[name]
 
+    # Plans
+
     def plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """The default trials: each style at sizes of its own, then what only some models have."""
-        plans = [
-            Plan(seeds[0], 0, Style.NORMAL),
-            Plan(seeds[1 % len(seeds)], 1, Style.LARGE, left_padded=True),
-            Plan(seeds[2 % len(seeds)], 2, Style.WIDE),
-            Plan(seeds[3 % len(seeds)], 3, Style.POSITIVE, hides_row=True),
-        ]
+        """The default trials, the most telling first: the usual styles, then what only some models have."""
+
+        def seed(place: int) -> int:
+            return seeds[place % len(seeds)]
+
         if not self._required:
-            plans = plans[:1]
-        elif not self._dims.names and self._has_floats:  # often a batch of one, where a resting unit is never awake
-            plans.append(Plan(seeds[2 % len(seeds)], 0, Style.NORMAL))
-            plans.append(Plan(seeds[3 % len(seeds)], 0, Style.LARGE))
+            return [Plan(seed(0), 0, Style.NORMAL)]
+        plans = [
+            Plan(seed(0), 0, Style.NORMAL),
+            Plan(seed(1), 1, Style.LARGE),
+            Plan(seed(2), 2, Style.WIDE),
+            Plan(seed(3), 3, Style.POSITIVE),
+        ]
+        if self._masks:
+            plans.append(Plan(seed(0), 3, Style.NORMAL, hides_row=True))
+        plans += self._compared_plans(seed(1))
+        plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
+        if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY:
+            plans.append(Plan(seed(2), 0, Style.NORMAL))  # often a batch of one, where a resting unit is never awake
+            plans.append(Plan(seed(3), 0, Style.LARGE))
+        if any(use.normalized for use in self._uses.values()):
+            plans.append(Plan(seed(2), 3, Style.TINY))
+        if self._takes_big:
+            plans.append(Plan(seed(3), 1, Style.BIG))
         if self._overridable:
             plans.append(replace(plans[0], overrides=True))
-        if self._dims.empty() is not None:
-            plans.append(Plan(seeds[0], 0, Style.NORMAL, empty=True))
-        return plans
+        longest = self._longest()
+        return [*plans, Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else plans
 
     def exact_plans(self, seeds: Sequence[int]) -> list[Plan]:
         """Trials only bit-exact rewrites must pass: infinities and NaN go other ways when roundings do."""
         return [Plan(seeds[0], 0, Style.SPECIAL)] if self._has_floats else []
 
+    def cost(self, plan: Plan) -> int:
+        """The elements of all inputs of a trial, as a measure of the time that it takes."""
+        sizes = self._sizes(plan, 0)
+        return sum(math.prod(self._dims.shape(name, sizes)) for name in self.required)
+
     @property
     def _has_floats(self) -> bool:
         return any(v.dtype is not None and v.dtype.is_floating_point() for v in self._required)
 
-    def draw(self, plan: Plan, way: int = 0) -> Draw:
-        """The feeds of a plan; another `way` sizes the dims by another rule or keeps integers small."""
-        rule, tame = self._ways[way]
-        sizes = rule(plan.round)
-        if plan.empty:
-            sizes = self._dims.empty() or sizes
+    @property
+    def masked(self) -> bool:
+        """Whether some input is a mask."""
+        return bool(self._masks)
+
+    @property
+    def _masks(self) -> list[str]:
+        return [name for name, use in self._uses.items() if use.role in (Role.MASK, Role.ADDED_MASK)]
+
+    @property
+    def _takes_big(self) -> bool:
+        """Half floats overflow in the first product of two such numbers, one way in the source and another after."""
+        data = [v for v in self._required if self._uses[v.name or ""].role is Role.DATA and not self._is_state(v)]
+        return any(v.dtype in _BIG_TYPES and not self._uses[v.name or ""].slot for v in data)
+
+    def _is_state(self, value: ir.Value) -> bool:
+        return any(state.name == value.name for state in self._state)
+
+    def _compared_plans(self, seed: int) -> Iterator[Plan]:
+        """Values on both sides of the numbers that the graph compares inputs with."""
+        compared = {v: self._uses[v.name or ""].thresholds for v in self._required}
+        if any(abs(one.number) > 1.5 and not one.whole for found in compared.values() for one in found):
+            yield Plan(seed, 0, Style.COMPARED)
+        counts = [
+            len(regions(found, whole_numbers=not _is_real(value)))
+            for value, found in compared.items()
+            if any(one.whole for one in found) or (found and self._is_one_number(value))
+        ]
+        for region in range(min(max(counts, default=0), _MOST_REGIONS)):
+            yield Plan(seed, 0, Style.COMPARED, region=region)
+
+    def _is_one_number(self, value: ir.Value) -> bool:
+        declared = self._dims.declared(value.name or "")
+        return declared is not None and all(dim == 1 for dim in declared)
+
+    def _edges(self) -> Iterator[tuple[tuple[str, int], ...]]:
+        """Each dim at 0 alone, all of them at 0, all of them at 1."""
+        names = self._dims.names
+        yield from (((name, 0),) for name in names[:_MOST_EMPTY])
+        if len(names) > 1:
+            yield tuple((name, 0) for name in names)
+        if names:
+            yield tuple((name, 1) for name in names)
+
+    def _longest(self) -> tuple[tuple[str, int], ...]:
+        """Lengths beyond the numbers that the graph holds them against, as far as that can be afforded."""
+        weights = sum(
+            value.const_value.size
+            for value in self._model.graph.initializers.values()
+            if value.const_value is not None and value.const_value.dtype.is_floating_point() and not _is_table(value)
+        )
+        most = min(_MOST_ELEMENTS, int(_MOST_WORK / max(weights, 1)))
+        wanted = {name: min(bounds.needed, most) for name, bounds in self._bounds.items()}
+        pins = {name: size for name, size in wanted.items() if size > _LONGEST_USUAL}
+        if not pins:
+            return ()
+        pins |= {name: 1 for name in self._dims.batch if name not in pins}
+        while self.cost(Plan(0, 1, Style.NORMAL, sizes=tuple(pins.items()))) > _MOST_ELEMENTS:
+            pins = {name: max(size // 2, 1) for name, size in pins.items()}
+        return tuple(pins.items())
+
+    def coverage(self, draws: Sequence[Draw]) -> list[str]:
+        """What the trials with these feeds did not cover, a line for each thing."""
+        sizes = {name: {draw.dims[name] for draw in draws if name in draw.dims} for name in self.dynamic}
+        notes = size_notes(sizes, self._bounds)
+        for name, use in self._uses.items():
+            arrays = [value for draw in draws if isinstance(value := draw.feeds.get(name), np.ndarray)]
+            notes += value_notes(name, use, arrays)
+        return notes
+
+    # Values
+
+    def draw(self, plan: Plan, way: int = 0, run: Run | None = None) -> Draw:
+        """The feeds of a plan; another `way` sizes the dims by another rule or keeps integers small.
+
+        Where the model has state and `run` runs it, the state is what the model answers to a step before this one.
+        """
+        sizes = self._sizes(plan, way)
+        before = self._step_before(plan, way, sizes, run) if run is not None and self._state else None
+        if before is not None:
+            sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *before.lengths)), way)
+        feeds = self._fill(plan, way, sizes, sum({length for _, length in before.lengths}) if before else 0)
+        for name, value in (before.values if before is not None else {}).items():
+            if _shape(value) == _shape(feeds[name]):
+                feeds[name] = value
+        if plan.overrides:
+            feeds.update(self._overridden(np.random.default_rng(plan.seed)))
+        return Draw(feeds, sizes)
+
+    def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
+        return self._ways[way][0](plan.round, dict(plan.sizes))
+
+    def _fill(self, plan: Plan, way: int, sizes: Sizes, offset: int = 0) -> dict[str, Value]:
         rng = np.random.default_rng(plan.seed)
         feeds: dict[str, Value] = {}
         for value in self._required:
             name = value.name or ""
             shape = self._dims.shape(name, sizes, way // 2)
-            feeds[name] = _draw(value.type, shape, _Brush(rng, plan, self._uses[name], sizes, tame))
-        if plan.overrides:
-            feeds.update(self._overridden(rng))
-        return Draw(feeds, sizes)
+            tame = self._ways[way][1]
+            brush = Brush(rng, plan.style, self._uses[name], sizes, tame, plan.hides_row, plan.region, offset)
+            feeds[name] = make(value.type, shape, brush)
+        return feeds
+
+    def _step_before(self, plan: Plan, way: int, sizes: Sizes, run: Run) -> _Before | None:
+        """What the model answers, from no state or a state of zeros, to a step of another length."""
+        pinned = dict(plan.sizes)
+        growing = {name for state in self._state if (name := self._growing(state)) is not None}
+        if any(pinned.get(name) is not None for name in growing):
+            return None
+        batch = {name: size for name, size in sizes.items() if name in self._dims.batch}
+        for length in (0, 1) if growing else (0,):
+            pins = pinned | batch | dict.fromkeys(growing, length)
+            first = replace(plan, round=plan.round + 2 if growing else plan.round, sizes=tuple(pins.items()))
+            feeds = self._fill(first, way, self._sizes(first, way))
+            for state in self._state:
+                feeds[state.name] = np.zeros_like(np.asarray(feeds[state.name]))
+            try:
+                answers = run(feeds)
+            except RuntimeFailure:
+                continue
+            values = {state.name: answers[state.output] for state in self._state}
+            lengths = {
+                name: _shape(values[state.name])[state.axis]
+                for state in self._state
+                if (name := self._growing(state)) is not None and state.axis is not None
+            }
+            return _Before(values, tuple(lengths.items()))
+        return None
+
+    def _growing(self, state: State) -> str | None:
+        """The dim that says how long the state is."""
+        declared = self._dims.declared(state.name)
+        dim = declared[state.axis] if declared is not None and state.axis is not None else None
+        return dim if isinstance(dim, str) and dim in self._dims.others else None
 
     def _overridden(self, rng: np.random.Generator) -> dict[str, Value]:
         """Other values for the defaults: floats moved by a tenth, everything else as it is."""
@@ -154,145 +341,21 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Brush:
-    """All that decides one input's values besides its type and shape."""
+class _Before:
+    """State that the model answered, and the lengths of the dims that grow with it."""
 
-    rng: np.random.Generator
-    plan: Plan
-    use: Use
-    sizes: Mapping[str, int]
-    tame: bool
+    values: dict[str, Value]
+    lengths: tuple[tuple[str, int], ...]
 
 
-def _draw(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: _Brush) -> Value:
-    if isinstance(kind, ir.SequenceType):
-        return [_draw(kind.elem_type, shape, brush) for _ in range(3)]
-    if isinstance(kind, ir.OptionalType):
-        return _draw(kind.elem_type, shape, brush)
-    if not isinstance(kind, ir.TensorType):
-        raise RuntimeFailure(f"no inputs can be drawn for the type {kind}", hint="give them with --inputs x.npz")
-    dtype = kind.dtype
-    if dtype == ir.DataType.STRING:
-        words = brush.rng.choice(np.array(["", "a", "B", "word", "two words", "ß∂", "42", "-1.5"], object), shape)
-        return np.asarray(words, object)
-    target = np.dtype(dtype.numpy())
-    if brush.use.role is Role.MASK and shape:
-        return np.asarray(_mask(shape, brush), target)
-    if dtype == ir.DataType.BOOL:
-        return np.asarray(brush.rng.random(shape) < 0.5)
-    if brush.use.slot:
-        return np.asarray(_operand(shape, brush, floating=dtype.is_floating_point()), target)
-    if dtype.is_floating_point():
-        return np.asarray(_real(shape, brush)).astype(target)
-    if target.kind == "c":
-        return (_real(shape, brush) + 1j * _real(shape, brush)).astype(target)
-    return np.asarray(_integer(dtype, shape, brush)).astype(target)
+def _shape(value: Value) -> tuple[int, ...]:
+    return value.shape if isinstance(value, np.ndarray) else ()
 
 
-def _real(shape: tuple[int, ...], brush: _Brush) -> Array:
-    rng, style = brush.rng, brush.plan.style
-    if brush.use.role is Role.ADDED_MASK and style in (Style.NORMAL, Style.LARGE) and shape:
-        return np.where(_mask(shape, brush), 0.0, -1e4)
-    numbers = np.asarray(rng.standard_normal(shape), np.float64)
-    if style is Style.POSITIVE:
-        return np.abs(numbers) + 0.01
-    if style is Style.NORMAL:
-        return numbers
-    if style is Style.LARGE:
-        return 3.0 * numbers + 1.0
-    wide = numbers * 10.0 ** rng.uniform(-3.0, 1.5, shape)
-    plain = rng.choice(np.array([0.0, -0.0, 1.0, -1.0]), shape)
-    mixed = np.asarray(np.where(rng.random(shape) < 0.1, plain, wide))
-    if style is Style.SPECIAL and numbers.size:
-        places = rng.permutation(numbers.size)[: max(4, numbers.size // 20)]
-        mixed.reshape(-1)[places] = np.resize([np.inf, -np.inf, np.nan, 1e-40], places.size)
-    return mixed
+def _is_real(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
 
 
-def _integer(dtype: ir.DataType, shape: tuple[int, ...], brush: _Brush) -> Array:
-    use, style, rng = brush.use, brush.plan.style, brush.rng
-    if use.role in (Role.INDEX, Role.POSITION):
-        return _index(shape, brush)
-    if brush.tame:
-        return np.asarray(rng.integers(1 if use.divides else 0, 2, shape))
-    bits = dtype.bitwidth
-    if bits <= 8:  # quantized data fills its range
-        low, high = (-(1 << bits - 1), 1 << bits - 1) if dtype.is_signed() else (0, 1 << bits)
-    else:
-        low, high = {Style.WIDE: (-1000, 1001), Style.POSITIVE: (1, 10)}.get(style, (-8, 9))
-    if use.divides:
-        low, high = 1, max(high, 2)
-    drawn = np.asarray(rng.integers(low if dtype.is_signed() else max(low, 0), high, shape))
-    return _with_specials(drawn, brush)
-
-
-def _index(shape: tuple[int, ...], brush: _Brush) -> Array:
-    use, rng = brush.use, brush.rng
-    rows = brush.sizes.get(use.rows, 2) if isinstance(use.rows, str) else use.rows
-    rows = max(min(rows or 4, 2 if brush.tame else rows or 4), 1)
-    if use.role is Role.POSITION and shape and brush.plan.style is not Style.WIDE:
-        return np.broadcast_to(np.arange(shape[-1]) % max(rows, 1 if use.rows else shape[-1]), shape)
-    drawn = np.asarray(rng.integers(0, rows, shape))
-    if drawn.size > 1:  # both ends of the table
-        drawn.reshape(-1)[-2:] = (rows - 1, 0)
-    return np.minimum(_with_specials(drawn, brush), rows - 1)
-
-
-def _with_specials(drawn: Array, brush: _Brush) -> Array:
-    """Put the constants the model compares with (a padding token) where padding would be."""
-    if not brush.use.specials or not drawn.shape or brush.tame:
-        return drawn
-    special = brush.rng.choice(np.array(brush.use.specials), drawn.shape)
-    return np.where(_mask(drawn.shape, brush), drawn, special)
-
-
-def _mask(shape: tuple[int, ...], brush: _Brush) -> Array:
-    """True where kept: padded on one side and never everything kept; one row is empty where the plan says so."""
-    rng, length = brush.rng, shape[-1]
-    rows = shape[:-1]
-    if brush.plan.style is Style.WIDE:  # holes anywhere
-        kept = rng.random(shape) < 0.6
-        if length:
-            kept[..., int(rng.integers(0, length))] = True
-        return np.asarray(kept)
-    lengths = np.asarray(rng.integers(1, max(length, 1) + 1, rows))
-    if lengths.size:
-        lengths.reshape(-1)[0:1] = max(length // 2, 1)
-    if lengths.size > 1 and brush.plan.hides_row:  # a row that attends to nothing has an answer too
-        lengths.reshape(-1)[-1] = 0
-    position = np.arange(length)
-    if brush.plan.left_padded:
-        position = position[::-1]
-    return np.asarray(position < lengths[..., None])
-
-
-def _operand(shape: tuple[int, ...], brush: _Brush, floating: bool) -> Array:
-    """Sizes, axes and counts that the operator is sure to take."""
-    op, _, operand = brush.use.slot.partition(":")
-    count = int(np.prod(shape, dtype=np.int64))
-    steps = np.arange(count).reshape(shape)
-    ones = np.ones(shape, np.int64)
-    if op in ("Bernoulli", "Dropout"):  # a probability
-        return np.asarray(brush.rng.random(shape))
-    if op == "Reshape":
-        return np.where(steps == count - 1, -1, 1)
-    if op in ("Unsqueeze", "Squeeze") or op.startswith("Reduce") or (op, operand) in (("Slice", "3"), ("Pad", "3")):
-        return steps
-    if (op, operand) == ("Slice", "2"):
-        return ones * int(brush.rng.integers(2, 1000))
-    if (op, operand) in (("Slice", "1"), ("Pad", "1"), ("Trilu", "1")):
-        return np.asarray(brush.rng.integers(0, 2, shape))
-    if (op, operand) in (
-        ("Range", "0"),
-        ("CumSum", "1"),
-        ("SequenceAt", "1"),
-        ("SequenceErase", "1"),
-        ("DFT", "2"),
-        ("RoiAlign", "2"),
-    ):
-        return ones * 0
-    if (op, operand) in (("Range", "1"), ("OneHot", "1")):
-        return ones * 5
-    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not brush.tame:
-        return np.asarray(brush.rng.integers(1, 4, shape)) if not floating else ones * 2
-    return ones
+def _is_table(value: ir.Value) -> bool:
+    """Whether rows of it are only looked up."""
+    return all(node.op_type == "Gather" for node, _ in value.uses())

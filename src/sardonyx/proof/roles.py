@@ -6,7 +6,7 @@ Names never decide; they only break the tie where the structure says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.scopes import bodies
 from sardonyx.proof.interface import dims
+from sardonyx.proof.thresholds import Threshold, find_thresholds
 
 
 class Role(StrEnum):
@@ -36,18 +37,22 @@ class Use:
     specials: tuple[int, ...] = ()  # constants the values are compared with: padding tokens
     slot: str = ""  # SHAPE: which operand it is, e.g. "Reshape:1"
     divides: bool = False  # an integer divisor must not be zero
+    thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
+    normalized: bool = False  # DATA: reaches a normalization with nothing mixed in
 
 
 @dataclass
 class _Found:
     """What the walk along the uses of one input has met."""
 
+    floating: bool  # the input holds real numbers
     tables: list[int | str | None] = field(default_factory=list[int | str | None])
     specials: set[int] = field(default_factory=set[int])
     slots: list[str] = field(default_factory=list[str])
     masks: bool = False
     added: bool = False
     divides: bool = False
+    normalized: bool = False
     sizes: bool = False  # reaches a shape, through arithmetic or directly
 
 
@@ -60,6 +65,8 @@ class _Step:
     offset: int = 0  # what has been added to them
     hides: bool = False  # has become a large negative number where the mask is off
     to_scores: bool = False  # has been added to something computed
+    yes_or_no: bool = False  # has become true or false
+    compared: bool = False  # by comparing it with a number
 
 
 # Operators that move or cast the elements of their first operand.
@@ -76,6 +83,7 @@ _COMBINES = frozenset(
         "Pow", "Log",
     )
 )  # fmt: skip
+_ANSWERS = frozenset(("Not", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"))
 # Operands that hold sizes, axes, counts and the like: (operator, operand).
 _SHAPE_SLOTS = frozenset(
     (
@@ -90,13 +98,23 @@ _SHAPE_SLOTS = frozenset(
         ("NonMaxSuppression", 2), ("ReverseSequence", 1), ("Bernoulli", 0), ("Dropout", 1),
     )
 )  # fmt: skip
-_MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("MultiHeadAttention", 5), ("Where", 0)))
+_MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("Where", 0)))
+_BIAS_SLOTS = frozenset(
+    (("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10))
+)  # real numbers there
+_NORMS = frozenset(
+    (
+        "LayerNormalization", "SkipLayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
+        "SkipSimplifiedLayerNormalization", "InstanceNormalization", "GroupNormalization", "GroupNorm",
+        "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceL2",
+    )
+)  # fmt: skip
 _HIDDEN = -1e3  # a constant at or below it hides a position when it reaches a softmax
 
 
 def find_use(model: ir.Model, value: ir.Value) -> Use:
     """The use of one graph input, from every operator its elements reach."""
-    found = _Found()
+    found = _Found(value.dtype is not None and value.dtype.is_floating_point())
     seen: set[_Step] = set()
     queue = [_Step(value)]
     while queue:
@@ -106,7 +124,10 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
         seen.add(step)
         for node, operand in step.value.uses():
             queue.extend(_follow(model, step, node, operand, found))
-    return _decide(value, found)
+    use = _decide(value, found)
+    if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
+        return replace(use, thresholds=find_thresholds(model, value))
+    return use
 
 
 def _decide(value: ir.Value, found: _Found) -> Use:
@@ -115,9 +136,9 @@ def _decide(value: ir.Value, found: _Found) -> Use:
     if kind is None or kind == ir.DataType.STRING:
         return Use(Role.DATA)
     if kind.is_floating_point():
-        if found.masks:
-            return Use(Role.MASK)
-        return Use(Role.ADDED_MASK if found.added else Role.DATA, slot=found.slots[0] if found.slots else "")
+        if found.masks or found.added:
+            return Use(Role.MASK if found.masks else Role.ADDED_MASK)
+        return Use(Role.DATA, slot=found.slots[0] if found.slots else "", normalized=found.normalized)
     if kind == ir.DataType.BOOL:
         return Use(Role.MASK)
     if found.tables:
@@ -141,7 +162,7 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, found: _F
     op = node.op_type
     function = model.functions.get(node.op_identifier())
     if function is not None:
-        yield _Step(function.inputs[operand], step.same, step.offset, step.hides, step.to_scores)
+        yield replace(step, value=function.inputs[operand])
         return
     yield from _into_bodies(step, node, operand)
     if _notes_table(step, node, operand, found):
@@ -153,14 +174,19 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, found: _F
         return
     if op in ("Div", "Mod") and operand == 1:
         found.divides = True
-    if (op, operand) in _MASK_SLOTS:
-        found.masks = True
+    if op in _NORMS and operand == 0:
+        found.normalized = True
+    if (op, operand) in _BIAS_SLOTS and found.floating and not (step.hides or step.yes_or_no):
+        found.added = True
+    elif (op, operand) in _MASK_SLOTS or (op, operand) in _BIAS_SLOTS:
+        found.masks = found.masks or not (step.compared and op == "Where") or _hides(node)
     if op == "Softmax":
         found.masks = found.masks or step.hides
         found.added = found.added or step.to_scores
     elif (op in _MOVES and operand == 0) or op == "Concat":
+        answers = step.yes_or_no or (op == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL)
         for output in node.outputs:
-            yield _Step(output, step.same, step.offset, step.hides, step.to_scores)
+            yield replace(step, value=output, yes_or_no=answers)
     elif op in _COMBINES:
         yield _combined(step, node, operand, found)
 
@@ -177,7 +203,18 @@ def _combined(step: _Step, node: ir.Node, operand: int, found: _Found) -> _Step:
     )
     hides = step.hides or (op in ("Mul", "Where") and any(c <= _HIDDEN for c in constants))
     to_scores = step.same and op == "Add" and any(_is_scores(v) for v in others)
-    return _Step(node.outputs[0], shifted, offset if shifted else 0, hides, to_scores or step.to_scores)
+    answers = step.yes_or_no or op in _ANSWERS
+    # 0 and 1 are what masks are made of; a real number is compared with them for other reasons too
+    compared = answers and bool(constants) and (found.floating or any(c not in (0.0, 0.5, 1.0) for c in constants))
+    return _Step(
+        node.outputs[0],
+        shifted,
+        offset if shifted else 0,
+        hides,
+        to_scores or step.to_scores,
+        answers,
+        step.compared or (compared and op in _ANSWERS),
+    )
 
 
 def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
@@ -187,7 +224,7 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
     if node.op_type in ("Loop", "Scan"):
         for _, body in bodies(node):
             if operand < len(body.inputs):
-                yield _Step(body.inputs[operand], step.same, step.offset, step.hides, step.to_scores)
+                yield replace(step, value=body.inputs[operand])
 
 
 def _notes_table(step: _Step, node: ir.Node, operand: int, found: _Found) -> bool:
@@ -229,6 +266,11 @@ def _scalar(value: ir.Value | None) -> float | None:
     if tensor is None or tensor.size == 0 or tensor.size > 64 or tensor.dtype == ir.DataType.STRING:
         return None
     return float(np.min(tensor.numpy().astype(np.float64)))
+
+
+def _hides(node: ir.Node) -> bool:
+    """Whether it fills in a number that hides a position."""
+    return any(c is not None and c <= _HIDDEN for c in (_scalar(value) for value in node.inputs[1:]))
 
 
 def _is_scores(value: ir.Value) -> bool:
