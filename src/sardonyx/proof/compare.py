@@ -230,6 +230,8 @@ class Oracle:
             except RuntimeFailure as failure:
                 reasons.append(failure.message)
                 continue
+            if plan.optional and self._inputs.contradicts(draw, outputs):
+                continue
             self._way = way
             return Answer(plan.seed, plan.label, draw, outputs)
         return None

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from sardonyx.errors import RuntimeFailure
 from sardonyx.graph.facts import Facts
 from sardonyx.proof.coverage import size_notes, value_notes
+from sardonyx.proof.interface import dims
 from sardonyx.proof.lengths import Bounds, find_bounds
 from sardonyx.proof.requirements import Requirements
 from sardonyx.proof.roles import Role, Use, find_use
@@ -278,6 +279,19 @@ class Inputs:
         if plan.overrides:
             feeds.update(self._overridden(np.random.default_rng(plan.seed)))
         return Draw(feeds, sizes)
+
+    def contradicts(self, draw: Draw, outputs: Sequence[Value]) -> bool:
+        """Whether outputs have other sizes than the model declares for those of the inputs.
+
+        A Reshape to computed sizes copies a dim where such a size is 0, so that many a model answers empty inputs with
+        shapes that are not its own.
+        """
+        for value, output in zip(self._model.graph.outputs, outputs, strict=False):
+            for dim, size in zip(dims(value) or (), _shape(output), strict=False):
+                known = draw.dims.get(dim) if isinstance(dim, str) else dim
+                if known is not None and 0 <= known != size:
+                    return True
+        return False
 
     def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
         return self._ways[way][0](plan.round, dict(plan.sizes))
