@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		--upgrade --target $(VENV)/vision torchvision==0.28.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,dev]"
 	touch $@
 
 check: setup

@@ -44,4 +44,4 @@ def test_what_was_measured_need_not_be_measured_again() -> None:
 def test_only_times_and_last_digits_may_differ() -> None:
     assert readme.steady("in 780 ms, worst 2.1e-07") == readme.steady("in 1.1 s, worst 9.9e-08")
     assert readme.steady("178 → 108 nodes") != readme.steady("178 → 109 nodes")
-    assert readme.steady("proven equal on 5 trials") != readme.steady("proven equal on 4 trials")
+    assert readme.steady("verified on 5 trials") != readme.steady("verified on 4 trials")

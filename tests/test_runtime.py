@@ -13,7 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import ReferenceSession, Session, evaluate, open_engine
+from sardonyx.proof.subject import Subject
+from sardonyx.runtime import ReferenceSession, Session, evaluate
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 
 
@@ -119,7 +120,7 @@ def test_optimizations_are_off_unless_asked_for() -> None:
 
 @pytest.mark.parametrize(("ir", "opset"), [(14, 18), (10, 27)])
 def test_what_the_runtime_is_too_old_for_runs_in_the_reference(ir: int, opset: int) -> None:
-    engine = open_engine(text_model(RELU, opset, ir))
+    engine = Subject(text_model(RELU, opset, ir)).any_session()
     assert engine.name.startswith("onnx.reference ")
     (y,) = engine.run({"x": np.array([-1, 2], np.float32)})
     np.testing.assert_array_equal(y, [0, 2])
@@ -127,14 +128,14 @@ def test_what_the_runtime_is_too_old_for_runs_in_the_reference(ir: int, opset: i
 
 def test_a_kernel_the_runtime_lacks_is_found_in_the_reference() -> None:
     model = text_model("g (double[n] x) => (double[n] y) { y = Erf (x) }")
-    assert open_engine(model).name.startswith("onnx.reference ")
+    assert Subject(model).any_session().name.startswith("onnx.reference ")
 
 
 def test_refusals_are_one_line_and_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     broken = text_model("g (float[n] x) => (float[n] y) { y = NoSuchOperator (x) }")
     for action in (
         lambda: Session(broken),
-        lambda: open_engine(broken).run({"x": np.ones(1, np.float32)}),
+        lambda: Subject(broken).any_session().run({"x": np.ones(1, np.float32)}),
         lambda: Session(b"not a model"),
         lambda: Session(tmp_path / "missing.onnx"),
         lambda: Session(text_model(RELU)).run({}),

@@ -154,7 +154,7 @@ def _left(folder: Path) -> list[_Left]:
 def _left_of(folder: Path) -> list[_Left]:
     return [
         _Left(_model(folder), "as exported, every node with its module"),
-        _Left(_small(folder), "optimized, proven equal to it"),
+        _Left(_small(folder), "optimized, verified against it"),
         _Left(folder / "export.json", "record of the export, with its proof against PyTorch"),
         _Left(folder / "run.json", "record of the optimization: every rewrite, refusal and proof"),
         _Left(folder / "bench.json", "record of the times, every round"),

@@ -25,7 +25,7 @@ from sardonyx.graph.fingerprint import Family, fingerprint
 from sardonyx.graph.io import check_free
 from sardonyx.graph.opsets.raising import HIGHEST
 from sardonyx.passes import ALL, Pass
-from sardonyx.proving import Inputs, Prover
+from sardonyx.proving import Inputs, Prover, Verification
 from sardonyx.record import Artifact, Likeness, Run
 from sardonyx.tuning.wish import BUDGET, Wish
 from sardonyx.tuning_record import Tuning
@@ -47,6 +47,8 @@ def optimize(
     *,
     target: Literal["portable", "ort"] = "portable",
     verify: Literal["each", "end", "off"] = "end",
+    verify_seconds: float = 20.0,
+    runtimes: Sequence[str] = ("ort",),
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
     fewest_nodes: bool = False,
@@ -71,6 +73,8 @@ def optimize(
         output: where to write the result; nothing is written where None.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
         verify: prove after each pass, at the end, or not at all.
+        verify_seconds: about how long verification may run models, ten runs in any case.
+        runtimes: "ort", "reference" or "openvino", to verify on; a rewrite under which one of them differs is undone.
         only: names of the passes to run; all of the target's where None.
         skip: names of passes to leave out.
         fewest_nodes: run those passes too that make a graph smaller but measured slower.
@@ -106,7 +110,8 @@ def optimize(
     passes = select(target, only, skip, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
     job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
-    prover = Prover(job, inputs=inputs, seed=seed, threads=threads)
+    how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
+    prover = Prover(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
         wish = Wish(budget, sizes, threads or 1, seed, left_out) if tune else None
@@ -119,6 +124,8 @@ def optimize(
     options = {
         "target": target,
         "verify": verify,
+        "verify_seconds": verify_seconds,
+        "runtimes": tuple(runtimes),
         "only": only,
         "skip": skip,
         "max_opset": max_opset,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +23,23 @@ Inputs = str | Path | Mapping[str, np.ndarray] | None
 PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
 
 
-class Prover:
-    """Proves candidates of one job; the source's answers are computed once for all of them."""
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How candidates are verified."""
 
-    def __init__(self, job: Job, *, inputs: Inputs, seed: int, threads: int | None) -> None:
+    inputs: Inputs
+    seed: int
+    threads: int | None
+    seconds: float  # about how long models may run
+    runtimes: tuple[str, ...]
+
+
+class Prover:
+    """Verifies candidates of one job; the source's answers are computed once for all of them."""
+
+    def __init__(self, job: Job, how: Verification) -> None:
         self._job = job
-        self._inputs = inputs
-        self._seed = seed
-        self._threads = threads
+        self._how = how
         self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
 
     def settle(self, mode: str, without: Forbidden = frozenset()) -> Settled:
@@ -101,9 +111,11 @@ class Prover:
 
         return Oracle(
             self._job.source,
-            inputs=self._inputs,
-            seeds=seeds_from(self._seed),
-            threads=self._threads,
+            inputs=self._how.inputs,
+            seeds=seeds_from(self._how.seed),
+            seconds=self._how.seconds,
+            runtimes=self._how.runtimes,
+            threads=self._how.threads,
             progress=lambda text: self._job.tell(text, None),
         )
 

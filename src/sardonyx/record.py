@@ -146,6 +146,17 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeCheck:
+    """What a second runtime computes for both models, and where a disagreement comes from."""
+
+    runtime: str
+    trials: int  # on which it ran both models
+    from_rewrite: tuple[str, ...] = ()  # the two models differ on it
+    from_runtime: tuple[str, ...] = ()  # on the reference alone it differs from the first runtime
+    not_run: str = ""  # why it ran fewer trials than there are
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether two models are the same function, and how that was found out."""
 
@@ -155,8 +166,10 @@ class Verdict:
     trials: tuple[Trial, ...]
     outputs: tuple[OutputDifference, ...]
     failures: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader should know besides, what was not covered included
     seconds: float = 0.0
+    not_covered: tuple[str, ...] = ()  # what the trials did not reach: branches, sizes, values, masked rows
+    runtimes: tuple[RuntimeCheck, ...] = ()  # further ones that were asked for
 
 
 @dataclass(frozen=True, slots=True)

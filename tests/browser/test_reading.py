@@ -94,7 +94,7 @@ def test_without_a_script_it_still_says_what_happened(opened: Open) -> None:
     page = opened("transformer", java_script_enabled=False)
     assert "nodes" in page.inner_text("[data-section=verdict]")
     assert page.locator("[data-section=modules] tbody tr").count() > 3
-    assert "proven equal" in page.inner_text("[data-section=proof]")
+    assert "verified on" in page.inner_text("[data-section=proof]")
     assert page.locator("[data-section=passes] tbody tr").count() > 3
     assert page.locator("[data-section=measured] svg").is_visible()
     assert page.locator("#theme").is_hidden(), "what does not answer is not shown"

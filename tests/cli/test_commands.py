@@ -18,6 +18,8 @@ Command = Callable[..., Any]
 DEFAULTS = {
     "target": "portable",
     "verify": "end",
+    "verify_seconds": 20.0,
+    "runtimes": ("ort",),
     "only": None,
     "skip": None,
     "fewest_nodes": False,
@@ -53,6 +55,8 @@ def test_without_an_output_the_result_lies_beside_the_source(stage: Any, command
         (["--target", "ort"], {"target": "ort"}),
         (["--verify", "each"], {"verify": "each"}),
         (["--verify", "off"], {"verify": "off"}),
+        (["--verify-seconds", "90"], {"verify_seconds": 90.0}),
+        (["--runtime", "ort", "--runtime", "openvino"], {"runtimes": ["ort", "openvino"]}),
         (["--only", "a", "--only", "b"], {"only": ["a", "b"]}),
         (["--skip", "a"], {"skip": ["a"]}),
         (["--fewest-nodes"], {"fewest_nodes": True}),
@@ -76,8 +80,16 @@ def test_optimize_hands_every_flag_on(
 
 
 def test_verify_hands_every_flag_on(stage: Any, command: Command) -> None:
-    assert command("verify", "a", "b", "--inputs", "x.npz", "--seed", 3, "--threads", 1).code == 0
-    asked = {"inputs": Path("x.npz"), "seeds": (3, 4, 5, 6), "threads": 1, "progress": None}
+    flags = ["--inputs", "x.npz", "--seed", 3, "--threads", 1, "--verify-seconds", 5, "--runtime", "reference"]
+    assert command("verify", "a", "b", *flags).code == 0
+    asked = {
+        "inputs": Path("x.npz"),
+        "seeds": (3, 4, 5, 6),
+        "seconds": 5.0,
+        "runtimes": ["reference"],
+        "threads": 1,
+        "progress": None,
+    }
     assert stage.asked == [((Path("a"), Path("b")), asked)]
 
 
@@ -203,7 +215,7 @@ def test_quiet_is_one_line_and_verbose_is_more(stage: Any, command: Command) -> 
     assert "refused 3×" not in plain
     assert "refused 3×" in verbose
     assert command("verify", "a.onnx", "b.onnx", "-q").out == (
-        "proven equal on 12 trials (worst 2.1e-07): b.onnx against a.onnx\n"
+        "verified on 12 trials (worst 2.1e-07): b.onnx against a.onnx\n"
     )
 
 

@@ -87,7 +87,7 @@ def test_what_was_rolled_back_is_new_or_gone() -> None:
 
 
 def test_proofs_are_weighed() -> None:
-    assert found().sentence.endswith("both proven equal to their source")
+    assert found().sentence.endswith("both verified against their source")
     assert found(verdict=None).sentence.endswith("only the first is proven")
     first = sample_dossier()
     failed = replace(first, run=replace(first.run, verdict=failed_verdict()))

@@ -61,7 +61,7 @@ def test_colour_changes_nothing_but_colour() -> None:
 def test_closing_sentence_says_what_happened() -> None:
     run = replace(sample_run(), rolled_back=())
     assert closing_sentence(run) == (
-        "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, proven equal on 12 trials (worst 2.1e-07) → small.onnx"
+        "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, verified on 12 trials (worst 2.1e-07) → small.onnx"
     )
     exact = replace(sample_verdict(), outputs=sample_verdict().outputs[1:])
     assert "(bit for bit)" in closing_sentence(replace(run, verdict=exact))

@@ -1,4 +1,4 @@
-"""`sardonyx optimize`: a smaller graph, proven equal."""
+"""`sardonyx optimize`: a smaller graph, verified."""
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ def optimize(
     max_opset: MaxOpset = None,
     keep_opset: KeepOpset = False,
     verify: Verify = Proof.END,
+    verify_seconds: options.VerifySeconds = 20.0,
+    runtime: options.Runtimes = None,
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -145,6 +147,8 @@ def optimize(
             None if dry_run else destination,
             target=target.value,
             verify=verify.value,
+            verify_seconds=verify_seconds,
+            runtimes=runtime or (options.RuntimeName.ORT,),
             only=only or None,
             skip=skip or None,
             fewest_nodes=fewest_nodes,

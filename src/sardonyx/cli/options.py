@@ -29,6 +29,14 @@ class Proof(StrEnum):
     OFF = "off"
 
 
+class RuntimeName(StrEnum):
+    """What can run a model: `runtime.engines.Runtime`, which help must not wait for."""
+
+    ORT = "ort"
+    REFERENCE = "reference"
+    OPENVINO = "openvino"
+
+
 class Format(StrEnum):
     """How to print."""
 
@@ -114,6 +122,23 @@ Inputs = Annotated[
     Path | None,
     typer.Option(
         "--inputs", metavar="FILE.npz", help="Verify on these too, one array for each input. [default: drawn alone]"
+    ),
+]
+VerifySeconds = Annotated[
+    float,
+    typer.Option(
+        "--verify-seconds",
+        metavar="N",
+        min=0.0,
+        help="About how long verification may run models, ten runs in any case.",
+    ),
+]
+Runtimes = Annotated[
+    list[RuntimeName] | None,
+    typer.Option(
+        "--runtime",
+        help="What runs the models to compare them. Repeatable; the first is the reference. [default: ort]",
+        case_sensitive=False,
     ),
 ]
 Sizes = Annotated[

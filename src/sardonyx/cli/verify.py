@@ -20,9 +20,10 @@ SUMMARY = "Find out whether two models compute the same."
 HELP = f"""\b
 Example:
   sardonyx verify model.onnx small.onnx
+  sardonyx verify model.onnx small.onnx --runtime ort --runtime openvino
   sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
 
-Runs both with the runtime's own optimizations off, on drawn inputs of several sizes and scales, and compares names,
+Runs both with the runtime's own optimizations off, on random inputs of several sizes and scales, and compares names,
 order, types, shapes, NaN patterns and values. The tolerance follows from the types.
 
 {gate.VERDICT.help()}
@@ -39,6 +40,8 @@ def verify(
     candidate: Candidate,
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
+    verify_seconds: options.VerifySeconds = 20.0,
+    runtime: options.Runtimes = None,
     threads: options.Threads = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
@@ -61,6 +64,8 @@ def verify(
             candidate,
             inputs=inputs,
             seeds=seeds_from(seed),
+            seconds=verify_seconds,
+            runtimes=runtime or (options.RuntimeName.ORT,),
             threads=threads,
             progress=None if report is None else lambda text: report(text, None),
         )

@@ -19,23 +19,13 @@ class Answer:
     style: str
     draw: Draw
     outputs: list[Value]
+    seconds: float = 0.0  # that the run took
+    hides_row: bool = False  # a mask hides rows whole: the reference may answer NaN there
 
 
-def has_nan(values: Sequence[Value]) -> bool:
-    """Whether something in an answer is not a number."""
-    return any(isinstance(v, np.ndarray) and v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in values)
-
-
-def nan_where_reference(expected: Sequence[Value], got: Sequence[Value]) -> list[Value]:
-    """An answer without what it says where the reference has no number: rows that a mask hides whole."""
-    return [_nan_where(one, other) for one, other in zip(expected, got, strict=False)]
-
-
-def _nan_where(expected: Value, got: Value) -> Value:
-    if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray) or not has_nan([expected]):
-        return got
-    alike = expected.shape == got.shape and expected.dtype == got.dtype
-    return np.where(np.isnan(expected), expected, got) if alike else got
+def is_empty(values: Sequence[Value]) -> bool:
+    """Whether a tensor output never had an element."""
+    return all(isinstance(value, np.ndarray) and value.size == 0 for value in values)
 
 
 def says_nothing(values: Sequence[Value]) -> bool:

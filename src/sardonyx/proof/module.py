@@ -24,7 +24,8 @@ from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.subject import Subject
 from sardonyx.proof.tolerance import Difference, float_difference, is_float, limit, within
 from sardonyx.record import Accuracy, Trial, Verdict
-from sardonyx.runtime import Array, Engine, Value, open_engine
+from sardonyx.runtime import Array, Value
+from sardonyx.runtime.remote import RemoteSession
 
 Tensors = Mapping[str, Array]
 
@@ -78,7 +79,8 @@ class ModuleProof:
             trials=tuple(trials),
             outputs=judge.outputs(),
             failures=failures,
-            notes=tuple(self._oracle.notes + judge.notes),
+            notes=tuple(self._oracle.not_covered + judge.notes),
+            not_covered=tuple(self._oracle.not_covered),
             seconds=time.perf_counter() - began,
         )
 
@@ -94,8 +96,8 @@ class ModuleProof:
         return self._engine.run({name: known[name] for name in self._cut.inputs if name in known})
 
     @functools.cached_property
-    def _engine(self) -> Engine:
-        return _opened(self._cut.model, self._threads)
+    def _engine(self) -> RemoteSession:
+        return Subject(self._cut.model).any_session(threads=self._threads)
 
     def against_live(self, name: str, inputs: Tensors, outputs: Tensors) -> LiveProof:
         """Whether the cut gives what a live module of this name gave; the first run was on the same inputs."""
@@ -138,7 +140,7 @@ class ModuleProof:
             copy = noise.disturbed(self._cut.model)
             if copy is None:
                 return None
-            probe = _opened(copy, self._threads)
+            probe = Subject(copy).any_session(threads=self._threads)
             places = [self._cut.outputs.index(name) for name in found.values()]
 
             def disturb(draw: int) -> list[Value]:
@@ -148,10 +150,6 @@ class ModuleProof:
             return Noise(mine, disturb)
 
         return judge.compare([outputs[name] for name in found], mine, measured), judge
-
-
-def _opened(model: ir.Model, threads: int | None) -> Engine:
-    return Subject(model).open(lambda source: open_engine(source, threads=threads))
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:

@@ -58,7 +58,7 @@ def _sentence(one: Run, two: Run, parts: tuple[Part, ...]) -> str:
 def _both_proofs(one: Run, two: Run) -> str:
     states = [run.verdict is not None and run.verdict.passed for run in (one, two)]
     if all(states):
-        return "both proven equal to their source"
+        return "both verified against their source"
     if not any(states):
         return "neither is proven"
     return f"only the {'first' if states[0] else 'second'} is proven"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.record import OutputDifference, Trial, Verdict
+from sardonyx.record import OutputDifference, RuntimeCheck, Trial, Verdict
 from sardonyx.rendering import words
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.words import Style
 
 SHOWN_FAILURES = 10
+SHOWN_GAPS = 2
 OUTPUTS = (
     text_column("output"),
     text_column("dtype"),
@@ -47,7 +48,7 @@ def proof(verdict: Verdict | None) -> str:
         return failed_sentence(verdict)
     worst = _worst(verdict)
     how = "bit for bit" if worst == 0 else f"worst {words.difference(worst)}"
-    return f"proven equal on {words.plural(len(verdict.trials), 'trial')} ({how})"
+    return f"verified on {words.plural(len(verdict.trials), 'trial')} ({how})"
 
 
 def failed_sentence(verdict: Verdict | None) -> str:
@@ -71,8 +72,43 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
     lines += [style.bad(f"  ✗ {words.one_line(failure)}") for failure in failures]
     if len(failures) < len(verdict.failures):
         lines.append(f"  and {len(verdict.failures) - len(failures)} more failures (-v shows them)")
-    lines += [f"  note: {words.one_line(note)}" for note in verdict.notes]
+    lines += [f"  note: {words.one_line(note)}" for note in notes(verdict)]
+    lines += [f"  {line}" for line in runtime_lines(verdict)]
+    lines += _not_covered(verdict, verbose=verbose)
     return lines + (_trials(verdict.trials, style) if verbose else [])
+
+
+def notes(verdict: Verdict) -> list[str]:
+    """What a reader should know besides; what was not covered has a line of its own."""
+    return [note for note in verdict.notes if note not in verdict.not_covered]
+
+
+def runtime_lines(verdict: Verdict) -> list[str]:
+    """One line for each further runtime: whether it agrees, and where a disagreement comes from."""
+    return [_runtime_line(each) for each in verdict.runtimes]
+
+
+def _runtime_line(check: RuntimeCheck) -> str:
+    found = [f"ran both models on {words.plural(check.trials, 'trial')}"]
+    if check.from_rewrite:
+        found.append(f"the two differ ({words.one_line(check.from_rewrite[0])})")
+    elif check.trials:
+        found.append("they match")
+    if check.from_runtime:
+        count, first = words.plural(len(check.from_runtime), "place"), words.one_line(check.from_runtime[0])
+        found.append(f"differs from the first runtime on the reference alone in {count} ({first})")
+    if check.not_run:
+        found.append(f"not everything ran: {words.one_line(check.not_run)}")
+    return f"{words.one_line(check.runtime)}: {'; '.join(found)}"
+
+
+def _not_covered(verdict: Verdict, *, verbose: bool) -> list[str]:
+    """One line, or one line each."""
+    listed = [words.one_line(each) for each in verdict.not_covered]
+    if verbose or not listed:
+        return [f"  not covered: {each}" for each in listed]
+    more = f"; and {len(listed) - SHOWN_GAPS} more (-v lists them)" if len(listed) > SHOWN_GAPS else ""
+    return [f"  not covered: {'; '.join(listed[:SHOWN_GAPS])}{more}"]
 
 
 def conditions(verdict: Verdict) -> str:

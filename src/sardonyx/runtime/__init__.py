@@ -6,7 +6,7 @@ first model.
 
 from __future__ import annotations
 
-from sardonyx.runtime.sessions import ReferenceSession, Session, evaluate, open_engine
+from sardonyx.runtime.sessions import ReferenceSession, Session, evaluate
 from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "Source",
     "Value",
     "evaluate",
-    "open_engine",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
+from sardonyx.runtime.openvino import OpenVinoSession
 from sardonyx.runtime.sessions import ReferenceSession, Session
 from sardonyx.runtime.values import Engine, Source
 
@@ -14,6 +15,7 @@ class Runtime(StrEnum):
 
     ORT = "ort"  # ONNX Runtime on the CPU, graph optimizations off
     REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, and knows every standard operator
+    OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model says
 
 
 def load(runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False) -> Engine:
@@ -31,5 +33,6 @@ def load(runtime: Runtime, source: Source, *, threads: int | None = None, profil
     loaders: dict[Runtime, Callable[[], Engine]] = {
         Runtime.ORT: lambda: Session(source, threads=threads, profile=profile),
         Runtime.REFERENCE: lambda: ReferenceSession(source),
+        Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
     }
     return loaders[runtime]()

@@ -48,6 +48,7 @@ class _Shared:
         self._worker: Worker | None = None
         self._process = 0
         self.lock = threading.RLock()
+        self.dropped: list[int] = []  # models that nobody holds any more; told with the next request
         atexit.register(self.stop)
 
     def worker(self) -> Worker:
@@ -69,6 +70,8 @@ class _Shared:
     def ask(self, request: tuple[Any, ...], seconds: float | None) -> Any:
         """One request and its reply, within so many seconds."""
         worker = self.worker()
+        while self.dropped and request[0] != "close":
+            self.ask(("close", self.dropped.pop()), None)
         late = threading.Event()
 
         def give_up() -> None:
@@ -169,6 +172,11 @@ class RemoteSession:
             if _shared.is_current(self._worker):
                 _shared.ask(("close", self._number), None)
             self._worker = None
+
+    def __del__(self) -> None:
+        """Leave it to the next request to say so: a collector must not talk to the worker in the middle of another."""
+        if getattr(self, "_worker", None) is not None:
+            _shared.dropped.append(self._number)
 
     def __enter__(self) -> RemoteSession:
         return self

@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import bare, library
-from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
+from sardonyx.runtime.values import Array, Feeds, Source, Value
 
 if TYPE_CHECKING:
     import onnx
@@ -100,17 +100,6 @@ class ReferenceSession:
         with np.errstate(all="ignore"):
             results: list[Any] = _interpreted(lambda: self._evaluator.run(None, dict(feeds)), "run")
         return [_plain(result) for result in results]
-
-
-def open_engine(source: Source, *, optimize: bool = False, threads: int | None = None) -> Engine:
-    """ONNX Runtime with the model, or the reference evaluator where the runtime does not take it."""
-    try:
-        return Session(source, optimize=optimize, threads=threads)
-    except RuntimeFailure as refusal:
-        try:
-            return ReferenceSession(source)
-        except RuntimeFailure as second:
-            raise RuntimeFailure(f"{refusal.message}; {second.message}", hint=refusal.hint) from second
 
 
 def evaluate(model: onnx.ModelProto) -> list[Array]:

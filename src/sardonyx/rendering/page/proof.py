@@ -11,7 +11,16 @@ from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.section import Section, rendered
 from sardonyx.rendering.text import undone_sentence
-from sardonyx.rendering.verdict import OUTPUTS, TRIALS, conditions, output_cells, proof, trial_cells
+from sardonyx.rendering.verdict import (
+    OUTPUTS,
+    TRIALS,
+    conditions,
+    notes,
+    output_cells,
+    proof,
+    runtime_lines,
+    trial_cells,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,11 @@ class Step:
     def conditions(self) -> str:
         """How much was tried."""
         return "" if self.verdict is None else conditions(self.verdict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know besides, and what further runtimes computed."""
+        return [] if self.verdict is None else [*notes(self.verdict), *runtime_lines(self.verdict)]
 
     @property
     def outputs(self) -> list[tuple[str, ...]]:

@@ -1,0 +1,202 @@
+"""The model that is right, and its answers to the trials.
+
+What it accepts and answers is the truth: an input that it rejects, or that kills or stalls its process, is no trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeAlias
+
+from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.proof.answers import Answer, has_nan, is_empty, says_nothing
+from sardonyx.proof.bodies import Bodies
+from sardonyx.proof.budget import Budget
+from sardonyx.proof.inputs import Draw, Inputs, Plan
+from sardonyx.proof.interface import random_outputs
+from sardonyx.proof.rounding import LiveEngine
+from sardonyx.proof.subject import Model, Subject
+from sardonyx.runtime import Engine, Value
+from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+
+Progress: TypeAlias = Callable[[str], None]
+_MOST_STALLS = 2  # runs that do not end, after which no other input is looked for
+_MOST_CRASHES = 12  # the same for runs that kill their process, each of which costs a new one
+
+
+class Reference:
+    """One reference. Its answers are computed once.
+
+    Args:
+        model: A path, a ModelProto or an onnx_ir Model.
+        given: Inputs of the user, to be tried first.
+        seeds: Seeds of the generated inputs.
+        trials: At most this many generated trials; no limit but the budget if None.
+        runtime: What runs it.
+        threads: Threads of the runtime.
+        seconds: The budget.
+        progress: Told in one line what is being done.
+        live: Answers in place of the graph: the module it was exported from.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        given: Sequence[Mapping[str, Value]],
+        seeds: Sequence[int],
+        trials: int | None,
+        runtime: Runtime,
+        threads: int | None,
+        seconds: float,
+        progress: Progress,
+        live: LiveEngine | None,
+    ) -> None:
+        self.subject = Subject(model)
+        self.inputs = Inputs(self.subject.model)
+        self.random = random_outputs(self.subject.model)
+        self.live = live
+        self.runtime = runtime  # candidates are run in the same
+        self.name = "none"  # of the engine, once there are answers
+        self.not_covered: list[str] = []
+        self._given = given
+        for feeds in given:
+            missing = [name for name in self.inputs.required if name not in feeds]
+            if missing:
+                needed = ", ".join(self.inputs.required)
+                raise UsageError(f"the given inputs lack '{missing[0]}'", hint=f"needed: {needed}")
+        self._plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty][:trials]
+        self._special_plans = self.inputs.exact_plans(seeds)
+        self._threads = threads
+        self._progress = progress
+        self._budget = Budget(seconds, weights=self.subject.constant_bytes)
+        self._way = 0  # in which the last plan was accepted
+        self._reasons: list[str] = []  # why inputs were not accepted
+        self._stalls = self._crashes = 0
+        self._answers: list[Answer] | None = None
+        self._special: list[Answer] | None = None
+
+    @property
+    def longest_run(self) -> float:
+        """Seconds after which a run is given up."""
+        return self._budget.longest_run
+
+    def answers(self) -> list[Answer]:
+        """What the reference takes and says to it, the user's inputs first.
+
+        Raises:
+            RuntimeFailure: It takes none of the inputs.
+            UsageError: It does not take the user's.
+        """
+        if self._answers is None:
+            self._progress("running the reference")
+            answers = self._asked()
+            if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
+                self.runtime = Runtime.REFERENCE
+                answers = self._asked()
+            if not answers:
+                raise RuntimeFailure(
+                    f"the model accepts none of the generated inputs: {(self._reasons or ['there are none'])[0]}",
+                    hint="give inputs that it accepts with --inputs x.npz",
+                )
+            self._answers = answers
+            self.not_covered += self._unequal_outputs(answers)
+        return self._answers
+
+    def special_answers(self) -> list[Answer]:
+        """Answers to infinities and NaN, which only bit-exact rewrites must reproduce."""
+        if self._special is None:
+            with self._opened() as engine:
+                found = [self._first_accepted(engine, plan) for plan in self._special_plans]
+            self._special = [answer for answer in found if answer is not None]
+        return self._special
+
+    @contextlib.contextmanager
+    def _opened(self, subject: Subject | None = None) -> Generator[Engine]:
+        if self.live is not None:
+            yield self.live
+            return
+        profile = subject is not None
+        subject = subject or self.subject
+        with subject.session(self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile) as engine:
+            yield engine
+
+    def _asked(self) -> list[Answer]:
+        """Answers from the present runtime; none where it does not take the model at all."""
+        bodies = Bodies(self.subject.model) if self.live is None else None
+        marked = Subject(bodies.marked) if bodies is not None and bodies.marked is not None else None
+        left_out: list[Plan] = []
+        try:
+            with self._opened(marked) as engine:
+                self.name = engine.name
+                answers = self._given_answers(engine)
+                for number, plan in enumerate(self._plans):
+                    if not self._budget.fits(self.inputs.cost(plan)):
+                        left_out.append(plan)
+                        continue
+                    self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
+                    answer = self._first_accepted(engine, plan)
+                    if answer is not None:
+                        answers.append(answer)
+                executed = engine.executed() if isinstance(engine, RemoteSession) else None
+        except RuntimeFailure as failure:  # it does not even load
+            self._reasons.append(failure.message)
+            return []
+        never = bodies.never_entered(executed) if bodies is not None else []
+        self.not_covered = never + self.inputs.coverage([answer.draw for answer in answers])
+        if left_out:
+            labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
+            self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
+        if self.inputs.masked and any(has_nan(answer.outputs) for answer in answers):
+            self.not_covered.append("the reference answers NaN where nothing is attended to: not compared there")
+        return answers
+
+    def _given_answers(self, engine: Engine) -> list[Answer]:
+        answers: list[Answer] = []
+        for feeds in self._given:
+            try:
+                outputs = engine.run(feeds)
+            except RuntimeFailure as failure:
+                raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
+            answers.append(Answer(None, "given", Draw(dict(feeds), {}), outputs, _seconds(engine)))
+        return answers
+
+    def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:
+        """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
+        last = self._way + 1 if plan.optional else self.inputs.ways
+        for way in range(self._way, last):
+            if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
+                return None
+            try:
+                draw = self.inputs.draw(plan, way, run=engine.run)
+                outputs = engine.run(draw.feeds)
+            except RuntimeFailure as failure:
+                self._stalls += isinstance(failure, RuntimeTimeout)
+                self._crashes += isinstance(failure, RuntimeCrash)
+                self._reasons.append(failure.message)
+                continue
+            if plan.optional and self.inputs.contradicts(draw, outputs):
+                continue
+            self._way = way
+            if isinstance(engine, RemoteSession):
+                self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes)
+            return Answer(plan.seed, plan.label, draw, outputs, _seconds(engine), plan.hides_row)
+        return None
+
+    def _unequal_outputs(self, answers: Sequence[Answer]) -> list[str]:
+        """Which outputs cannot be compared by value, or hold nothing that could differ."""
+        unequal = "depends on random numbers: only its type and shape were compared"
+        notes = [f"the output '{name}' {unequal}" for name in sorted(self.random)]
+        for place, value in enumerate(self.subject.model.graph.outputs):
+            outputs = [answer.outputs[place] for answer in answers]
+            if is_empty(outputs):
+                notes.append(f"the output '{value.name}' was empty in every trial")
+            elif says_nothing(outputs):
+                notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
+        return notes
+
+
+def _seconds(engine: Engine) -> float:
+    return engine.usage.seconds if isinstance(engine, RemoteSession) else 0.0

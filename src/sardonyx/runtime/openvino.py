@@ -1,0 +1,77 @@
+"""A model in OpenVINO on the CPU: an implementation of the ONNX operators that shares no kernel with ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import library
+from sardonyx.runtime.values import Array, Feeds, Source, Value
+
+# Single precision is to mean single precision: by default the plugin may compute in bfloat16 where the machine can.
+_SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+
+
+class OpenVinoSession:
+    """A model in OpenVINO, computing in the types that the model says.
+
+    Raises:
+        RuntimeFailure: OpenVINO is not installed, or does not take the model.
+    """
+
+    def __init__(self, source: Source, *, threads: int | None = None) -> None:
+        try:
+            package: Any = importlib.import_module("openvino")
+        except ImportError as error:
+            raise RuntimeFailure(
+                "OpenVINO is not installed", hint="install it with: pip install 'sardonyx[openvino]'"
+            ) from error
+        self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
+        settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
+
+        def compiled() -> Any:
+            core = package.Core()
+            given = os.fspath(source) if isinstance(source, (str, Path)) else _as_bytes(source)
+            return core.compile_model(core.read_model(given), "CPU", settings)
+
+        self._model: Any = self._tried(compiled, "load")
+        self._inputs = {name for port in self._model.inputs for name in port.get_names()}
+
+    @property
+    def name(self) -> str:
+        """The runtime and its version."""
+        return f"openvino {importlib.metadata.version('openvino')}"
+
+    def run(self, feeds: Feeds) -> list[Value]:
+        """All graph outputs in order; inputs that nothing reads are no inputs to OpenVINO."""
+        given = {name: _dense(value, name) for name, value in feeds.items() if name in self._inputs}
+
+        def ran() -> list[Value]:
+            request = self._model.create_infer_request()
+            request.infer(given)
+            return [np.array(request.get_output_tensor(index).data) for index in range(len(self._model.outputs))]
+
+        return self._tried(ran, "run")
+
+    def _tried(self, action: Callable[[], Any], verb: str) -> Any:
+        try:
+            return action()
+        except self._failure as error:
+            raise RuntimeFailure(f"OpenVINO cannot {verb} the model: {library.one_line(error)}") from error
+
+
+def _as_bytes(source: Any) -> bytes:
+    return source if isinstance(source, bytes) else source.SerializeToString()
+
+
+def _dense(value: Value, name: str) -> Array:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+        raise RuntimeFailure(f"OpenVINO cannot run the model: it takes no values like those of '{name}'")
+    return np.ascontiguousarray(value)
