@@ -23,6 +23,11 @@ class Answer:
     hides_row: bool = False  # a mask hides rows whole: the reference may answer NaN there
 
 
+def has_nan(values: Sequence[Value]) -> bool:
+    """Whether something in an answer is not a number."""
+    return any(isinstance(v, np.ndarray) and v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in values)
+
+
 def is_empty(values: Sequence[Value]) -> bool:
     """Whether a tensor output never had an element."""
     return all(isinstance(value, np.ndarray) and value.size == 0 for value in values)
