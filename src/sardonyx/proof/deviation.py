@@ -174,7 +174,7 @@ def _groups(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """The axes to reduce over for each family of slices that are smaller than the tensor and not too small to tell."""
     rank = len(shape)
     families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
-    families += [(rank - 1,), tuple(range(2, rank))]
+    families += [(rank - 1,), tuple(range(2, rank))] if rank else []
     for axes in dict.fromkeys(families):
         inside = math.prod(shape[axis] for axis in axes)
         if axes and _SMALLEST_SLICE <= inside < math.prod(shape):
