@@ -1,0 +1,1 @@
+"""Random models that attack the optimizer: how they are drawn, checked and reduced."""

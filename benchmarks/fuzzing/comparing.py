@@ -1,0 +1,222 @@
+"""What sets two runs apart: exact where it has to be, within rounding where a pass may round otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from fuzzing import running
+
+RTOL = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
+ATOL = {"float64": 1e-5, "float32": 1e-5, "float16": 1e-6}
+DISTURBANCES = 6
+AMPLIFIED = 8.0  # a result may be this many times as far off as the source on inputs one unit in the last place away
+
+
+def difference(x: Any, y: Any, noise: np.ndarray | None = None) -> str:
+    """What sets a result's output apart from its source's; empty where nothing does."""
+    if isinstance(x, list) or isinstance(y, list):
+        if not (isinstance(x, list) and isinstance(y, list)) or len(x) != len(y):
+            return "another sequence"
+        return next(filter(None, (difference(a, b) for a, b in zip(x, y, strict=True))), "")
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return f"{y.dtype}{list(y.shape)} for {x.dtype}{list(x.shape)}"
+    if x.dtype.name not in RTOL:
+        wrong = np.asarray(x != y)
+        return f"{int(wrong.sum())} of {wrong.size} values differ" if wrong.any() else ""
+    return _floats(x, y, noise)
+
+
+def _floats(x: np.ndarray, y: np.ndarray, noise: np.ndarray | None) -> str:
+    rtol, atol = RTOL[x.dtype.name], ATOL[x.dtype.name]
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    if (np.isnan(x) != np.isnan(y)).any():
+        return f"{int(np.isnan(y).sum())} NaN for {int(np.isnan(x).sum())}"
+    infinite = np.isinf(x) | np.isinf(y)
+    if (x[infinite] != y[infinite]).any():
+        return f"{int(np.isinf(y).sum())} infinities for {int(np.isinf(x).sum())}, or of another sign"
+    kept = ~(infinite | np.isnan(x))
+    if not kept.any():
+        return ""
+    scale = np.maximum(np.abs(x), np.median(np.abs(x[kept])))
+    allowed = atol + rtol * scale + (0 if noise is None else noise)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(kept, np.abs(x - y) - allowed, -1)
+    if (excess <= 0).all():
+        return ""
+    worst = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    return f"{int((excess > 0).sum())} of {x.size} values differ, the worst {y[worst]:.6g} for {x[worst]:.6g}"
+
+
+def bits_differ(x: Any, y: Any) -> str:
+    """What an exact pass may not change: more than the runtime's own kernels differ by, and the sign of a zero.
+
+    A kernel rounds the last elements of a vector otherwise than those before, by a few units in the last place, and
+    half precision is computed in single where a conversion happens to be left out.
+    """
+    if isinstance(x, list) or x.dtype.kind != "f" or difference(x, y):
+        return difference(x, y)
+    wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(wide_x - wide_y) > 8 * np.abs(np.spacing(x)).astype(np.float64)
+    normal = np.isfinite(x) & (np.abs(wide_x) > np.finfo(x.dtype).tiny) & (x.dtype != np.float16)
+    wrong = (apart & normal) | ((x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y)))
+    if not wrong.any():
+        return ""
+    worst = tuple(int(axis) for axis in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} of {x.size} values differ in their bits, {y[worst]!r} for {x[worst]!r}"
+
+
+# ---------------------------------------------------------------------------------------------- rounding
+
+
+class Rounding:
+    """How far the source's own outputs move when its inputs and weights move by a unit in the last place."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._sessions: list[running.Session] = []
+
+    def around(self, feed: running.Feed, answer: list[Any]) -> list[np.ndarray | None]:
+        """For each output the noise by element; None where a value that is no float moves, or a NaN comes or goes."""
+        noise: list[Any] = [np.zeros(np.shape(each)) if not isinstance(each, list) else None for each in answer]
+        for number, session in enumerate(self._disturbed()):
+            rng = np.random.default_rng(number)
+            try:
+                moved = session.run({name: _moved(array, rng) for name, array in feed.items()})
+            except running.Failed:
+                continue
+            for index, (x, y) in enumerate(zip(answer, moved, strict=True)):
+                noise[index] = _widened(noise[index], x, y)
+        return [each if each is None else _by_row(each) * AMPLIFIED for each in noise]
+
+    def _disturbed(self) -> list[running.Session]:
+        if not self._sessions:
+            for number in range(DISTURBANCES):
+                model, rng = onnx.ModelProto(), np.random.default_rng(number)
+                model.CopyFrom(self._model)
+                if number % 2:
+                    _disturb(model.graph, rng)
+                self._sessions.append(running.Session(model))
+        return self._sessions
+
+
+def _widened(noise: Any, x: Any, y: Any) -> Any:
+    if noise is None or isinstance(y, list) or x.shape != y.shape:
+        return None
+    if x.dtype.kind != "f":
+        return None if np.asarray(x != y).any() else noise
+    if (np.isfinite(x) != np.isfinite(y)).any():
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    return np.maximum(noise, np.where(np.isfinite(x), apart, 0))
+
+
+def _by_row(noise: np.ndarray) -> np.ndarray:
+    """An element's noise is that of its row: a single draw may leave one element where it is by chance."""
+    if noise.ndim == 0 or noise.size == 0:
+        return noise
+    return np.broadcast_to(noise.max(axis=-1, keepdims=True), noise.shape)
+
+
+def _disturb(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
+    tensors = [*graph.initializer]
+    tensors += [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    for tensor in tensors:
+        if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE):
+            array = numpy_helper.to_array(tensor)
+            if array.size > 1:  # single numbers are exponents and bounds: moved, they mean something else
+                tensor.CopyFrom(numpy_helper.from_array(_moved(array, rng), tensor.name))
+
+
+def _moved(array: Any, rng: np.random.Generator) -> Any:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        return array
+    with np.errstate(all="ignore"):
+        up, down = np.nextafter(array, array.dtype.type(np.inf)), np.nextafter(array, array.dtype.type(-np.inf))
+    moved = np.where(rng.random(array.shape) < 0.5, up, down)
+    return np.where(np.isfinite(moved) & (array != 0), moved, array).astype(array.dtype)
+
+
+# ---------------------------------------------------------------------------------------------- hidden rows
+
+
+def with_hidden_rows_zero(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model with 0 for the probabilities of a row that -inf hides whole, where Softmax gives NaN; else None."""
+    version = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.value_info[:]
+    nodes, found = [], False
+    for node in changed.graph.node:
+        nodes.append(node)
+        if node.op_type == "Softmax" and version >= 13:
+            found = True
+            nodes += _zeroed(node, version)
+    if not found:
+        return None
+    ordered = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del changed.graph.node[:]
+    changed.graph.node.extend(ordered)
+    return changed
+
+
+def _zeroed(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
+    """p => where(max(s) == -inf, 0, p); before opset 15 in single precision only."""
+    wanted, raw = node.output[0], f"{node.output[0]}__raw"
+    node.output[0] = raw
+    axes, top, hidden, number, zero = (f"{wanted}__{key}" for key in ("axes", "max", "hidden", "number", "zero"))
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+    reduce = {"inputs": [node.input[0], axes]} if version >= 18 else {"inputs": [node.input[0]], "axes": [axis]}
+    like = ("CastLike", [number, raw]) if version >= 15 else ("Identity", [number])
+    return [
+        helper.make_node("Constant", [], [axes], value_ints=[axis]),
+        helper.make_node("ReduceMax", outputs=[top], keepdims=1, **reduce),
+        helper.make_node("Cast", [top], [f"{top}32"], to=TensorProto.FLOAT),
+        helper.make_node("IsInf", [f"{top}32"], [hidden], detect_positive=0),
+        helper.make_node("Constant", [], [number], value_float=0.0),
+        helper.make_node(like[0], like[1], [zero]),
+        helper.make_node("Where", [hidden, zero, raw], [wanted]),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- overflow
+
+PRODUCTS = frozenset(("MatMul", "Mul", "Pow", "Gemm", "Conv", "ConvTranspose", "Div", "Exp", "Reciprocal", "Einsum"))
+
+
+def overflows(model: onnx.ModelProto, feed: running.Feed) -> bool:
+    """Whether a product or a reduction of the source makes inf or NaN out of finite operands.
+
+    What a fused operator computes there, in another order or in more precision, may well be finite.
+    """
+    everything = onnx.ModelProto()
+    everything.CopyFrom(model)
+    given = {each.name for each in everything.graph.output}
+    names = [name for node in everything.graph.node for name in node.output if name and name not in given]
+    everything.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        arrays = running.Session(everything).run(feed)
+    except running.Failed:
+        return False
+    values = {**feed, **dict(zip([each.name for each in everything.graph.output], arrays, strict=True))}
+    values |= {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return any(
+        not all(_finite(values.get(name)) for name in node.output) and all(_finite(values.get(name)) for name in node.input)
+        for node in model.graph.node
+        if node.op_type in PRODUCTS or node.op_type.startswith("Reduce")
+    )
+
+
+def _finite(array: Any) -> bool:
+    return not isinstance(array, np.ndarray) or array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def steady(model: onnx.ModelProto, feed: running.Feed, answer: list[Any]) -> bool:
+    """Whether the source gives the same again: some kernels leave memory as they found it."""
+    again = running.Session(model).run(feed)
+    return not any(difference(x, y) for x, y in zip(answer, again, strict=True))

@@ -1,0 +1,246 @@
+"""One model against the optimizer: both targets and the fewest nodes, checked on hostile feeds."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+import traceback
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import sardonyx
+from fuzzing import comparing, running
+from fuzzing.running import Feed
+from sardonyx import passes
+from sardonyx.graph import io
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "portable": {},
+    "ort": {"target": "ort"},
+    "fewest": {"target": "ort", "fewest_nodes": True},
+}
+SECONDS = 10
+FUSED = ("Attention", "LayerNormalization", "RMSNormalization", "RotaryEmbedding")
+GROWTH, SLACK = 1.01, 64 * 1024
+TOLERATED = {
+    "special": "a pass that rounds otherwise differs on inf, NaN or the largest numbers",
+    "overflow": "the source overflows, and the result computes in another order or in more precision",
+    "unsteady": "the source itself does not give the same twice",
+    "empty": "the runtime's fused kernel takes no empty input",
+}
+EXACT = frozenset(each.name for each in passes.ALL if each.accuracy.value == "exact")
+
+
+class TooSlow(BaseException):
+    """The time is over; no handler of ordinary exceptions sees it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with one result."""
+
+    kind: str  # wrong | crash | invalid | interface | size | slow | unrunnable | bits, or one of TOLERATED
+    setting: str
+    text: str
+    feed: Feed | None = None
+    feed_name: str = ""
+    fired: tuple[str, ...] = ()
+
+    @property
+    def grave(self) -> bool:
+        """Whether it counts as a fault."""
+        return self.kind not in TOLERATED
+
+
+@dataclass
+class Judged:
+    """What became of one model."""
+
+    findings: list[Finding] = field(default_factory=list)
+    fired: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    before: int = 0
+    after: int = 0
+    hidden: int = 0  # outputs that are NaN in the source only because -inf hides a whole row, and 0 afterwards
+    rounding: int = 0  # outputs whose difference the rounding of the source explains
+    slowest: float = 0.0
+
+
+@contextlib.contextmanager
+def limited(seconds: int) -> Generator[None]:
+    """Raise TooSlow after so many seconds; a main thread's matter."""
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Source:
+    """A model that the runtime takes, and its answers on the feeds that it takes."""
+
+    def __init__(self, model: onnx.ModelProto, feeds: Sequence[tuple[str, Feed]]) -> None:
+        self.model = model
+        self.names = [each.name for each in model.graph.output]
+        session = running.Session(model)
+        self.answers: list[tuple[str, Feed, list[Any]]] = []
+        for name, feed in feeds:
+            with contextlib.suppress(running.Failed):
+                self.answers.append((name, feed, session.run(feed)))
+        self.full = _valid(model, full=True) == ""
+        self.checked = self.full or _valid(model, full=False) == ""
+        self.rounding = comparing.Rounding(model)
+        self._zeroed: running.Session | None = None
+
+    def zeroed(self, feed: Feed) -> list[Any] | None:
+        """The answers with 0 for the probabilities of rows that are hidden whole; None where nothing changes."""
+        if self._zeroed is None:
+            changed = comparing.with_hidden_rows_zero(self.model)
+            if changed is None:
+                return None
+            with contextlib.suppress(running.Failed):
+                self._zeroed = running.Session(changed)
+        if self._zeroed is None:
+            return None
+        try:
+            return self._zeroed.run(feed)
+        except running.Failed:
+            return None
+
+
+def judge(source: Source, settings: Sequence[str] = tuple(SETTINGS), **options: Any) -> Judged:
+    """Everything wrong with the results of one model; at most one finding for each setting."""
+    judged = Judged(before=len(source.model.graph.node))
+    seen: dict[bytes, str] = {}
+    for setting in settings:
+        finding, made = _optimized(source, setting, judged, options)
+        if finding is None and made is not None:
+            data = made.SerializeToString(deterministic=True)
+            if data in seen:
+                continue
+            seen[data] = setting
+            finding = _static(source, made, setting, len(data)) or _compared(source, made, setting, judged)
+        if finding is not None:
+            judged.findings.append(finding)
+    return judged
+
+
+def _optimized(
+    source: Source, setting: str, judged: Judged, options: dict[str, Any]
+) -> tuple[Finding | None, onnx.ModelProto | None]:
+    began = time.perf_counter()
+    try:
+        with limited(SECONDS):
+            run = sardonyx.optimize(source.model, verify="off", **SETTINGS[setting], **options)
+            made = io.to_proto(run.model)
+    except TooSlow:
+        return Finding("slow", setting, f"did not finish in {SECONDS} s"), None
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {running.first_line(error)} ({Path(where.filename).name}:{where.lineno})"
+        return Finding("crash", setting, text), None
+    judged.slowest = max(judged.slowest, time.perf_counter() - began)
+    judged.fired[setting] = tuple(each.name for each in run.passes if each.rewrites)
+    judged.after = len(made.graph.node)
+    return None, made
+
+
+def _static(source: Source, made: onnx.ModelProto, setting: str, size: int) -> Finding | None:
+    """What is wrong without running anything."""
+    if _interface(source.model) != _interface(made):
+        return Finding("interface", setting, "the inputs or outputs changed")
+    allowed = GROWTH * source.model.ByteSize() + SLACK
+    if size > allowed:
+        return Finding("size", setting, f"the file grew from {source.model.ByteSize()} to {size} bytes")
+    if source.checked and (text := _valid(made, full=source.full)):
+        return Finding("invalid", setting, text)
+    return None
+
+
+def _interface(model: onnx.ModelProto) -> list[list[tuple[str, bytes]]]:
+    faces = (model.graph.input, model.graph.output)
+    return [[(each.name, each.type.SerializeToString(deterministic=True)) for each in face] for face in faces]
+
+
+def _valid(model: onnx.ModelProto, *, full: bool) -> str:
+    try:
+        onnx.checker.check_model(model, full_check=full)
+    except Exception as error:
+        return " ".join(str(error).split())[:200]
+    return ""
+
+
+def _compared(source: Source, made: onnx.ModelProto, setting: str, judged: Judged) -> Finding | None:
+    fired = judged.fired[setting]
+    try:
+        session = running.Session(made)
+    except running.Failed as failed:
+        return Finding("unrunnable", setting, f"does not load: {failed}", fired=fired)
+    exact, mild = all(name in EXACT for name in fired), None
+    for name, feed, answer in source.answers:
+        try:
+            given = session.run(feed)
+        except running.Failed as failed:
+            kind = "empty" if _empty(feed) and any(each in str(failed) for each in FUSED) else "unrunnable"
+            mild = mild or Finding(kind, setting, f"does not run: {failed}", feed, name, fired)
+            if kind == "unrunnable":
+                return mild
+            continue
+        if text := _outputs(source, feed, answer, given, judged):
+            found = Finding(_kind(source, feed, answer, name, exact), setting, text, feed, name, fired)
+            if found.grave:
+                return found
+            mild = mild or found
+            continue
+        if exact and (text := _first(source.names, answer, given, comparing.bits_differ)):
+            return Finding("bits", setting, text, feed, name, fired)
+    return mild
+
+
+def _empty(feed: Feed) -> bool:
+    return any(getattr(array, "size", 1) == 0 for array in feed.values())
+
+
+def _kind(source: Source, feed: Feed, answer: list[Any], name: str, exact: bool) -> str:
+    """What a difference counts as."""
+    if not comparing.steady(source.model, feed, answer):
+        return "unsteady"
+    if name.startswith("special") and not exact:
+        return "special"
+    return "overflow" if comparing.overflows(source.model, feed) else "wrong"
+
+
+def _first(names: Sequence[str], answer: list[Any], given: list[Any], compare: Any) -> str:
+    pairs = zip(names, answer, given, strict=True)
+    return next((f"{name}: {text}" for name, x, y in pairs if (text := compare(x, y))), "")
+
+
+def _outputs(source: Source, feed: Feed, answer: list[Any], given: list[Any], judged: Judged) -> str:
+    """The first difference between two runs that neither rounding nor a hidden row explains."""
+    if not _first(source.names, answer, given, comparing.difference):
+        return ""
+    zeroed = source.zeroed(feed)
+    if zeroed is not None and not _first(source.names, zeroed, given, comparing.difference):
+        judged.hidden += 1
+        return ""
+    noise = source.rounding.around(feed, answer)
+    for name, x, y, around in zip(source.names, answer, given, noise, strict=True):
+        if not (text := comparing.difference(x, y)):
+            continue
+        if around is None and not isinstance(x, list) and (x.dtype, x.shape) == (y.dtype, y.shape):
+            judged.rounding += 1
+        elif comparing.difference(x, y, around):
+            return f"{name}: {text}"
+        else:
+            judged.rounding += 1
+    return ""
