@@ -3,10 +3,10 @@
     python benchmarks/fuzz.py --count 20000 --first 0 --jobs 2 --out found [--family attention] [--coverage]
     python benchmarks/fuzz.py --seed 1234 [--family attention]     # one model, in full
 
-Each seed gives the same model on every run. A model counts where ONNX Runtime, without its optimizations, loads it and
-runs it on an input. It is optimized for both targets and to the fewest nodes, with verification off; each result must be
-valid, keep the interface, stay within the size limit, and give the same outputs. What fails is reduced to a few nodes
-and written to the folder. The models run in worker processes, so that a crash of native code is a finding too.
+Each seed gives the same model on every run. A model is accepted if ONNX Runtime, without its optimizations, loads it
+and runs it on an input. It is optimized for both targets and to the fewest nodes, with verification off. Each result
+must be valid, keep the interface, stay within the size limit and give the same outputs. What fails is reduced to a few
+nodes and written to the folder. Models run in worker processes, so that a crash of native code is a finding too.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ def examine(
     for finding in judged.findings:
         feed = finding.feed if finding.feed is not None else source.answers[0][1]
         tell("attribute")
-        report.faults.append(_fault(shrinking.Case(drawn.model, feed, finding), drawn, out, seen, tell))
-        if report.faults[-1].setting == "portable":
+        fault = _fault(shrinking.Case(drawn.model, feed, finding), drawn, out, seen, tell)
+        report.faults.append(fault)
+        if fault.setting == "portable" and fault.grave:
             break  # the other settings share these passes
     return report
 
@@ -114,7 +115,7 @@ def _fault(
     finding = case.finding
     fault = Fault(finding.kind, finding.setting, finding.text, shrinking.responsible(case))
     seen[fault.signature] += 1
-    if out is None or seen[fault.signature] > KEPT:
+    if out is None or not finding.grave or seen[fault.signature] > KEPT:
         return fault
     tell("shrink")
     small = shrinking.shrunk(case)
@@ -129,9 +130,7 @@ def _fault(
 # ---------------------------------------------------------------------------------------------- workers
 
 
-def work(
-    connection: multiprocessing.connection.Connection, seeds: range, family: str | None, out: Path | None
-) -> None:
+def work(connection: multiprocessing.connection.Connection, seeds: range, family: str | None, out: Path | None) -> None:
     """Examine seeds one after another, and say which stage each is in."""
     seen: collections.Counter[Any] = collections.Counter()
     with open(os.devnull, "w") as nowhere:
@@ -141,7 +140,11 @@ def work(
             report = examine(seed, family, out, seen, lambda stage, seed=seed: connection.send((seed, stage)))
         except Exception:
             text = traceback.format_exc().strip().splitlines()
-            report = Report(seed, family or families.family_of(seed), faults=[Fault("fuzzer", "", f"{text[-1]} ({text[-3].strip()})", ())])
+            report = Report(
+                seed,
+                family or families.family_of(seed),
+                faults=[Fault("fuzzer", "", f"{text[-1]} ({text[-3].strip()})", ())],
+            )
         connection.send(report)
     connection.send(None)
 
@@ -222,28 +225,34 @@ def campaign(seeds: range, jobs: int, family: str | None, out: Path | None, quie
 # ---------------------------------------------------------------------------------------------- tables
 
 
+COLUMNS = ("drawn", "accepted", "nodes", "after", "rounding", "hidden", "slowest", "wrong")
+
+
 def summary(reports: list[Report]) -> str:
     """A table by family, then every distinct finding."""
-    lines = [f"{'family':12} {'drawn':>6} {'accepted':>8} {'nodes':>7} {'after':>7} {'rounding':>8} {'hidden':>6} {'slowest':>7} {'wrong':>5}"]
-    by_family = collections.defaultdict(list)
+    lines = [f"{'family':12}" + "".join(f"{each:>9}" for each in COLUMNS)]
+    by_family: dict[str, list[Report]] = collections.defaultdict(list)
+    grouped: dict[Any, list[tuple[Report, Fault]]] = collections.defaultdict(list)
     for each in reports:
         by_family[each.family].append(each)
-    for family, group in sorted(by_family.items()):
-        kept = [each for each in group if not each.rejected]
-        wrong = sum(any(fault.grave for fault in each.faults) for each in group)
-        lines.append(
-            f"{family or '-':12} {len(group):6} {len(kept):8} {sum(e.before for e in kept):7} {sum(e.after for e in kept):7}"
-            f" {sum(e.rounding for e in kept):8} {sum(e.hidden for e in kept):6}"
-            f" {max((e.slowest for e in kept), default=0):6.2f}s {wrong:5}"
-        )
-    grouped = collections.defaultdict(list)
-    for each in reports:
         for fault in each.faults:
             grouped[fault.signature].append((each, fault))
-    for (kind, passes), group in sorted(grouped.items(), key=lambda item: -len(item[1])):
+    lines += [f"{family:12}" + _row(group) for family, group in sorted(by_family.items())]
+    lines.append(f"{'all':12}" + _row(reports))
+    for (kind, passes), group in sorted(grouped.items(), key=lambda item: (not item[1][0][1].grave, -len(item[1]))):
         each, fault = group[0]
-        lines.append(f"{len(group):5} × {kind} [{', '.join(passes)}] e.g. seed {each.seed} ({each.family}): {fault.text[:150]} {fault.folder}")
+        noted = "" if fault.grave else f" (tolerated: {judging.TOLERATED[kind]})"
+        lines.append(f"{len(group):5} × {kind} [{', '.join(passes)}]{noted}")
+        lines.append(f"        e.g. seed {each.seed} ({each.family}): {fault.text[:150]} {fault.folder}")
     return "\n".join(lines)
+
+
+def _row(group: list[Report]) -> str:
+    kept = [each for each in group if not each.rejected]
+    wrong = sum(any(fault.grave for fault in each.faults) for each in group)
+    sums = [sum(getattr(each, name) for each in kept) for name in ("before", "after", "rounding", "hidden")]
+    slowest = f"{max((each.slowest for each in kept), default=0):.2f} s"
+    return "".join(f"{each:>9}" for each in (len(group), len(kept), *sums, slowest, wrong))
 
 
 def coverage(reports: list[Report]) -> str:

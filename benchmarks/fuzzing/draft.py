@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from fuzzing import running
+from fuzzing import decorating, running
 
 CONTRIB = "com.microsoft"
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.float64))
@@ -191,7 +191,7 @@ class Draft:
             return value
         self._decorating = True
         try:
-            return self.rng.choice(DECORATIONS)(self, value)
+            return self.rng.choice(decorating.DECORATIONS)(self, value)
         except Rejected:
             return value
         finally:
@@ -324,7 +324,7 @@ class Draft:
 
 def tensor_type(dtype: np.dtype) -> int:
     """The ONNX element type of a numpy one."""
-    return TensorProto.STRING if dtype == object else helper.np_dtype_to_tensor_dtype(dtype)
+    return TensorProto.STRING if dtype == np.object_ else helper.np_dtype_to_tensor_dtype(dtype)
 
 
 def finished(graph: onnx.GraphProto, opset: int, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
@@ -354,54 +354,3 @@ def free_of_graph(graph: onnx.GraphProto) -> list[str]:
         own.update(node.output)
     found.update(dict.fromkeys(each.name for each in graph.output if each.name not in own))
     return list(found)
-
-
-# ---------------------------------------------------------------------------------------------- no-ops, or nearly
-
-
-def _same_type(draft: Draft, value: Value) -> Value:
-    return draft.cast(value, value.dtype)
-
-
-def _there_and_back(draft: Draft, value: Value) -> Value:
-    kinds = (np.float64, np.float16, np.float32, np.int32, np.int64, np.bool_, np.uint8, np.int8)
-    return draft.cast(draft.cast(value, draft.rng.choice(kinds)), value.dtype)
-
-
-def _times_one(draft: Draft, value: Value) -> Value:
-    op_type, number = draft.rng.choice((("Mul", 1), ("Div", 1), ("Add", 0), ("Sub", 0), ("Pow", 1), ("Add", -0.0)))
-    return draft.op(op_type, value, draft.scalar(number, value.dtype))
-
-
-def _same_shape(draft: Draft, value: Value) -> Value:
-    if draft.chance(0.5):
-        return draft.op("Reshape", value, draft.op("Shape", value))
-    return draft.op("Expand", value, draft.op("Shape", value))
-
-
-def _grown_and_shrunk(draft: Draft, value: Value) -> Value:
-    axis = draft.rng.randrange(value.rank + 1)
-    return draft.squeeze(draft.unsqueeze(value, axis), axis)
-
-
-def _turned_twice(draft: Draft, value: Value) -> Value:
-    perm = draft.rng.sample(range(value.rank), value.rank)
-    return draft.transpose(draft.transpose(value, *perm), *(int(axis) for axis in np.argsort(perm)))
-
-
-def _all_of_it(draft: Draft, value: Value) -> Value:
-    axis = draft.rng.randrange(max(value.rank, 1))
-    return draft.slice(value, [0], [draft.rng.choice((2**63 - 1, 2**31 - 1, 1000))], [axis], [1])
-
-
-DECORATIONS = (
-    lambda draft, value: draft.op("Identity", value),
-    lambda draft, value: draft.op("Dropout", value),
-    _same_type,
-    _there_and_back,
-    _times_one,
-    _same_shape,
-    _grown_and_shrunk,
-    _turned_twice,
-    _all_of_it,
-)

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import onnx
 
-from fuzzing import family_attention, family_control, family_examples, family_layout, family_norms, family_products, family_soup
+from fuzzing import (
+    family_attention,
+    family_control,
+    family_examples,
+    family_layout,
+    family_norms,
+    family_products,
+    family_soup,
+)
 from fuzzing.draft import Draft, Input
 
 OPSETS = (9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 17, 18, 20, 23)
@@ -29,7 +37,16 @@ DRAFTED: dict[str, Callable[[Draft], None]] = {
     "soup": family_soup.soup,
 }
 FAMILIES = (*DRAFTED, "examples")
-WEIGHTS = {"attention": 3, "norms": 2, "soup": 3, "examples": 5, "contrib": 0.4, "sequences": 0.4, "functions": 0.6, "layout": 2}
+WEIGHTS = {
+    "attention": 3,
+    "norms": 2,
+    "soup": 3,
+    "examples": 5,
+    "contrib": 0.4,
+    "sequences": 0.4,
+    "functions": 0.6,
+    "layout": 2,
+}
 
 
 @dataclass(frozen=True)

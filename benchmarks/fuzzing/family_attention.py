@@ -1,10 +1,12 @@
-"""Attention in every written form: masks, fills, scales, casts, layouts, grouped heads, and the operators themselves."""
+"""Attention in every written form: masks, fills, scales, casts, layouts, grouped heads, and as an operator."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
-from fuzzing.draft import CONTRIB, F32, LOWEST, Draft, Rejected, Value
+from fuzzing.draft import CONTRIB, F32, LOWEST, Dim, Draft, Rejected, Value
 
 FILLS = (-np.inf, LOWEST, -1e4, -1e9, -3.4e38, -65504.0, 0.0, 1.0)
 SCALES = (0.5, 0.25, 0.3, 1.0, -0.5, 2.0, 8.0)
@@ -34,7 +36,9 @@ def attention(draft: Draft) -> None:
         merged = draft.reshape(joined, 0, 0, made.shape[1] * made.shape[3])
         if draft.chance(0.4):
             inner = merged.shape[-1]
-            draft.op("Add", draft.op("MatMul", merged, draft.normal((inner, inner), dtype)), draft.normal((inner,), dtype))
+            draft.op(
+                "Add", draft.op("MatMul", merged, draft.normal((inner, inner), dtype)), draft.normal((inner,), dtype)
+            )
     elif draft.chance(0.3):
         draft.op("Mul", made, draft.scalar(2.0, dtype))
 
@@ -52,16 +56,14 @@ def _projected(draft: Draft, x: Value, heads: int, width: int) -> Value:
 
 
 def _repeated(draft: Draft, value: Value, heads: int) -> Value:
-    batch, groups, length, width = value.shape
+    """Every group of keys or values for as many heads as use it."""
+    times, width = heads // value.shape[1], value.shape[3]
     if draft.chance(0.3):
-        return draft.op("Concat", *[value] * (heads // groups), axis=1)
+        return draft.op("Concat", *[value] * times, axis=1)
     if draft.chance(0.3):
-        return draft.op("Tile", value, draft.ints(1, heads // groups, 1, 1))
-    wide = draft.unsqueeze(value, 2)
-    target = draft.ints(1, 1, heads // groups, 1, 1)
-    return draft.reshape(draft.op("Expand", wide, target), 0, -1, length if draft.chance(0.2) else 0, width) if draft.chance(
-        0.2
-    ) else _flattened(draft, draft.op("Expand", wide, target), heads, width)
+        return draft.op("Tile", value, draft.ints(1, times, 1, 1))
+    wide = draft.op("Expand", draft.unsqueeze(value, 2), draft.ints(1, 1, times, 1, 1))
+    return _flattened(draft, wide, heads, width)
 
 
 def _flattened(draft: Draft, value: Value, heads: int, width: int) -> Value:
@@ -70,7 +72,7 @@ def _flattened(draft: Draft, value: Value, heads: int, width: int) -> Value:
     return draft.op("Reshape", value, draft.op("Concat", batch, draft.ints(heads, -1, width), axis=0))
 
 
-def _written(draft: Draft, query: Value, key: Value, value: Value, batch, length, other) -> Value:
+def _written(draft: Draft, query: Value, key: Value, value: Value, batch: Dim, length: Dim, other: Dim) -> Value:
     if draft.opset >= 23 and draft.chance(0.25):
         return _standard(draft, query, key, value, batch, length, other)
     dtype = query.dtype
@@ -124,11 +126,13 @@ def _through(draft: Draft, value: Value, probability: float) -> Value:
 # ---------------------------------------------------------------------------------------------- masks
 
 
-def _masked(draft: Draft, scores: Value, batch, length, other) -> Value:
+def _masked(draft: Draft, scores: Value, batch: Dim, length: Dim, other: Dim) -> Value:
     dtype, fill = scores.dtype, draft.rng.choice(FILLS)
     kind = draft.rng.choice(("float", "float", "where", "where", "where constants", "padding", "causal", "constant"))
     if kind == "float":
-        dims = draft.rng.choice(((batch, 1, length, other), (length, other), (1, 1, length, other), (batch, 1, 1, other)))
+        dims = draft.rng.choice(
+            ((batch, 1, length, other), (length, other), (1, 1, length, other), (batch, 1, 1, other))
+        )
         return _added(draft, scores, draft.input(dtype, dims, "mask"))
     if kind == "where":
         seen = _seen(draft, scores, batch, length, other)
@@ -138,7 +142,9 @@ def _masked(draft: Draft, scores: Value, batch, length, other) -> Value:
     if kind == "where constants":
         seen = _seen(draft, scores, batch, length, other)
         rank = draft.rng.choice((0, 1, 4))
-        low, high = (draft.const(np.full((1,) * rank, each).astype(dtype)) for each in (fill, draft.rng.choice((0, 0, fill))))
+        low, high = (
+            draft.const(np.full((1,) * rank, each).astype(dtype)) for each in (fill, draft.rng.choice((0, 0, fill)))
+        )
         return _added(draft, scores, draft.op("Where", seen, high, low))
     if kind == "padding":
         given = draft.input(draft.rng.choice((np.int64, np.int64, np.float32)), (batch, other), "binary")
@@ -157,7 +163,7 @@ def _added(draft: Draft, scores: Value, mask: Value) -> Value:
     return draft.op("Add", scores, mask) if draft.chance(0.7) else draft.op("Add", mask, scores)
 
 
-def _seen(draft: Draft, scores: Value, batch, length, other) -> Value:
+def _seen(draft: Draft, scores: Value, batch: Dim, length: Dim, other: Dim) -> Value:
     """A condition: an input, a comparison, or a conjunction of several."""
     dims = draft.rng.choice(((batch, 1, length, other), (length, other), (batch, 1, 1, other), (1, 1, length, other)))
     kind = draft.rng.choice(("bool", "bool", "cast", "compare", "tril", "and", "or"))
@@ -184,9 +190,7 @@ def _triangle(draft: Draft, scores: Value) -> Value:
     return draft.cast(draft.op("Trilu", ones, upper=0), np.bool_)
 
 
-def _one_element(number):
-    from onnx import numpy_helper
-
+def _one_element(number: np.generic) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array([number]), "value")
 
 
@@ -212,7 +216,7 @@ def _causal(draft: Draft, scores: Value, fill: float) -> Value:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def _standard(draft: Draft, query: Value, key: Value, value: Value, batch, length, other) -> Value:
+def _standard(draft: Draft, query: Value, key: Value, value: Value, batch: Dim, length: Dim, other: Dim) -> Value:
     """The standard operator, with a mask, is_causal, a past and its extra outputs."""
     dtype = query.dtype
     mask = None

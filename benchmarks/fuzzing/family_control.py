@@ -191,11 +191,14 @@ def _scan(draft: Draft, pool: list[Value]) -> Value:
 
 FUNCTIONS = (
     (("x", "y"), (("CastLike", ("x", "y"), "a"), ("Add", ("a", "y"), "z"))),
-    (("x", "y"), (("Cast", ("x",), "a", {"to": TensorProto.FLOAT}), ("CastLike", ("a", "y"), "b"), ("Mul", ("b", "y"), "z"))),
+    (
+        ("x", "y"),
+        (("Cast", ("x",), "a", {"to": TensorProto.FLOAT}), ("CastLike", ("a", "y"), "b"), ("Mul", ("b", "y"), "z")),
+    ),
     (("x", "y"), (("Identity", ("x",), "a"), ("Sub", ("a", "y"), "b"), ("Identity", ("b",), "z"))),
     (("x", "y"), (("Shape", ("x",), "s"), ("Reshape", ("y", "s"), "z"))),
     (("x", "y"), (("Neg", ("x",), "a"), ("Neg", ("x",), "b"), ("Mul", ("a", "b"), "c"), ("Add", ("c", "y"), "z"))),
-    (("x", "y"), (("Transpose", ("x",), "a", {"perm": [1, 0]}), ("Transpose", ("a",), "b", {"perm": [1, 0]}), ("Max", ("b", "y"), "z"))),
+    (("x", "y"), (("Transpose", ("x",), "a"), ("Transpose", ("a",), "b"), ("Max", ("b", "y"), "z"))),
     (("x", "y"), (("Softmax", ("x",), "a"), ("Clip", ("a",), "b"), ("Mul", ("b", "y"), "z"))),
 )  # fmt: skip
 
@@ -254,4 +257,3 @@ def sequences(draft: Draft) -> None:
         draft.ops("ConcatFromSequence", pieces, axis=0, new_axis=rng.choice((0, 1)))
     if draft.chance(0.3):
         draft.op("Add", draft.ops("SequenceLength", pieces)[0], draft.const(1, np.int64))
-

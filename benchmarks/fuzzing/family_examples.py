@@ -20,11 +20,11 @@ FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 @functools.cache
 def sources() -> tuple[tuple[str, onnx.ModelProto], ...]:
     """Every example that a pass gives, before the pass and where it does not apply."""
-    found = []
-    for each in ALL:
-        for text in (each.example.before, each.example.before, each.example.near_miss):
-            found.append((each.name, onnx.parser.parse_model(text)))
-    return tuple(found)
+    return tuple(
+        (each.name, onnx.parser.parse_model(text))
+        for each in ALL
+        for text in (each.example.before, each.example.before, each.example.near_miss)
+    )
 
 
 def examples(rng: random.Random) -> tuple[onnx.ModelProto, list[Input], dict[str, int]]:
@@ -48,12 +48,14 @@ def _described(info: onnx.ValueInfoProto, sizes: dict[str, int]) -> Input:
     kind = info.type.tensor_type
     if not info.type.HasField("tensor_type"):
         raise Rejected("not a tensor")
-    dtype = np.dtype(object) if kind.elem_type == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    dtype = (
+        np.dtype(object) if kind.elem_type == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    )
     dims = tuple(each.dim_param or each.dim_value for each in kind.shape.dim)
     for each in dims:
         if isinstance(each, str):
             sizes.setdefault(each, 3)
-    masklike = info.name in ("m", "mask", "am") or dtype == bool
+    masklike = info.name in ("m", "mask", "am") or dtype == np.bool_
     if masklike:
         return Input(info.name, dtype, dims, "mask")
     return Input(info.name, dtype, dims, "ids" if dtype.kind in "iu" else "plain", 3)
@@ -166,7 +168,9 @@ def _swap(model: onnx.ModelProto, rng: random.Random) -> None:
 
 def _edge(model: onnx.ModelProto, rng: random.Random) -> None:
     """An operator is put between a node and one of its operands."""
-    places = [(index, place) for index, node in enumerate(model.graph.node) for place, name in enumerate(node.input) if name]
+    places = [
+        (index, place) for index, node in enumerate(model.graph.node) for place, name in enumerate(node.input) if name
+    ]
     if not places:
         return
     index, place = rng.choice(places)
@@ -217,5 +221,6 @@ def _given(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 CHANGES: tuple[Callable[[onnx.ModelProto, random.Random], None], ...] = (
-    _number, _number, _number, _integer, _integer, _rank, _type, _attribute, _attribute, _swap, _edge, _edge, _output, _twice, _given,
+    _number, _number, _number, _integer, _integer, _rank, _type, _attribute, _attribute, _swap, _edge, _edge, _output,
+    _twice, _given,
 )  # fmt: skip

@@ -156,7 +156,7 @@ def _pad(draft: Draft, x: Value) -> Value:
 
 def _between(draft: Draft, x: Value) -> Value:
     """Something that computes, between the moves."""
-    if x.dtype == bool:
+    if x.dtype == np.bool_:
         return draft.op("Not", x)
     kind = draft.rng.choice(("Neg", "Abs", "Relu", "add", "softmax", "scale", "sequence"))
     if kind == "softmax" and x.dtype.kind == "f" and x.rank:
@@ -204,7 +204,11 @@ def _arithmetic(draft: Draft, pool: list[Value]) -> Value:
         return draft.op(draft.rng.choice(("Add", "Sub", "Mul", "Div")), a, b)
     if kind == "float":
         wide = draft.cast(a, draft.rng.choice((np.float32, np.float64, np.float16)))
-        other = draft.cast(b, wide.dtype) if draft.chance(0.4) else draft.const([draft.rng.choice((2.0, 0.5, 3.0))], wide.dtype)
+        other = (
+            draft.cast(b, wide.dtype)
+            if draft.chance(0.4)
+            else draft.const([draft.rng.choice((2.0, 0.5, 3.0))], wide.dtype)
+        )
         made = draft.op(draft.rng.choice(("Div", "Mul")), wide, other)
         if draft.chance(0.6):
             made = draft.op(draft.rng.choice(("Floor", "Ceil")), made)
@@ -233,7 +237,9 @@ def _use(draft: Draft, x: Value, pool: list[Value]) -> Value:
         counted = draft.op("Range", start, draft.squeeze(size, 0), step)
         return draft.op("Mul", counted, draft.const(draft.rng.choice((1, 2)), np.int64))
     if kind == "fill":
-        filling = numpy_helper.from_array(np.array([draft.rng.choice((0, 1, 2))], draft.rng.choice((np.float32, np.int64))))
+        filling = numpy_helper.from_array(
+            np.array([draft.rng.choice((0, 1, 2))], draft.rng.choice((np.float32, np.int64)))
+        )
         return draft.op("ConstantOfShape", draft.op("Concat", size, draft.ints(2), axis=0), value=filling)
     if kind == "slice" and draft.opset >= 10:
         return draft.op("Slice", x, draft.ints(0), size, draft.ints(draft.rng.choice((0, 1))))

@@ -64,7 +64,9 @@ def _axes(draft: Draft, x: Value) -> list[int] | None:
 def _square(draft: Draft, x: Value) -> Value:
     if draft.chance(0.5):
         return draft.op("Mul", x, x)
-    power = draft.const(draft.rng.choice((2, 2, 2, 3)), draft.rng.choice((x.dtype, x.dtype, np.dtype(F32), np.dtype(np.int64))))
+    power = draft.const(
+        draft.rng.choice((2, 2, 2, 3)), draft.rng.choice((x.dtype, x.dtype, np.dtype(F32), np.dtype(np.int64)))
+    )
     return draft.op("Pow", x, power)
 
 
@@ -113,7 +115,9 @@ def _rms(draft: Draft, x: Value) -> Value:
 def _affine(draft: Draft, x: Value, width: int) -> Value:
     if draft.chance(0.2):
         x = _cast(draft, x, 1.0)
-    for op_type in draft.rng.choice((("Mul", "Add"), ("Mul",), ("Mul", "Add", "Mul"), ("Add",), ("Mul", "Sub"), ("Div",), ())):
+    for op_type in draft.rng.choice(
+        (("Mul", "Add"), ("Mul",), ("Mul", "Add", "Mul"), ("Add",), ("Mul", "Sub"), ("Div",), ())
+    ):
         shape = draft.rng.choice(((width,), (width,), (width,), (), (1,), (1, width), (3, width), (1, 1, 1, width)))
         scale = draft.rng.choice((1.0, 1.0, 1.0, 1e-4, 3e4))
         other = draft.normal(shape, x.dtype, scale)
@@ -181,7 +185,11 @@ def activations(draft: Draft) -> None:
         y = draft.op("Mul", x, draft.op("Add", draft.op("Erf", inner), one))
         y = draft.op("Mul", y, half)
     elif kind == "tanh":
-        cube = draft.op("Pow", x, draft.scalar(3.0, dtype)) if draft.chance(0.5) else draft.op("Mul", x, draft.op("Mul", x, x))
+        cube = (
+            draft.op("Pow", x, draft.scalar(3.0, dtype))
+            if draft.chance(0.5)
+            else draft.op("Mul", x, draft.op("Mul", x, x))
+        )
         inner = draft.op("Add", x, draft.op("Mul", cube, draft.scalar(0.044715, dtype)))
         wave = draft.op("Tanh", draft.op("Mul", inner, draft.scalar(0.7978845608, dtype)))
         y = draft.op("Mul", draft.op("Mul", x, half), draft.op("Add", wave, one))

@@ -1,4 +1,4 @@
-"""Products with what may be folded into their weights: scales, biases, BatchNormalization, near the ends of the range."""
+"""Products with what may be folded into their weights, also near the ends of the range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def products(draft: Draft) -> None:
 
 
 def _magnitude(draft: Draft, dtype) -> float:
-    return draft.rng.choice((*MAGNITUDES, *((1e-7, 6e4) if dtype == np.float16 else (1e-38, 1e38) if dtype == F32 else ())))
+    return draft.rng.choice(
+        (*MAGNITUDES, *((1e-7, 6e4) if dtype == np.float16 else (1e-38, 1e38) if dtype == F32 else ()))
+    )
 
 
 def _weights(draft: Draft, shape, dtype) -> Value:
@@ -68,17 +70,25 @@ def _convolution(draft: Draft, dtype) -> Value:
     kernel = [rng.choice((1, 3, 2))] * len(spatial)
     transposed = draft.chance(0.15) and group == 1
     shape = (4, 6, *kernel) if transposed else (6, 4 // group, *kernel)
-    bias = [draft.normal((6,), dtype, _magnitude(draft, dtype) if draft.chance(0.2) else 1.0)] if draft.chance(0.6) else []
+    bias = (
+        [draft.normal((6,), dtype, _magnitude(draft, dtype) if draft.chance(0.2) else 1.0)] if draft.chance(0.6) else []
+    )
     pads = {"auto_pad": "SAME_UPPER"} if draft.chance(0.2) else {"pads": [kernel[0] // 2] * 2 * len(spatial)}
-    return draft.op("ConvTranspose" if transposed else "Conv", x, _weights(draft, shape, dtype), *bias, group=group, **pads)
+    return draft.op(
+        "ConvTranspose" if transposed else "Conv", x, _weights(draft, shape, dtype), *bias, group=group, **pads
+    )
 
 
 def _after(draft: Draft, x: Value, channels: int) -> Value:
     rng, dtype = draft.rng, x.dtype
     count = x.shape[channels]
-    kind = rng.choice(("scale", "scale", "shift", "batch", "relu", "clip", "activation", "residual", "turn", "reshape", "cast"))
+    kind = rng.choice(
+        ("scale", "scale", "shift", "batch", "relu", "clip", "activation", "residual", "turn", "reshape", "cast")
+    )
     if kind == "scale":
-        return draft.op(rng.choice(("Mul", "Mul", "Div")), x, _per_channel(draft, x, channels, _magnitude(draft, dtype)))
+        return draft.op(
+            rng.choice(("Mul", "Mul", "Div")), x, _per_channel(draft, x, channels, _magnitude(draft, dtype))
+        )
     if kind == "shift":
         other = _per_channel(draft, x, channels, 1.0)
         pair = (x, other) if draft.chance(0.7) else (other, x)
@@ -105,7 +115,9 @@ def _after(draft: Draft, x: Value, channels: int) -> Value:
 def _per_channel(draft: Draft, x: Value, channels: int, scale: float) -> Value:
     count = x.shape[channels]
     behind = 0 if channels == -1 else x.rank - 2
-    shape = draft.rng.choice(((count, *(1,) * behind), (count, *(1,) * behind), (), (1,), (1, count, *(1,) * behind), x.shape[-1:]))
+    shape = draft.rng.choice(
+        ((count, *(1,) * behind), (count, *(1,) * behind), (), (1,), (1, count, *(1,) * behind), x.shape[-1:])
+    )
     if scale == 1.0 or x.dtype.kind != "f":
         return draft.normal(shape, x.dtype, 2.0)
     with np.errstate(over="ignore", under="ignore"):

@@ -11,8 +11,8 @@ from fuzzing.draft import F32, Draft, Rejected, Value
 
 TYPES = (F32, F32, F32, np.float16, np.float64, np.int64, np.int32, np.bool_, np.uint8, np.int8)
 FLOAT_UNARY = (
-    "Abs", "Neg", "Relu", "Exp", "Sqrt", "Sigmoid", "Tanh", "Floor", "Ceil", "Reciprocal", "Erf", "Round", "Sign", "Softplus",
-    "Identity", "Cos", "Sin", "LeakyRelu", "Elu", "HardSigmoid", "IsNaN", "HardSwish", "Softsign",
+    "Abs", "Neg", "Relu", "Exp", "Sqrt", "Sigmoid", "Tanh", "Floor", "Ceil", "Reciprocal", "Erf", "Round", "Sign",
+    "Softplus", "Identity", "Cos", "Sin", "LeakyRelu", "Elu", "HardSigmoid", "IsNaN", "HardSwish", "Softsign",
 )  # fmt: skip
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "Less", "Greater", "Equal", "Mod")
 LOGICAL = ("And", "Or", "Xor", "Equal")
@@ -37,12 +37,12 @@ def soup(draft: Draft) -> None:
 
 
 def _unary(draft: Draft, x: Value, _pool: list[Value]) -> Value:
-    return draft.op("Not" if x.dtype == bool else draft.rng.choice(FLOAT_UNARY), x)
+    return draft.op("Not" if x.dtype == np.bool_ else draft.rng.choice(FLOAT_UNARY), x)
 
 
 def _binary(draft: Draft, x: Value, pool: list[Value]) -> Value:
     others = [each for each in pool if each.dtype == x.dtype]
-    op_type = draft.rng.choice(LOGICAL if x.dtype == bool else BINARY)
+    op_type = draft.rng.choice(LOGICAL if x.dtype == np.bool_ else BINARY)
     y = draft.rng.choice(others)
     if op_type in ("Div", "Mod") and x.dtype.kind in "iu":
         y = draft.const(draft.rng.choice((2, 3, 1)), x.dtype)  # dividing by 0 is not defined
@@ -56,11 +56,17 @@ def _constant(draft: Draft, x: Value, _pool: list[Value]) -> Value:
     rank = draft.rng.randrange(min(x.rank + 2, 6))
     own = (1, *x.shape) if rank > x.rank else x.shape[x.rank - rank :]
     shape = [size if draft.chance(0.5) else 1 for size in own]
-    if x.dtype == bool:
-        return draft.op(draft.rng.choice(LOGICAL), x, draft.const(draft.arrays.random(shape) < draft.rng.choice((0.0, 0.5, 1.0))))
+    if x.dtype == np.bool_:
+        return draft.op(
+            draft.rng.choice(LOGICAL), x, draft.const(draft.arrays.random(shape) < draft.rng.choice((0.0, 0.5, 1.0)))
+        )
     if draft.chance(0.5):
         numbers = [each for each in NUMBERS if np.isfinite(each)] if x.dtype.kind in "iu" else NUMBERS
-        other = draft.const(np.full(shape, abs(draft.rng.choice(numbers)) if x.dtype.kind == "u" else draft.rng.choice(numbers)).astype(x.dtype))
+        other = draft.const(
+            np.full(shape, abs(draft.rng.choice(numbers)) if x.dtype.kind == "u" else draft.rng.choice(numbers)).astype(
+                x.dtype
+            )
+        )
     else:
         other = draft.const(np.abs(draft.arrays.standard_normal(shape) * 3 + 1).astype(x.dtype))
     op_type = draft.rng.choice(BINARY)
@@ -79,12 +85,14 @@ def _cast(draft: Draft, x: Value, pool: list[Value]) -> Value:
 def _reduce(draft: Draft, x: Value, _pool: list[Value]) -> Value:
     axes = draft.rng.sample(range(x.rank), draft.rng.randrange(x.rank + 1)) or None
     if draft.chance(0.15):
-        return draft.op(draft.rng.choice(("ArgMax", "ArgMin")), x, axis=draft.rng.choice((0, -1)), keepdims=draft.rng.choice((0, 1)))
+        return draft.op(
+            draft.rng.choice(("ArgMax", "ArgMin")), x, axis=draft.rng.choice((0, -1)), keepdims=draft.rng.choice((0, 1))
+        )
     return draft.reduce(draft.rng.choice(REDUCTIONS), x, axes, draft.rng.choice((0, 1)))
 
 
 def _where(draft: Draft, x: Value, pool: list[Value]) -> Value:
-    conditions = [each for each in pool if each.dtype == bool]
+    conditions = [each for each in pool if each.dtype == np.bool_]
     condition = draft.rng.choice(conditions) if conditions else draft.const(np.array([draft.chance(0.5)]))
     others = [each for each in pool if each.dtype == x.dtype]
     other = draft.rng.choice(others) if draft.chance(0.6) else draft.scalar(draft.rng.choice((0, 1, 2)), x.dtype)
@@ -109,7 +117,9 @@ def _concat(draft: Draft, x: Value, pool: list[Value]) -> Value:
 
 def _rare(draft: Draft, x: Value, _pool: list[Value]) -> Value:
     """Operators that few passes know."""
-    kind = draft.rng.choice(("TopK", "CumSum", "Flatten", "NonZero", "OneHot", "DepthToSpace", "Size", "Trilu", "Range"))
+    kind = draft.rng.choice(
+        ("TopK", "CumSum", "Flatten", "NonZero", "OneHot", "DepthToSpace", "Size", "Trilu", "Range")
+    )
     if kind == "TopK" and draft.opset >= 10:
         made = draft.ops("TopK", x, draft.ints(1), outputs=2, axis=-1)
         return made[draft.rng.randrange(2)]
@@ -129,6 +139,6 @@ def _moved(draft: Draft, x: Value, _pool: list[Value]) -> Value:
 
 
 STEPS: tuple[Callable[[Draft, Value, list[Value]], Value], ...] = (
-    _unary, _unary, _binary, _binary, _constant, _constant, _cast, _reduce, _where, _product, _softmax, _concat, _rare, _moved,
-    _moved, _moved, _moved,
+    _unary, _unary, _binary, _binary, _constant, _constant, _cast, _reduce, _where, _product, _softmax, _concat, _rare,
+    _moved, _moved, _moved, _moved,
 )  # fmt: skip

@@ -92,6 +92,7 @@ class Source:
     def __init__(self, model: onnx.ModelProto, feeds: Sequence[tuple[str, Feed]]) -> None:
         self.model = model
         self.names = [each.name for each in model.graph.output]
+        self.ops = {node.op_type for node in model.graph.node}
         session = running.Session(model)
         self.answers: list[tuple[str, Feed, list[Any]]] = []
         for name, feed in feeds:
@@ -202,7 +203,8 @@ def _compared(source: Source, made: onnx.ModelProto, setting: str, judged: Judge
                 return found
             mild = mild or found
             continue
-        if exact and (text := _first(source.names, answer, given, comparing.bits_differ)):
+        # the runtime's Where adds its operands up, and loses the sign of a zero
+        if exact and "Where" not in source.ops and (text := _first(source.names, answer, given, comparing.bits_differ)):
             return Finding("bits", setting, text, feed, name, fired)
     return mild
 
@@ -213,8 +215,8 @@ def _empty(feed: Feed) -> bool:
 
 def _kind(source: Source, feed: Feed, answer: list[Any], name: str, exact: bool) -> str:
     """What a difference counts as."""
-    if not comparing.steady(source.model, feed, answer):
-        return "unsteady"
+    if not comparing.steady(source.model, feed, answer) or (_empty(feed) and "Conv" in source.ops):
+        return "unsteady"  # a convolution without channels leaves its output as it finds the memory
     if name.startswith("special") and not exact:
         return "special"
     return "overflow" if comparing.overflows(source.model, feed) else "wrong"

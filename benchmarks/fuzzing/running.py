@@ -66,7 +66,22 @@ def _element(array: np.ndarray) -> int:
 KINDS = ("normal", "large", "flat", "tiny", "whole", "zeros", "negative", "special")
 SIZES = (0, 1, 2, 3, 7)
 FILLS = (0.0, -1e4, float(np.finfo(np.float32).min), -np.inf)
-SPECIALS = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1.0, -1.0, 3.4028235e38, -3.4028235e38, 65504.0, 0.5, 6.0)
+SPECIALS = (
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-40,
+    1.0,
+    -1.0,
+    3.4028235e38,
+    -3.4028235e38,
+    65504.0,
+    0.5,
+    6.0,
+)
 
 
 def usual(one: Input, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -77,7 +92,7 @@ def usual(one: Input, shape: tuple[int, ...], rng: np.random.Generator) -> np.nd
 def drawn(one: Input, shape: tuple[int, ...], rng: np.random.Generator, kind: str, masks: str) -> np.ndarray:
     """A hostile array for an input."""
     dtype = one.dtype
-    if dtype == object:
+    if dtype == np.object_:
         words = np.array(["", "a", "1.5", "NaN", "é", "-7"], object)
         return words[rng.integers(0, len(words), shape)]
     if one.role == "ids":
@@ -89,7 +104,7 @@ def drawn(one: Input, shape: tuple[int, ...], rng: np.random.Generator, kind: st
         return _mask(np.dtype(bool), shape, rng, masks).astype(dtype)
     if one.role == "count":
         return np.asarray(rng.integers(0, 4, shape), dtype)
-    if dtype == bool:
+    if dtype == np.bool_:
         return np.asarray(rng.random(shape) < {"zeros": 0.0, "large": 1.0}.get(kind, 0.5))
     if dtype.kind in "iu":
         return _integers(dtype, shape, rng, kind)
@@ -153,7 +168,9 @@ def feeds(inputs: list[Input], sizes: dict[str, int], seed: int) -> list[tuple[s
     rng = np.random.default_rng(seed)
     plans: list[tuple[dict[str, int], str, str]] = [
         (sizes, kind, mask)
-        for kind, mask in zip(KINDS, ("mixed", "open", "hidden", "left", "right", "mixed", "mixed", "mixed"), strict=True)
+        for kind, mask in zip(
+            KINDS, ("mixed", "open", "hidden", "left", "right", "mixed", "mixed", "mixed"), strict=True
+        )
     ]
     symbols = sorted(sizes)
     plans += [(dict.fromkeys(symbols, size), "normal", "mixed") for size in SIZES if symbols]

@@ -270,6 +270,6 @@ def save(case: Case, folder: Path, text: str) -> None:
     """Write the model, its feed and a description."""
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(case.model, folder / "model.onnx")
-    arrays = {name: array.astype(str) if array.dtype == object else array for name, array in case.feed.items()}
+    arrays = {name: array.astype(str) if array.dtype == np.object_ else array for name, array in case.feed.items()}
     np.savez(folder / "feeds.npz", **arrays)
     (folder / "README").write_text(f"{text}\n\n{onnx.printer.to_text(case.model)}\n")
