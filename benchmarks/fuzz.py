@@ -117,7 +117,7 @@ def _fault(
     seen[fault.signature] += 1
     if out is None or not finding.grave or seen[fault.signature] > KEPT:
         return fault
-    tell("shrink")
+    tell(f"shrink {fault.signature}")
     small = shrinking.shrunk(case)
     text = f"{small.finding.kind}, {finding.setting}: {small.finding.text}\npasses: {', '.join(fault.passes)}\n"
     text += f"seed {drawn.seed}, family {drawn.family}, feed {finding.feed_name}"
@@ -196,7 +196,7 @@ class Lane:
         if self.stage in ("draw", "source"):
             report.rejected = "the runtime dies of the source, or does not finish"
         else:
-            report.faults = [Fault("died", "", f"stage {self.stage}, exit code {code}", (self.stage,))]
+            report.faults = [Fault("died", "", f"stage {self.stage}, exit code {code}", (self.stage.split()[0],))]
         self.left = self.left[1:]
         self.done = not self.left
         if not self.done:

@@ -46,6 +46,8 @@ WEIGHTS = {
     "sequences": 0.4,
     "functions": 0.6,
     "layout": 2,
+    "products": 3,
+    "activations": 1.5,
 }
 
 

@@ -6,14 +6,15 @@ import numpy as np
 
 from fuzzing.draft import F32, Draft, Rejected, Value
 
+KINDS = ("scale", "scale", "shift", "relu", "clip", "activation", "residual", "turn", "reshape", "cast")
 MAGNITUDES = (1.0, 1.0, 1.0, 1.0, 1e-3, 200.0, 1e-4, 1e4)
 
 
 def products(draft: Draft) -> None:
     """A matrix product or a convolution, with arithmetic before and after."""
     rng = draft.rng
-    dtype = rng.choice((F32, F32, F32, np.float16, np.float16, np.float64, np.int32, np.int64))
-    made = _matrices(draft, dtype) if draft.chance(0.6) else _convolution(draft, dtype)
+    dtype = rng.choice((F32, F32, F32, F32, F32, np.float16, np.float16, np.float64, np.int32, np.int64))
+    made = _matrices(draft, dtype) if draft.chance(0.5) else _convolution(draft, dtype)
     channels = 1 if made.rank == 4 or (made.rank == 3 and draft.chance(0.3)) else -1
     for _ in range(rng.choice((1, 2, 3, 4))):
         try:
@@ -82,9 +83,7 @@ def _convolution(draft: Draft, dtype) -> Value:
 def _after(draft: Draft, x: Value, channels: int) -> Value:
     rng, dtype = draft.rng, x.dtype
     count = x.shape[channels]
-    kind = rng.choice(
-        ("scale", "scale", "shift", "batch", "relu", "clip", "activation", "residual", "turn", "reshape", "cast")
-    )
+    kind = rng.choice(KINDS if channels == -1 else (*KINDS, "batch", "batch", "residual", "activation"))
     if kind == "scale":
         return draft.op(
             rng.choice(("Mul", "Mul", "Div")), x, _per_channel(draft, x, channels, _magnitude(draft, dtype))
@@ -102,8 +101,11 @@ def _after(draft: Draft, x: Value, channels: int) -> Value:
     if kind == "clip":
         return draft.clip(x, 0.0, rng.choice((6.0, None)))
     if kind == "activation":
-        return draft.op(rng.choice(("Tanh", "Sigmoid", "LeakyRelu", "Elu", "HardSigmoid")), x)
+        return draft.op(rng.choice(("Tanh", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid")), x)
     if kind == "residual":
+        if draft.chance(0.5):
+            dims = [draft.dim(f"D{axis}", size) if axis != 1 else size for axis, size in enumerate(x.shape)]
+            return draft.op("Add", x, draft.input(dtype, dims))
         return draft.op("Add", x, x if draft.chance(0.3) else draft.op("Neg", x))
     if kind == "turn":
         return draft.transpose(x, *rng.sample(range(x.rank), x.rank))

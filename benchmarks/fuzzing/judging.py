@@ -31,8 +31,10 @@ TOLERATED = {
     "special": "a pass that rounds otherwise differs on inf, NaN or the largest numbers",
     "overflow": "the source overflows, and the result computes in another order or in more precision",
     "unsteady": "the source itself does not give the same twice",
+    "buffers": "the runtime plans its buffers by a wrong shape of its own",
     "empty": "the runtime's fused kernel takes no empty input",
 }
+NAMES = frozenset(each.name for each in passes.ALL)
 EXACT = frozenset(each.name for each in passes.ALL if each.accuracy.value == "exact")
 
 
@@ -93,6 +95,7 @@ class Source:
         self.model = model
         self.names = [each.name for each in model.graph.output]
         self.ops = {node.op_type for node in model.graph.node}
+        self.half = comparing.is_half(model)
         session = running.Session(model)
         self.answers: list[tuple[str, Feed, list[Any]]] = []
         for name, feed in feeds:
@@ -147,9 +150,13 @@ def _optimized(
     except TooSlow:
         return Finding("slow", setting, f"did not finish in {SECONDS} s"), None
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {running.first_line(error)} ({Path(where.filename).name}:{where.lineno})"
-        return Finding("crash", setting, text), None
+        frames = traceback.extract_tb(error.__traceback__)
+        text = f"{type(error).__name__}: {running.first_line(error)}"
+        text += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+        involved = (Path(each.filename).stem.replace("_", "-") for each in frames)
+        return Finding(
+            "crash", setting, text, fired=tuple(dict.fromkeys(name for name in involved if name in NAMES))
+        ), None
     judged.slowest = max(judged.slowest, time.perf_counter() - began)
     judged.fired[setting] = tuple(each.name for each in run.passes if each.rewrites)
     judged.after = len(made.graph.node)
@@ -182,30 +189,25 @@ def _valid(model: onnx.ModelProto, *, full: bool) -> str:
 
 
 def _compared(source: Source, made: onnx.ModelProto, setting: str, judged: Judged) -> Finding | None:
-    fired = judged.fired[setting]
+    """The first fault on the feeds; where there is none, the first difference that is tolerated."""
+    fired, mild = judged.fired[setting], None
     try:
         session = running.Session(made)
     except running.Failed as failed:
         return Finding("unrunnable", setting, f"does not load: {failed}", fired=fired)
-    exact, mild = all(name in EXACT for name in fired), None
+    exact = all(name in EXACT for name in fired)
     for name, feed, answer in source.answers:
         try:
             given = session.run(feed)
         except running.Failed as failed:
-            kind = "empty" if _empty(feed) and any(each in str(failed) for each in FUSED) else "unrunnable"
-            mild = mild or Finding(kind, setting, f"does not run: {failed}", feed, name, fired)
-            if kind == "unrunnable":
-                return mild
-            continue
-        if text := _outputs(source, feed, answer, given, judged):
-            found = Finding(_kind(source, feed, answer, name, exact), setting, text, feed, name, fired)
+            kind, text = _unrunnable(made, feed, str(failed)), f"does not run: {failed}"
+        else:
+            kind, text = _difference(source, (name, feed, answer), given, judged, exact=exact)
+        if text:
+            found = Finding(kind, setting, text, feed, name, fired)
             if found.grave:
                 return found
             mild = mild or found
-            continue
-        # the runtime's Where adds its operands up, and loses the sign of a zero
-        if exact and "Where" not in source.ops and (text := _first(source.names, answer, given, comparing.bits_differ)):
-            return Finding("bits", setting, text, feed, name, fired)
     return mild
 
 
@@ -213,13 +215,48 @@ def _empty(feed: Feed) -> bool:
     return any(getattr(array, "size", 1) == 0 for array in feed.values())
 
 
-def _kind(source: Source, feed: Feed, answer: list[Any], name: str, exact: bool) -> str:
-    """What a difference counts as."""
+def _unrunnable(made: onnx.ModelProto, feed: Feed, text: str) -> str:
+    """What it counts as that a result does not run."""
+    if _empty(feed) and any(each in text for each in FUSED):
+        return "empty"
+    if "re-use buffer" not in text:
+        return "unrunnable"
+    bare = onnx.ModelProto()  # without what the result declares: where the runtime still stumbles, over its own shapes
+    bare.CopyFrom(made)
+    del bare.graph.value_info[:]
+    for each in bare.graph.output:
+        each.type.tensor_type.ClearField("shape")
+    try:
+        running.Session(bare).run(feed)
+    except running.Failed:
+        return "buffers"
+    return "unrunnable"
+
+
+def _difference(
+    source: Source, given: tuple[str, Feed, list[Any]], made: list[Any], judged: Judged, *, exact: bool
+) -> tuple[str, str]:
+    """The kind of difference between two runs, and what it is; nothing where rounding explains it."""
+    name, feed, answer = given
+    text, kind = _outputs(source, feed, answer, made, judged), "wrong"
+    # the runtime's Where adds its operands up, and loses the sign of a zero
+    if not text and exact and not source.half and "Where" not in source.ops:
+        text, kind = _first(source.names, answer, made, comparing.bits_differ), "bits"
+    if not text:
+        return "", ""
     if not comparing.steady(source.model, feed, answer) or (_empty(feed) and "Conv" in source.ops):
-        return "unsteady"  # a convolution without channels leaves its output as it finds the memory
-    if name.startswith("special") and not exact:
-        return "special"
-    return "overflow" if comparing.overflows(source.model, feed) else "wrong"
+        return "unsteady", text  # a convolution without channels leaves its output as it finds the memory
+    if [_kind_of(each) for each in answer] != [_kind_of(each) for each in made]:
+        return kind, text
+    if name.startswith("special") and (not exact or "Pow" in source.ops):  # Pow computes integers as doubles
+        return "special", text
+    if (not exact or source.half) and comparing.overflows(source.model, feed):
+        return "overflow", text
+    return kind, text
+
+
+def _kind_of(array: Any) -> Any:
+    return len(array) if isinstance(array, list) else (array.dtype, array.shape)
 
 
 def _first(names: Sequence[str], answer: list[Any], given: list[Any], compare: Any) -> str:

@@ -16,9 +16,6 @@ from fuzzing import judging, running
 from fuzzing.draft import free_names
 from fuzzing.judging import Finding
 from fuzzing.running import Feed
-from sardonyx import passes
-
-NAMES = frozenset(each.name for each in passes.ALL)
 
 
 @dataclass(frozen=True)
@@ -51,18 +48,11 @@ def fails_like(finding: Finding, **options: Any) -> Fails:
 
 def responsible(case: Case) -> tuple[str, ...]:
     """The passes each of which, left out, mends the result."""
-    fired = case.finding.fired or _fired(case)
-    return tuple(
-        name for name in fired if name in NAMES and fails_like(case.finding, skip=[name])(case.model, case.feed) is None
-    )
+    fired = [name for name in case.finding.fired if name in judging.NAMES]
+    return tuple(name for name in fired if fails_like(case.finding, skip=[name])(case.model, case.feed) is None)
 
 
-def _fired(case: Case) -> tuple[str, ...]:
-    """Of a result that never came to be: all passes of its target."""
-    return tuple(sorted(NAMES)) if case.finding.kind in ("crash", "slow") else ()
-
-
-def shrunk(case: Case, fails: Fails | None = None, seconds: float = 20.0) -> Case:
+def shrunk(case: Case, fails: Fails | None = None, seconds: float = 10.0) -> Case:
     """The case with as few nodes, outputs and inputs as the failure needs."""
     fails = fails or fails_like(case.finding)
     deadline = time.monotonic() + seconds
