@@ -229,3 +229,16 @@ def test_splits_that_others_need_are_no_saving() -> None:
     result = "float[2, 2, 5, 4] y, float[2, 2, 5, 4] q, float[2, 2, 3, 4] k"
     _, log = run_passes(model(body, "float[2, 5, 8] x, float[2, 3, 8] z", HEADS, result), [MergeAttentionHeads()])
     assert not log.events
+
+
+def test_a_single_head_of_dynamic_length_is_left_alone() -> None:
+    """From [B, S, 8] back to [B, 1, S, 8] both the batch and the length would have to be inferred."""
+    text = """
+        <ir_version: 11, opset_import: ["" : 23]>
+        agraph (float[B, 1, S, 8] q, float[B, 1, S, 8] k, float[B, 1, S, 8] v) => (float[B, 1, S, 8] y) {
+            y = Attention(q, k, v)
+        }
+    """
+    after, log = run_passes(text, [MergeAttentionHeads()])
+    assert not log.events
+    assert op_types(after) == ["Attention"]

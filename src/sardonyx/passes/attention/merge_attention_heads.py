@@ -81,6 +81,8 @@ class MergeAttentionHeads(NodePass):
         if not all(isinstance(count, int) for count in heads):
             return Refused("how many heads there are is not known", (node,))
         end = _end(node, q, v, graph)
+        if end is None:
+            return Refused("no constant shape leads back from whole rows to its result", (node,))
         plans = [_Plan(node, taken, end) for taken in itertools.product(*map(_ways_to_take, (q, k, v)))]
         best = min(plans, key=_Plan.cost, default=None)
         if best is None or best.cost() >= (0, 0):
@@ -183,8 +185,8 @@ def _cheaper(one: _Taken | None, other: _Taken) -> _Taken:
     return one
 
 
-def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End:
-    """The value after the Attention from which on the merged result saves most."""
+def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | None:
+    """The value after the Attention from which on the merged result saves most; None where no shape can be written."""
     batch, heads, length, _ = queries.axes
     width = values.axes[3]
     merged: Axes = [batch, length, [*heads, *width]]
@@ -201,7 +203,6 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End:
         axes = _after(axes, user, graph)
         chain.append(user)
         value = user.outputs[0]
-    assert best is not None, "there is a way to where it started"
     return best
 
 
