@@ -219,3 +219,14 @@ def test_the_table_counts_what_passes_fire_on() -> None:
     reports = [fuzz.Report(1, "clips", fired=("merge-clips",)), fuzz.Report(2, "clips", rejected="no feed runs")]
     assert "1 merge-clips" in fuzz.coverage(reports)
     assert fuzz.summary(reports).splitlines()[1].split()[:3] == ["clips", "2", "1"]
+
+
+def test_a_source_that_breaks_the_standard_is_told() -> None:
+    text = """
+        <ir_version: 10, opset_import: ["" : 18]>
+        agraph (int64[1] m) => (float[] y) <int64[1] front = {0}> {
+            axes = Neg(front)  l = Unsqueeze(m, axes)  y = ConstantOfShape(l)
+        }
+    """
+    assert comparing.breaks_the_standard(onnx.parser.parse_model(text), {"m": np.int64([2])})
+    assert not comparing.breaks_the_standard(onnx.parser.parse_model(SOFTMAX), {"x": np.zeros((2, 3), np.float32)})

@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from fuzzing import running
+from fuzzing.draft import finished, free_names, opset_of
 
 RTOL = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
 ATOL = {"float64": 1e-5, "float32": 1e-5, "float16": 1e-6}
@@ -148,7 +149,7 @@ def _moved(array: Any, rng: np.random.Generator) -> Any:
 
 def with_hidden_rows_zero(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """The model with 0 for the probabilities of a row that -inf hides whole, where Softmax gives NaN; else None."""
-    version = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    version = opset_of(model)
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     inferred = onnx.shape_inference.infer_shapes(model).graph
@@ -195,17 +196,7 @@ def overflows(model: onnx.ModelProto, feed: running.Feed) -> bool:
 
     What a fused operator computes there, in another order or in more precision, may well be finite.
     """
-    everything = onnx.ModelProto()
-    everything.CopyFrom(model)
-    given = {each.name for each in everything.graph.output}
-    names = [name for node in everything.graph.node for name in node.output if name and name not in given]
-    everything.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    try:
-        arrays = running.Session(everything).run(feed)
-    except running.Failed:
-        return False
-    values = {**feed, **dict(zip([each.name for each in everything.graph.output], arrays, strict=True))}
-    values |= {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    values = running.values(model, feed)
     return any(
         not all(_in_range(values.get(name)) for name in node.output)
         and all(_in_range(values.get(name)) for name in node.input)
@@ -235,3 +226,23 @@ def steady(model: onnx.ModelProto, feed: running.Feed, answer: list[Any]) -> boo
         if any(difference(x, y) for x, y in zip(answer, again, strict=True)):
             return False
     return True
+
+
+def breaks_the_standard(model: onnx.ModelProto, feed: running.Feed) -> bool:
+    """Whether a node of the source does not load once the shapes of its operands are known."""
+    values = running.values(model, feed)
+    for node in model.graph.node:
+        used = [name for name in free_names(node) if name in values]
+        graph = helper.make_graph(
+            [node],
+            "one",
+            [helper.make_value_info(name, running.type_of(values[name])) for name in used],
+            [onnx.ValueInfoProto(name=name) for name in node.output],
+        )
+        try:
+            running.Session(finished(graph, opset_of(model), model.functions)).run(
+                {name: values[name] for name in used}
+            )
+        except running.Failed:
+            return True
+    return False

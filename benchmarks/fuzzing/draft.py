@@ -336,6 +336,11 @@ def finished(graph: onnx.GraphProto, opset: int, functions: Sequence[onnx.Functi
     return helper.make_model(graph, opset_imports=imports, ir_version=version, functions=functions)
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of the standard operators."""
+    return next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+
+
 def free_names(node: onnx.NodeProto) -> list[str]:
     """Every outer value that a node uses, in its bodies too."""
     names = dict.fromkeys(name for name in node.input if name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
     from fuzzing.draft import Input
@@ -42,6 +42,21 @@ class Session:
             return self._session.run(None, feed)
         except Exception as error:
             raise Failed(first_line(error)) from None
+
+
+def values(model: onnx.ModelProto, feed: Feed) -> dict[str, Any]:
+    """What every outer value of a model holds on a feed; empty where it does not run."""
+    everything = onnx.ModelProto()
+    everything.CopyFrom(model)
+    given = {each.name for each in everything.graph.output}
+    names = [name for node in everything.graph.node for name in node.output if name and name not in given]
+    everything.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        arrays = Session(everything).run(feed)
+    except Failed:
+        return {}
+    stored = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return {**feed, **stored, **dict(zip([each.name for each in everything.graph.output], arrays, strict=True))}
 
 
 def first_line(error: BaseException) -> str:

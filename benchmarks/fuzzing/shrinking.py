@@ -117,19 +117,6 @@ def _pruned(model: onnx.ModelProto, feed: Feed) -> tuple[onnx.ModelProto, Feed]:
 Candidates = Iterator[tuple[onnx.ModelProto, Feed]]
 
 
-def _values(case: Case) -> dict[str, Any]:
-    """What every outer value holds on the case's input."""
-    model = _copy(case.model)
-    given = {each.name for each in model.graph.output}
-    names = [name for node in model.graph.node for name in node.output if name and name not in given]
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    try:
-        arrays = running.Session(model).run(case.feed)
-    except running.Failed:
-        return {}
-    return dict(zip([each.name for each in model.graph.output], arrays, strict=True))
-
-
 def _fewer_outputs(case: Case) -> Candidates:
     for kept in range(len(case.model.graph.output)):
         model = _copy(case.model)
@@ -146,7 +133,10 @@ def _fewer_outputs(case: Case) -> Candidates:
 
 def _earlier_output(case: Case) -> Candidates:
     """One inner value is the only output."""
-    for name, array in _values(case).items():
+    made = {name for node in case.model.graph.node for name in node.output}
+    for name, array in running.values(case.model, case.feed).items():
+        if name not in made:
+            continue
         model = _copy(case.model)
         del model.graph.output[:]
         model.graph.output.append(_info(name, array, shaped=False))
@@ -155,7 +145,7 @@ def _earlier_output(case: Case) -> Candidates:
 
 def _cut(case: Case) -> Candidates:
     """What a node makes becomes an input."""
-    values = _values(case)
+    values = running.values(case.model, case.feed)
     for index in reversed(range(len(case.model.graph.node))):
         made = [name for name in case.model.graph.node[index].output if name]
         if not made or any(name not in values or isinstance(values[name], list) for name in made):
