@@ -42,10 +42,10 @@ def test_every_spelling_is_one_operator(spelling: Spelling) -> None:
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("kind", ["float", "float16"])
 @pytest.mark.parametrize("order", range(4))
-def test_a_difference_multiplied_out(kind: str, order: int, scaled: bool) -> None:
+def test_a_difference_multiplied_out(order: int, scaled: bool) -> None:
     """x * r + (beta - mean * r), as Keras writes it, and x * r - mean * r + beta."""
+    kind = "float"
     numbers = {"gamma": (1, 2, 3, -4), "beta": (4, 3, 2, 1), "eps": (0.01,)}
     constants = ", ".join(constant(kind, name, f"[{len(row)}]", *row) for name, row in numbers.items())
     ends = (
@@ -211,11 +211,10 @@ def test_brain_floats() -> None:
     np.testing.assert_array_equal(scale.numpy().astype(np.float32), np.array([0.5, 2, -3, 1], np.float32))
 
 
-def test_plain_half_precision() -> None:
-    text = Spelling().text("float16")
-    after, _ = run_passes(text, PASSES)
-    assert op_types(after) == ["LayerNormalization", "Relu"]
-    assert_same(text, after, exact=False, rtol=1e-2)
+def test_squares_in_half_precision_are_refused() -> None:
+    after, log = run_passes(Spelling().text("float16"), PASSES)
+    assert "LayerNormalization" not in op_types(after)
+    assert any("overflow from 256 on" in each for each in reasons(log))
 
 
 BODY = "m = {m} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {v} (s)  e = Add(v, eps)  d = Sqrt(e)  n = Div(c, d)"

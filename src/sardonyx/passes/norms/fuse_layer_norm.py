@@ -2,7 +2,8 @@
 
 In any spelling: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it, gamma or beta
 absent, casts to float and back. Refuses where the mean is over other than the last axes or drops them, where epsilon is
-outside the root, where an inner value is read elsewhere, and for doubles, which the operator may compute in single
+outside the root, where an inner value has other consumers, where a scale of ones would be larger than 8,192 numbers, for
+squares in half precision, which overflow from 256 on, and for doubles, which the operator may compute in single
 precision. Helps because eight sweeps over the data become one, also where ONNX Runtime's own fusion does not look.
 """
 
@@ -61,7 +62,7 @@ class FuseLayerNorm(NodePass):
         found = normalised(node, graph, about_mean=True)
         if not isinstance(found, Normalised):
             return found
-        bare, casts = uncast(found.source, node)
+        bare, casts = uncast(found.source, node, graph)
         middle = centred(bare, node, graph)
         if isinstance(middle, Refused):
             return Refused(middle.reason, (*middle.nodes, *found.nodes))
@@ -69,7 +70,7 @@ class FuseLayerNorm(NodePass):
             return None
         if middle.axes != found.axes:
             return Refused("mean and variance are over different axes", (*middle.nodes, *found.nodes))
-        return fused(found, middle.source, (*middle.nodes, *casts), graph, bias=True, widened=len(casts))
+        return fused(found, middle.source, (*middle.nodes, *casts), graph, bias=True, widened=bool(casts))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One operator."""

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.facts import Facts
+from sardonyx.passes.shared.casts import preserves_values
 from sardonyx.passes.shared.matching import operand
 
 # The float types that the fused operators know, widest last. Doubles are not among them: those operators compute in
@@ -128,12 +129,14 @@ def squared(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.V
     return (found[0], found[2]) if found is not None and found[1] == 2 else None
 
 
-def uncast(value: ir.Value, beside: ir.Node) -> tuple[ir.Value, tuple[ir.Node, ...]]:
-    """The value before it was cast, and the casts, the last one first."""
+def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """The same numbers before they were cast to a type that holds them all, and the casts, the last one first."""
     casts: list[ir.Node] = []
-    while (node := made_by(value, beside, "Cast")) is not None and node.inputs[0] is not None:
+    while (node := made_by(value, beside, "Cast")) is not None and (source := node.inputs[0]) is not None:
+        if not preserves_values(graph.dtype(source), node.attributes.get_int("to", 0)):
+            break
         casts.append(node)
-        value = node.inputs[0]
+        value = source
     return value, tuple(casts)
 
 

@@ -95,7 +95,7 @@ def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused
     if node is None or (source := node.inputs[0]) is None or (middle := node.inputs[1]) is None:
         return None
     found = mean(middle, beside, graph)
-    if found is None or uncast(found.source, beside)[0] is not uncast(source, beside)[0]:
+    if found is None or uncast(found.source, beside, graph)[0] is not uncast(source, beside, graph)[0]:
         return None
     if found.fault is not None:
         return Refused(found.fault, (*found.nodes, node))

@@ -1,11 +1,12 @@
 """From a normalisation found in a graph to the operands of one operator: what goes in, its scale, its bias, its type.
 
 The operators want one number of scale for each normalised element, and a scale at all; constants that say the same in
-another shape are rewritten, and ones are made where nothing scales.
+another shape are rewritten, and ones are made where nothing scales, as long as that takes little room.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,31 +22,38 @@ from sardonyx.passes.norms.parts.means import sizes
 from sardonyx.passes.norms.parts.normalised import Normalised, after
 
 Weight = ir.Value | ir.TensorProtocol  # a value as it is, or a constant to be made
+SPREAD = 8192  # numbers of a scale that is stored though one would do; the widest hidden sizes of common models
 
 
 def fused(
-    found: Normalised, source: ir.Value, before: tuple[ir.Node, ...], graph: Facts, *, bias: bool, widened: int = 0
+    found: Normalised, source: ir.Value, before: tuple[ir.Node, ...], graph: Facts, *, bias: bool, widened: bool = False
 ) -> Match | Refused:
     """The match for one operator on `source`; `before` are the nodes from there to what is squared.
 
-    `widened` of them are casts. Half-precision exports have one there or in front, and one back at the end; the
-    operator does both itself.
+    Half-precision exports cast to a wider type, among those nodes (`widened`) or in front of them, and back at the end;
+    the operator does both itself.
     """
     nodes = (*before, *found.nodes)
-    bare, casts = uncast(source, found.end)
-    narrow = _narrowed(found, graph.dtype(bare), graph) if len(casts) + widened == 1 else None
+    bare, casts = (source, ()) if widened else uncast(source, found.end, graph)
+    narrow = _narrowed(found, graph.dtype(bare), graph) if casts or widened else None
     if narrow is not None:
         found, source = narrow, bare
     elif widened:
         return Refused("it is computed in a wider type and not cast back", nodes)
     dtype, extent = graph.dtype(source), sizes(source, found.axes, graph)
-    if dtype is None or dtype not in FUSED_FLOATS:
+    if dtype is None or dtype not in FUSED_FLOATS or graph.dtype(found.result) != dtype:
         return Refused(f"the operator does not compute in {dtype.name if dtype else 'an unknown type'}", nodes)
-    if extent is None:
+    if graph.dtype(squared := found.source) == ir.DataType.FLOAT16:
+        return Refused("its squares are in half precision, and overflow from 256 on", nodes)
+    if dtype == ir.DataType.FLOAT and graph.dtype(squared) != dtype:
+        return Refused("it is computed in double precision", nodes)
+    if extent is None or 0 in extent:
         return Refused("the size of the normalised axes is not known", nodes)
     affine = affine_after(found, extent, graph, bias=bias)
     if affine is None:
         return Refused("scale or bias has not one number for each normalised element", nodes)
+    if affine.scale is None and math.prod(extent) > SPREAD:
+        return Refused("a scale of ones would be larger than what it replaces", nodes)
     nodes = (*before, *found.nodes, *affine.nodes)
     if escaping(nodes, nodes[-1]) is not None:
         return Refused("a value inside is read elsewhere", nodes)
@@ -68,9 +76,7 @@ def _narrowed(found: Normalised, dtype: ir.DataType | None, graph: Facts) -> Nor
     if graph.dtype(found.result) == dtype:
         return found
     user = reader(found.result, graph, "Cast") if found.scale is None and found.bias is None else None
-    if user is None or graph.dtype(found.result) not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return None
-    return after(found, user) if user.attributes["to"].as_int() == dtype else None
+    return after(found, user) if user is not None and user.attributes.get_int("to", 0) == dtype else None
 
 
 def weight(found: Weight | None, op: Builder, hint: str) -> ir.Value | None:
@@ -123,7 +129,7 @@ def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Fac
         return None
     if tuple(shape[len(shape) - len(extent) :]) == tuple(extent) and tensor.size == np.prod(extent):
         return reshaped(tensor, extent)
-    array = spread(tensor, extent) if tensor.size <= np.prod(extent) else None
+    array = spread(tensor, extent) if tensor.size <= np.prod(extent) <= SPREAD else None
     return None if array is None else ir.Tensor(array, dtype=tensor.dtype)
 
 

@@ -1,13 +1,15 @@
 """c / sqrt(mean(c * c) + eps), however spelled: what layer and root-mean-square normalisation have in common.
 
-Found from the square root. Everything is read in any operand order, with the casts around that half-precision exports
-have; a scale may be applied before, in between, or not at all, and what is divided may be multiplied out.
+Found from the square root. Everything is read in any operand order, with the casts that half-precision exports have: to
+a wider type, which change no number, and of the root back to half. A scale may be applied before, in between, or not at
+all, and what is divided may be multiplied out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -17,6 +19,10 @@ from sardonyx.passes.norms.parts.arithmetic import made_by, number_beside, partn
 from sardonyx.passes.norms.parts.means import Centred, Mean, centred, mean
 
 ROOTS = ("Sqrt", "Pow")
+
+# Types in which exports apply a root that they computed in a wider one, and the epsilon from which on they hold it: the
+# root of 2**-28 is the least number that half precision has with all its digits, and its reciprocal is in range.
+_NARROW: Mapping[ir.DataType, float] = MappingProxyType({ir.DataType.FLOAT16: 2.0**-28, ir.DataType.BFLOAT16: 0.0})
 _ANOTHER = "another value is divided than the one that was squared"
 _ELSEWHERE = "the deviation is read elsewhere"
 _NOTHING = "nothing is divided by the deviation"
@@ -66,7 +72,7 @@ def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised |
 
 def _is_about_mean(value: ir.Value, beside: ir.Node, graph: Facts) -> bool:
     """Whether a mean was taken off the value, be it the right one."""
-    node = made_by(uncast(value, beside)[0], beside, "Sub")
+    node = made_by(uncast(value, beside, graph)[0], beside, "Sub")
     return node is not None and isinstance(mean(node.inputs[1], beside, graph), Mean)
 
 
@@ -79,6 +85,9 @@ def _applied(below: Normalised, graph: Facts, *, inverted: bool) -> Normalised |
             below, inverted = after(below, turned[2]), True
     cast = reader(below.result, graph, "Cast")
     if cast is not None:  # back to half precision, before it is applied
+        narrow = ir.DataType(cast.attributes.get_int("to", 0))
+        if narrow not in _NARROW or below.epsilon < _NARROW[narrow]:
+            return Refused("the deviation is cast to a type that does not hold it", (*below.nodes, cast))
         below = after(below, cast)
     if inverted:
         return _multiplied(below, graph)
@@ -160,11 +169,11 @@ def same(value: ir.Value, other: ir.Value, beside: ir.Node, graph: Facts) -> tup
     """Nodes that make `value` anew where it is `other` in another place: cast, or centred a second time."""
     if value is other:
         return ()
-    (bare, casts), (wanted, others) = uncast(value, beside), uncast(other, beside)
-    if max(len(casts), len(others)) > 1:
-        return None  # a cast to a narrower type in between makes it another value
+    (bare, casts), (wanted, _) = uncast(value, beside, graph), uncast(other, beside, graph)
     if bare is wanted:
         return casts
+    if graph.dtype(bare) != graph.dtype(wanted):
+        return None  # centred in one type and in another gives other numbers
     mine, yours = centred(bare, beside, graph), centred(wanted, beside, graph)
     if not (isinstance(mine, Centred) and isinstance(yours, Centred)) or mine.axes != yours.axes:
         return None
