@@ -1,9 +1,9 @@
 """LayerNormalization(x, a, b) * c => LayerNormalization(x, a * c, b * c), and likewise + c; also RMSNormalization.
 
 For c with one number for each normalised element, where the products and sums can be made beforehand: of constants,
-or where the scale is one and the bias absent. Refuses where they cannot, and where statistics of the normalisation are
-read as well. Helps because some exporters scale by ones and leave the true scale to a multiplication: the whole takes
-two thirds of the time then.
+or where the scale is one and the bias absent. Refuses where they cannot, where one of them would overflow or lose its
+digits, and where statistics of the normalisation have consumers as well. Helps because some exporters scale by ones and
+leave the true scale to a multiplication: the whole takes two thirds of the time then.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
+from sardonyx.graph.precision import Impossible, rounded
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms.parts.arithmetic import partner, reader, spread
@@ -67,7 +68,10 @@ class FuseNormAffine(NodePass):
             return None
         if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
             return Refused("statistics of the normalisation are read", (node, user))
-        weights = _merged(user.op_type, operand(node, 1), operand(node, 2), fits, extent, graph)
+        try:
+            weights = _merged(user.op_type, operand(node, 1), operand(node, 2), fits, extent, graph)
+        except Impossible as error:
+            return Refused(str(error), (node, user))
         if weights is None:
             return Refused("what would be merged is not both constant", (node, user))
         return Match((node, user), {"weights": weights})
@@ -82,23 +86,31 @@ class FuseNormAffine(NodePass):
 def _merged(
     op_type: str, scale: ir.Value | None, bias: ir.Value | None, other: Weight, extent: Sequence[int], graph: Facts
 ) -> tuple[Weight | None, Weight | None] | None:
-    """Scale and bias after `other` was multiplied with or added to them."""
-    number = _numbers(other, extent, graph)
+    """Scale and bias after `other` was multiplied with or added to them.
+
+    Raises:
+        Impossible: where a product or sum does not fit the type it is stored in.
+    """
+    number, dtype = _numbers(other, extent, graph), graph.dtype(scale)
     if op_type == "Add":
         if bias is None:
             return scale, other
         total = _numbers(bias, extent, graph)
-        return None if total is None or number is None else (scale, ir.tensor(total + number))
+        if total is None or number is None or dtype is None:
+            return None
+        return scale, rounded(total + number, dtype, np.maximum(np.abs(total), np.abs(number)))
     factor = None if scale is None else _numbers(scale, extent, graph)
     if bias is None and factor is not None and (factor == 1).all():
         return other, None
     shift = None if bias is None else _numbers(bias, extent, graph)
-    if factor is None or number is None or (bias is not None and shift is None):
+    if factor is None or number is None or dtype is None or (bias is not None and shift is None):
         return None
-    return ir.tensor(factor * number), None if shift is None else ir.tensor(shift * number)
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        return rounded(factor * number, dtype), None if shift is None else rounded(shift * number, dtype)
 
 
 def _numbers(found: Weight, extent: Sequence[int], graph: Facts) -> np.ndarray | None:
-    """A constant weight in full."""
+    """A constant weight in full, in double precision."""
     tensor = graph.tensor(found) if isinstance(found, ir.Value) else found
-    return None if tensor is None else spread(tensor, extent)
+    array = None if tensor is None else spread(tensor, extent)
+    return None if array is None else array.astype(np.float64)
