@@ -38,7 +38,7 @@ CALLS = [
     ("Sub(zero, a)", "float[N, 4]", False),
     ("Add(a, minus_zero)", "float[N, 4]", True),
     ("Add(a, zero)", "float[N, 4]", False),
-    ("Where(yes, a, zero)", "float[N, 4]", True),
+    ("Where(yes, a, zero)", "float[N, 4]", False),
     ("Where(no, zero, a)", "float[N, 4]", True),
     ("Where(no, a, zero)", "float[N, 4]", False),
     ("Where(yes, a, many)", "float[1, 4]", False),

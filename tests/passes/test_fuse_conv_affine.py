@@ -66,12 +66,24 @@ def test_transposed_convolutions_fold_by_group(op: str) -> None:
     assert_same(proto, model, exact=False)
 
 
-@pytest.mark.parametrize(("kind", "rtol"), [("float64", 1e-13), ("float16", 4e-3)])
-def test_precision_is_kept(kind: str, rtol: float) -> None:
-    proto = network("Mul", (4, 1, 1), kind=kind, bias=True)
+def test_precision_is_kept() -> None:
+    proto = network("Mul", (4, 1, 1), kind="float64", bias=True)
     model, _ = run_passes(proto, FUSE)
     assert op_types(model) == ["Conv"]
-    assert_same(proto, model, exact=False, rtol=rtol)
+    assert_same(proto, model, exact=False, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("groups", "reason"), [(1, None), (2, "a wrong bias"), (4, None)])
+def test_half_precision(groups: int, reason: str | None) -> None:
+    """The runtime adds the first group's bias to all groups, on Arm, unless each channel is a group."""
+    proto = network("Mul", (4, 1, 1), kind="float16", bias=True)
+    proto.graph.node[0].attribute[0].i = groups
+    weight = np.random.default_rng(0).standard_normal((4, 4 // groups, 3, 3)).astype(np.float16)
+    next(each for each in proto.graph.initializer if each.name == "w").CopyFrom(numpy_helper.from_array(weight, "w"))
+    model, log = run_passes(proto, FUSE)
+    assert op_types(model) == (["Conv"] if reason is None else ["Conv", "Mul"])
+    assert reason is None or any(reason in each for each in reasons(log))
+    assert_same(proto, model, exact=False, rtol=4e-3)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 In any spelling: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it or absent,
 casts to float and back. Refuses where the mean is over other than the last axes or drops them, where epsilon is outside
-the root, where an inner value has other consumers, where a scale of ones would be larger than 8,192 numbers, for squares
-in half precision, which overflow from 256 on, and for doubles, which the operator may compute in single precision. Helps
-because six sweeps over the data become one, also where ONNX Runtime's own fusion does not look.
+the root, where an inner value has other consumers, where a scale of ones would have more than 8,192 numbers, for
+squares in half precision, which overflow from 256 on, and for doubles, which the operator may compute in single
+precision. Helps because six sweeps over the data become one, also where ONNX Runtime's own fusion does not look.
 """
 
 from __future__ import annotations

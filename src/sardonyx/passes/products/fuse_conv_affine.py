@@ -16,6 +16,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.channels import CONVOLUTIONS, Linear, linear_before, rebuilt
+from sardonyx.passes.shared.zeros import may_flip
 from sardonyx.record import Accuracy
 
 
@@ -56,7 +57,7 @@ class FuseConvAffine(NodePass):
             if isinstance(found, str):
                 return Refused(found, (node,))
             if found is not None:
-                return _matched(node, found, constant, constant_first=place == 1)
+                return _matched(node, found, constant, graph, constant_first=place == 1)
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
@@ -64,7 +65,9 @@ class FuseConvAffine(NodePass):
         return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
 
 
-def _matched(node: ir.Node, found: Linear, constant: np.ndarray, *, constant_first: bool) -> Match | Refused | None:
+def _matched(
+    node: ir.Node, found: Linear, constant: np.ndarray, graph: Facts, *, constant_first: bool
+) -> Match | Refused | None:
     nodes = (found.node, node)
     numbers = _per_channel(constant, found)
     if numbers is None:
@@ -86,6 +89,8 @@ def _matched(node: ir.Node, found: Linear, constant: np.ndarray, *, constant_fir
             return None
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         return Refused("the constant gives no finite scale", nodes)
+    if may_flip(scale, shift, node.outputs[0], graph):
+        return Refused("the sign of a zero may show in a division", nodes)
     return Match(nodes, {"linear": found, "scale": scale, "shift": shift})
 
 

@@ -21,6 +21,7 @@ from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.passes.shared.channels import FLOATS, Linear
 from sardonyx.passes.shared.matching import maker, operand
 from sardonyx.passes.shared.rows import permuted_back
+from sardonyx.passes.shared.zeros import may_flip
 from sardonyx.record import Accuracy
 
 
@@ -151,4 +152,6 @@ def _matched(found: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Refu
         scale = np.broadcast_to(1.0 / numbers if found.node.op_type == "Div" else numbers, (columns,))
     if not np.isfinite(scale).all():
         return Refused("the constant gives no finite scale", found.nodes)
+    if may_flip(scale, np.zeros(columns), found.node.outputs[0], graph):
+        return Refused("the sign of a zero may show in a division", found.nodes)
     return Match(found.nodes, {"scaled": found, "scale": scale})

@@ -19,6 +19,7 @@ USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"
 NO_CONSTANT_BIAS = "the bias before it is not a constant"
 BIAS_VARIES = "the bias before it varies within a channel"
+WRONG_BIAS = "the runtime adds a wrong bias to grouped convolutions in half precision"
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -60,6 +61,16 @@ class Linear:
         with np.errstate(all="ignore"):  # what is not finite is refused
             product = bias * scale
             return rounded(product + shift, self.weight.dtype, np.maximum(np.abs(product), np.abs(shift)))
+
+    @property
+    def loses_bias(self) -> bool:
+        """Whether ONNX Runtime 1.31 adds the first group's bias to all groups.
+
+        It does so in half precision on Arm, but not where each channel is a group.
+        """
+        groups, weight = self._groups, self.weight
+        is_depthwise = (groups, 1) == tuple(weight.shape.numpy()[:2])
+        return self.node.op_type == "Conv" and weight.dtype == _D.FLOAT16 and groups > 1 and not is_depthwise
 
     @property
     def _groups(self) -> int:
@@ -110,6 +121,8 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
     found = Linear(node, weight, bias)
     if not _is_sound(found, value, graph):
         return None
+    if found.loses_bias:
+        return WRONG_BIAS
     if bias is not None and bias.size not in (1, found.channels):
         return BIAS_VARIES
     if bias is not None and bias.size > 1 and bias.shape.numpy()[-1] != bias.size:

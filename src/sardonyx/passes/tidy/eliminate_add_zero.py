@@ -1,8 +1,8 @@
 """x + 0.0 => x.
 
-For floats this turns a -0.0 that was made +0.0 back into -0.0, which only a division by it would tell: so it is apart
-from the exact passes. Refuses where the constant's shape would enlarge the result. Helps because masks of a model that
-masks nothing are added in every attention layer.
+For floats the sum makes 0.0 of a -0.0, which only a division by it would tell: so this is apart from the exact passes.
+Refuses where x may be -0.0 and something nearby may divide by it, and where the constant's shape would enlarge the
+result. Helps because masks of a model that masks nothing are added in every attention layer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.zeros import divides, may_be_negative_zero
 from sardonyx.passes.tidy.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 from sardonyx.record import Accuracy
 
@@ -46,7 +47,11 @@ class EliminateAddZero(NodePass):
         """A float zero added or taken away."""
         sides, negative = _SIDES[node.op_type]
         found = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
-        return Match((node,), {"source": found}) if isinstance(found, ir.Value) else found
+        if not isinstance(found, ir.Value):
+            return found
+        if may_be_negative_zero(found, graph) and divides(node.outputs[0], graph):
+            return Refused("the sign of a zero may show in a division", (node,))
+        return Match((node,), {"source": found})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The operand that passes through."""

@@ -1,8 +1,9 @@
 """x * 1 => x, and likewise x / 1, x ** 1, x - 0, x & true, x | false, x ^ false, where(true, x, y).
 
 Exact to the bit: x + 0 goes for whole numbers, and for floats only as x + (-0.0) or x - (+0.0), since -0.0 + 0.0 is
-+0.0. Refuses where the constant's shape would enlarge the result. Helps because exporters write scales of one and
-masks that mask nothing, and each reads and writes a whole tensor.
++0.0. Refuses where the constant's shape would enlarge the result, and where(true, x, y) where x may be -0.0, of which
+ONNX Runtime's Where loses the sign. Helps because exporters write scales of one and masks that mask nothing, and each
+reads and writes a whole tensor.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.matching import operand
+from sardonyx.passes.shared.zeros import may_be_negative_zero
 from sardonyx.record import Accuracy
 
 BROADCASTS = 7  # the opset from which on operands broadcast without being asked
@@ -86,7 +88,11 @@ def _chosen(node: ir.Node, graph: Facts) -> ir.Value | Refused | None:
     if condition is None or condition.size == 0 or not (condition.all() or not condition.any()):
         return None
     chosen = operand(node, 1 if condition.all() else 2)
-    return chosen if graph.same_shape(chosen, node.outputs[0]) else Refused(ENLARGES, (node,))
+    if not graph.same_shape(chosen, node.outputs[0]):
+        return Refused(ENLARGES, (node,))
+    if condition.all() and may_be_negative_zero(chosen, graph):
+        return Refused("the runtime's Where makes 0.0 of -0.0", (node,))
+    return chosen
 
 
 class EliminateNoopArithmetic(NodePass):

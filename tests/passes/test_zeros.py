@@ -1,0 +1,82 @@
+"""No rewrite lets the sign of a zero show: where a division turns it into that of an infinity, nothing changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.util import graph_text, op_types, outputs, parse, reasons, run_passes
+from sardonyx.passes.masks.compute_branches import ComputeBranches
+from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
+from sardonyx.passes.products.fuse_product_scale import FuseProductScale
+from sardonyx.passes.tidy.eliminate_add_zero import EliminateAddZero
+from sardonyx.passes.tidy.eliminate_noop_arithmetic import EliminateNoopArithmetic
+
+PASSES = (EliminateAddZero(), EliminateNoopArithmetic(), ComputeBranches())
+CONSTANTS = """<float zero = {0}, float negative = {-0.0}, float one = {1}, float two = {-2}, float inverse = {-1},
+    float third = {3}, bool yes = {1}, bool no = {0}>"""
+BEFORE = ("Identity(@)", "Neg(@)", "Exp(@)", "Abs(@)", "Relu(@)", "Mul(@, zero)", "Sub(@, @)")
+NEUTRAL = (
+    "Add(@, zero)", "Add(zero, @)", "Sub(@, negative)", "Sub(@, zero)", "Add(@, negative)", "Where(yes, @, one)",
+    "Where(no, one, @)", "Mul(@, one)", "Div(@, one)", "Pow(@, one)",
+)  # fmt: skip
+AFTER = (
+    "Neg(@)", "Reciprocal(@)", "Div(one, @)", "Div(@, third)", "Pow(@, inverse)", "Pow(@, third)", "Exp(@)",
+    "Softmax(@)", "Mul(@, two)", "Add(@, one)", "Add(@, negative)", "Mul(@, @)", "Sqrt(@)", "Max(@, negative)",
+)  # fmt: skip
+
+
+def chained(calls: list[str]) -> str:
+    """One call after the other, from x to y."""
+    lines = [f"v{place + 1} = {call.replace('@', f'v{place}')}" for place, call in enumerate(calls)]
+    body = f"v0 = Identity(x) {' '.join(lines)} y = Neg(v{len(calls)})"
+    return graph_text(f"agraph (float[N] x) => (float[N] y) {CONSTANTS} {{ {body} }}")
+
+
+@settings(max_examples=300)
+@given(
+    before=st.lists(st.sampled_from(BEFORE), max_size=2),
+    neutral=st.lists(st.sampled_from(NEUTRAL), min_size=1, max_size=2),
+    after=st.lists(st.sampled_from(AFTER), max_size=3),
+)
+def test_infinities_keep_their_sign(before: list[str], neutral: list[str], after: list[str]) -> None:
+    text = chained([*before, *neutral, *after])
+    feeds = {"x": np.tile(np.array([0.0, -0.0, 1.5, -2, np.inf, -np.inf, np.nan, 1e-42], np.float32), 3)}
+    model, _ = run_passes(text, PASSES)
+    (wanted,), (got,) = outputs(parse(text), feeds), outputs(ir.to_proto(model), feeds)
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("after", "goes"),
+    [
+        ("Softmax(@)", True),
+        ("Add(@, one)", True),
+        ("Reciprocal(@)", False),
+        ("Neg(@)", True),
+    ],
+)
+def test_a_sum_with_zero_goes_where_nothing_divides(after: str, goes: bool) -> None:
+    model, log = run_passes(chained(["Neg(@)", "Add(@, zero)", after]), PASSES)
+    assert len(op_types(model)) == (4 if goes else 5)
+    assert ("the sign of a zero may show in a division" in reasons(log)) != goes
+
+
+@pytest.mark.parametrize("after", ["Reciprocal(s)", "Neg(s)"])
+def test_a_negative_scale_is_not_moved_before_a_sum(after: str) -> None:
+    """0 * w is 0.0 in a sum, and -0.0 after it is scaled by a negative number."""
+    constants = "<float[2, 2] w = {1, 2, 3, 4}, float[2, 2, 1] k = {1, 2, 3, 4}, float minus = {-2}>"
+    for body in ("a = MatMul(x, w)", "u = Unsqueeze(x, last)  a = Conv(u, k)"):
+        shape = "N, 2" if "MatMul" in body else "N, 2, 1"
+        text = graph_text(
+            f"""agraph (float[N, 2] x) => (float[{shape}] y) {constants.replace(">", ", int64[1] last = {2}>")} {{
+            {body}  s = Mul(a, minus)  y = {after} }}"""
+        )
+        model, log = run_passes(text, (FuseConvAffine(), FuseProductScale()))
+        assert bool(log.events) == ("Neg" in after)
+        feeds = {"x": np.array([[0, 0], [1, -1]], np.float32)}
+        (wanted,), (got,) = outputs(parse(text), feeds), outputs(ir.to_proto(model), feeds)
+        np.testing.assert_array_equal(got, wanted)
