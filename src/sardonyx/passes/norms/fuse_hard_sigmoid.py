@@ -77,7 +77,9 @@ class FuseHardSigmoid(NodePass):
         """A sum with a number, cut off below at zero, and divided by where it is cut off above."""
         added = made_by(node.inputs[0], node, "Add")
         shifted, limits = (None if added is None else number_beside(added, graph)), bounds(node, graph)
-        if added is None or shifted is None or limits is None or limits.low != 0 or not 0 < limits.high < math.inf:
+        if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:
+            return None
+        if limits.low != 0 or math.copysign(1.0, limits.low) < 0:  # -0.0 would come out as 0.0
             return None
         line, high = factored(shifted[0], added, graph), limits.high
         dtype = graph.dtype(line.source)
