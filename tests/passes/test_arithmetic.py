@@ -84,9 +84,12 @@ def test_one_over_is_a_power_and_two_over_is_none() -> None:
     assert power(second, facts) is None
 
 
-def test_casts_are_looked_through() -> None:
-    _, made = graph("a = Exp(x)  b = Cast <to = 10> (a)  c = Cast <to = 1> (b)  y = Neg(c)")
-    value, casts = uncast(made["c"].outputs[0], made["y"])
+def test_casts_are_looked_through_where_they_keep_every_value() -> None:
+    """From half to float and on to double, but not from float to half."""
+    facts, made = graph(
+        "a = Cast <to = 10> (x)  b = Cast <to = 1> (a)  c = Cast <to = 11> (b)  y = Neg(c)", "double[A, B] y"
+    )
+    value, casts = uncast(made["c"].outputs[0], made["y"], facts)
     assert value.name == "a"
     assert [node.outputs[0].name for node in casts] == ["c", "b"]
 
