@@ -124,3 +124,14 @@ def test_old_opsets_that_broadcast_on_request_are_left_alone() -> None:
 def test_enlarging_constants_are_refused_with_a_reason() -> None:
     text = graph_text(f"agraph (float[N, M] x) => (float[A, B] y) {CONSTANTS} {{ a = Mul(x, ones)  y = Neg(a) }}")
     assert "the constant's shape could enlarge the result" in reasons(run_passes(text, PASSES)[1])
+
+
+@pytest.mark.parametrize(("call", "goes"), [("Pow(a, one)", False), ("Mul(a, one)", True), ("Div(a, one)", True)])
+def test_large_whole_numbers(call: str, goes: bool) -> None:
+    """The runtime raises them as doubles, which have no 2**60 + 1."""
+    text = graph_text(
+        f"agraph (int64[N] x) => (int64[N] y) <int64 one = {{1}}> {{ a = Neg(x)  b = {call}  y = Neg(b) }}"
+    )
+    model, _ = run_passes(text, PASSES)
+    assert (op_types(model) == ["Neg", "Neg"]) == goes
+    assert_same(text, model, feeds={"x": np.array([2**60 + 1, -(2**53) - 1, 7], np.int64)})

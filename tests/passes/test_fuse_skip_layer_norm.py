@@ -138,3 +138,13 @@ def test_a_computed_scale_keeps_its_place_before_the_norm() -> None:
     model, log = run_passes(twice, FUSE, target="ort")
     assert NORM not in op_types(model)
     assert reasons(log) == ["the sum is also used elsewhere, maybe before the scale is known"]
+
+
+def test_a_negative_epsilon_is_left() -> None:
+    """The kernel does not even load with one."""
+    text = graph_text("""agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
+        <float[2] scale = {2, 3}> {
+        s = Add(x, skip)  y = LayerNormalization <epsilon = -0.5> (s, scale) }""")
+    model, log = run_passes(text, (FuseSkipLayerNorm(),), target="ort")
+    assert op_types(model) == ["Add", "LayerNormalization"]
+    assert reasons(log) == ["the kernel takes no negative epsilon"]

@@ -54,6 +54,8 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
         return Refused(NOT_LAST, nodes)
     if norm.attributes.get_int("stash_type", 1) != ir.DataType.FLOAT.value:
         return None
+    if not norm.attributes.get_float("epsilon", 1e-5) >= 0:
+        return Refused("the kernel takes no negative epsilon", nodes)
     if not all(graph.shape(each) == (shape[-1],) for each in norm.inputs[1:] if each is not None) or scale is None:
         return Refused(SCALE_SHAPE, nodes)
     found: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
