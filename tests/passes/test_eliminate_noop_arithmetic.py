@@ -8,7 +8,7 @@ import pytest
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.tidy.eliminate_add_zero import EliminateAddZero
-from sardonyx.passes.tidy.eliminate_noop_arithmetic import EliminateNoopArithmetic
+from sardonyx.passes.tidy.eliminate_noop_arithmetic import UNROUNDED, EliminateNoopArithmetic
 
 PASSES = (EliminateNoopArithmetic(),)
 CONSTANTS = """<
@@ -135,3 +135,18 @@ def test_large_whole_numbers(call: str, goes: bool) -> None:
     model, _ = run_passes(text, PASSES)
     assert (op_types(model) == ["Neg", "Neg"]) == goes
     assert_same(text, model, feeds={"x": np.array([2**60 + 1, -(2**53) - 1, 7], np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("made", "goes"), [("Cast <to = 10> (x)", False), ("Exp(h)", False), ("Sub(h, h)", True), ("Transpose(h)", True)]
+)
+@pytest.mark.parametrize("call", ["Add(a, zero)", "Mul(a, one)"])
+def test_a_rounding_to_half_precision_is_kept(call: str, made: str, goes: bool) -> None:
+    """Pow has no kernel for it: the runtime computes in float, and takes away the Casts between such operators."""
+    text = graph_text(f"""agraph (float[N] x) => (float16[N] y)
+        <float16 zero = {{0}}, float16 one = {{15360}}, float e = {{0.5}}> {{
+        c = Cast <to = 10> (x)  h = Transpose(c)  a = {made}  b = {call}  y = Pow(b, e) }}""")
+    model, log = run_passes(text, (*PASSES, EliminateAddZero()))
+    assert (call.split("(")[0] in op_types(model)[-2:-1]) != goes
+    assert (UNROUNDED in reasons(log)) != goes
+    assert_same(text, model, feeds={"x": np.array([70000.0, 2.0001, 1e-9], np.float32)})

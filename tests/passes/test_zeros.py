@@ -44,10 +44,11 @@ def chained(calls: list[str]) -> str:
 )
 def test_infinities_keep_their_sign(before: list[str], neutral: list[str], after: list[str]) -> None:
     text = chained([*before, *neutral, *after])
-    feeds = {"x": np.tile(np.array([0.0, -0.0, 1.5, -2, np.inf, -np.inf, np.nan, 1e-42], np.float32), 3)}
     model, _ = run_passes(text, PASSES)
-    (wanted,), (got,) = outputs(parse(text), feeds), outputs(ir.to_proto(model), feeds)
-    np.testing.assert_array_equal(got, wanted)
+    hostile = np.array([0.0, -0.0, 1.5, -2, np.inf, -np.inf, np.nan, 1e-42, 0.0, -0.0, -2], np.float32)
+    for values in (hostile, hostile[-3:]):  # kernels take four or more at once, and treat the rest otherwise
+        (wanted,), (got,) = outputs(parse(text), {"x": values}), outputs(ir.to_proto(model), {"x": values})
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 Exact to the bit: a bound that is left out holds infinities to the largest finite number, and two that overlap nowhere
 become the constant bound that remains. Refuses where a bound is computed or NaN, where the value in between has other
-consumers, and where the sign of a zero would change (Relu before a Clip in half precision). Helps because each is a
-sweep over the data, and because what fuses an activation into a convolution takes one.
+consumers, and where the sign of a zero would change (a bound of -0.0; Relu before a Clip in half precision). Helps
+because each is a sweep over the data, and because what fuses an activation into a convolution takes one.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +15,7 @@ from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.bounds import BOUNDS_AS_INPUTS, LARGEST, Range, alike, bounds
+from sardonyx.passes.norms.parts.bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 from sardonyx.passes.shared.matching import maker
 from sardonyx.record import Accuracy
 
@@ -56,27 +54,19 @@ class MergeClips(NodePass):
         if inner is None or dtype not in LARGEST:
             return None
         nodes = (inner, node)
-        first, second = bounds(inner, graph), bounds(node, graph)
-        if first is None or second is None:
+        if bounds(inner, graph) is None or bounds(node, graph) is None:
             return Refused("a bound is computed", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-
-        def both(number: float) -> float:
-            return second.clipped(first.clipped(number))
-
-        low, high = both(-math.inf), both(math.inf)
-        rectifier, clip = Range(0.0, math.inf), Range(low, high, zeros_are_equal=dtype == ir.DataType.FLOAT16)
-        merged = next((each for each in (rectifier, clip) if alike(both, each.clipped, (first, second, each))), None)
-        if merged is None:
+        found = merged(inner, node, graph)
+        if found is None:
             return Refused("the sign of a zero would change", nodes)
-        found = {"range": merged, "dtype": dtype, "opset": graph.opset(node)}
-        return Match(nodes, {**found, "rectifies": merged is rectifier})
+        return Match(nodes, {"operator": found[0], "range": found[1], "dtype": dtype, "opset": graph.opset(node)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """One with the bounds of both."""
         source, both, dtype = match.nodes[0].inputs[0], match.found["range"], match.found["dtype"]
-        if match.found["rectifies"]:
+        if match.found["operator"] == "Relu":
             return op.Relu(source)
         low = None if both.low == -LARGEST[dtype] else both.low
         high = None if both.high == LARGEST[dtype] else both.high

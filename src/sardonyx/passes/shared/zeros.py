@@ -17,10 +17,8 @@ from sardonyx.passes.shared.matching import operand
 
 _NEARBY = 32  # nodes that are looked at
 
-# Operators that never give -0.0, and those that give the same for both zeros.
-_POSITIVE = frozenset(
-    {"Abs", "Cos", "Cosh", "Exp", "HardSigmoid", "ReduceL1", "ReduceL2", "Relu", "Sigmoid", "Softmax", "Softplus"}
-)
+# Operators that never give -0.0, and those that give the same for both zeros. Relu is neither: it depends on the place.
+_POSITIVE = frozenset({"Abs", "Cos", "Cosh", "Exp", "ReduceL1", "ReduceL2", "Sigmoid", "Softmax", "Softplus"})
 _SAME = _POSITIVE | frozenset(
     {
         "ArgMax", "ArgMin", "Attention", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual",

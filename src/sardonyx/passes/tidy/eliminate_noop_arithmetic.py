@@ -1,9 +1,9 @@
 """x * 1 => x, and likewise x / 1, x ** 1, x - 0, x & true, x | false, x ^ false, where(true, x, y).
 
 Exact to the bit: x + 0 goes for whole numbers, and for floats only as x + (-0.0) or x - (+0.0), since -0.0 + 0.0 is
-+0.0. Refuses where the constant's shape would enlarge the result, and where(true, x, y) where x may be -0.0, of which
-ONNX Runtime's Where loses the sign. Helps because exporters write scales of one and masks that mask nothing, and each
-reads and writes a whole tensor.
++0.0. Refuses where the constant's shape would enlarge the result, where(true, x, y) where x may be -0.0, of which ONNX
+Runtime's Where loses the sign, and in half precision where the runtime rounds x only because of the node. Helps because
+exporters write scales of one and masks that mask nothing, and each reads and writes a whole tensor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from sardonyx.graph.facts import Facts
 from sardonyx.graph.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.casts import FLOATS
+from sardonyx.passes.shared.half import is_rounded
 from sardonyx.passes.shared.matching import operand
 from sardonyx.passes.shared.zeros import may_be_negative_zero
 from sardonyx.record import Accuracy
 
 BROADCASTS = 7  # the opset from which on operands broadcast without being asked
 ENLARGES = "the constant's shape could enlarge the result"
+UNROUNDED = "the runtime would leave out a rounding to half precision"
 
 
 def neutral_operand(
@@ -35,7 +37,9 @@ def neutral_operand(
         array, other = graph.array(node.inputs[side]), node.inputs[1 - side]
         if array is None or other is None or not is_neutral(array):
             continue
-        return other if _keeps_shape(array.shape, other, graph) else Refused(ENLARGES, (node,))
+        if not _keeps_shape(array.shape, other, graph):
+            return Refused(ENLARGES, (node,))
+        return other if is_rounded(other, graph) else Refused(UNROUNDED, (node,))
     return None
 
 

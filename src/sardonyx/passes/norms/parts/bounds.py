@@ -1,15 +1,17 @@
 """What Clip and Relu let through, in every opset's form, to the sign of a zero.
 
 The function is the runtime's: a bound that is left out is the largest finite number of the type, so that an infinity
-does not pass; with bounds the wrong way round everything becomes the upper one. To Relu, and to Clip in single and
-double precision, -0.0 is less than 0.0; to Clip in half precision they are equal, and the input comes out as it is.
+does not pass; with bounds the wrong way round everything becomes the upper one. Whether -0.0 is less than 0.0, or equal
+so that the input comes out as it is, depends on the kernel. In single and double precision it depends on the element's
+place too: vectors of elements are compared one way, the rest of a tensor the other. Each element then meets the same
+way in every operator.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -30,21 +32,15 @@ LARGEST: Mapping[ir.DataType, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From the lowest to the highest number; `zeros_are_equal` where the sign of a zero decides nothing."""
+    """From the lowest to the highest number."""
 
     low: float
     high: float
-    zeros_are_equal: bool = False
 
-    def clipped(self, number: float) -> float:
+    def clipped(self, number: float, *, zeros_are_equal: bool) -> float:
         """What the operator makes of a number."""
-        raised = self.low if self._is_less(number, self.low) else number
-        return self.high if self._is_less(self.high, raised) else raised
-
-    def _is_less(self, one: float, other: float) -> bool:
-        if one == other == 0 and not self.zeros_are_equal:
-            return math.copysign(1.0, one) < math.copysign(1.0, other)
-        return one < other
+        raised = self.low if _is_less(number, self.low, zeros_are_equal) else number
+        return self.high if _is_less(self.high, raised, zeros_are_equal) else raised
 
 
 def bounds(node: ir.Node, graph: Facts) -> Range | None:
@@ -61,19 +57,42 @@ def bounds(node: ir.Node, graph: Facts) -> Range | None:
         if number is None and value is not None:
             return None
         found[place] = found[place] if number is None else float(number)
-    return None if any(map(math.isnan, found)) else Range(*found, zeros_are_equal=dtype == ir.DataType.FLOAT16)
+    return None if any(map(math.isnan, found)) else Range(*found)
 
 
-def alike(one: Callable[[float], float], other: Callable[[float], float], ranges: Iterable[Range]) -> bool:
-    """Whether two functions made of these ranges are the same one, zeros of both signs told apart.
+def merged(first: ir.Node, second: ir.Node, graph: Facts) -> tuple[str, Range] | None:
+    """The operator, and its range, that does the work of two with constant bounds; None where there is none."""
+    dtype, one, two = graph.dtype(first.inputs[0]), bounds(first, graph), bounds(second, graph)
+    if one is None or two is None:
+        return None
+    steps = ((first.op_type, one), (second.op_type, two))
+    low, high = (_applied(steps, end, dtype, False) for end in (-math.inf, math.inf))
+    telling = tuple(_telling((one, two, Range(low, high))))
+    for found in (("Relu", Range(0.0, math.inf)), ("Clip", Range(low, high))):
+        if all(
+            _identical(_applied(steps, number, dtype, equal), _applied((found,), number, dtype, equal))
+            for number in telling
+            for equal in (False, True)
+        ):
+            return found
+    return None
 
-    Between two neighbouring bounds such a function is constant or gives its input, so one number from there is enough.
-    """
-    return all(_identical(one(number), other(number)) for number in _telling(ranges))
+
+def _applied(steps: Sequence[tuple[str, Range]], number: float, dtype: ir.DataType | None, equal: bool) -> float:
+    """What the operators make of a number, where zeros of both signs are equal to them or not."""
+    for op_type, found in steps:
+        number = found.clipped(number, zeros_are_equal=op_type == "Clip" if dtype == ir.DataType.FLOAT16 else equal)
+    return number
+
+
+def _is_less(one: float, other: float, zeros_are_equal: bool) -> bool:
+    if one == other == 0 and not zeros_are_equal:
+        return math.copysign(1.0, one) < math.copysign(1.0, other)
+    return one < other
 
 
 def _telling(ranges: Iterable[Range]) -> Iterator[float]:
-    """Both zeros, all bounds, and a number between any two neighbours."""
+    """Both zeros, all bounds, and a number between any two neighbours, where such a function is constant or x."""
     largest = LARGEST[ir.DataType.DOUBLE]
     fixed = (0.0, -math.inf, math.inf, -largest, largest)
     ends = sorted({*fixed, *(bound for each in ranges for bound in (each.low, each.high))})
