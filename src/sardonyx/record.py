@@ -157,6 +157,17 @@ class RuntimeCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteChecks:
+    """How many rewrites were also checked one by one, on values of their own."""
+
+    rewrites: int
+    distinct: int  # of different structure; equal ones are checked once
+    matching: int  # rewrites whose nodes match before and after
+    not_runnable: int  # whose nodes cannot be run by themselves
+    left_out: int  # for lack of time
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether two models are the same function, and how that was found out."""
 
@@ -170,6 +181,7 @@ class Verdict:
     seconds: float = 0.0
     not_covered: tuple[str, ...] = ()  # what the trials did not reach: branches, sizes, values, masked rows
     runtimes: tuple[RuntimeCheck, ...] = ()  # further ones that were asked for
+    rewrites: RewriteChecks | None = None  # None: there were none, or the models came without
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
     lines += [style.bad(f"  ✗ {words.one_line(failure)}") for failure in failures]
     if len(failures) < len(verdict.failures):
         lines.append(f"  and {len(verdict.failures) - len(failures)} more failures (-v shows them)")
+    lines += [f"  {line}" for line in rewrite_lines(verdict)]
     lines += [f"  note: {words.one_line(note)}" for note in notes(verdict)]
     lines += [f"  {line}" for line in runtime_lines(verdict)]
     lines += _not_covered(verdict, verbose=verbose)
@@ -109,6 +110,23 @@ def _not_covered(verdict: Verdict, *, verbose: bool) -> list[str]:
         return [f"  not covered: {each}" for each in listed]
     more = f"; and {len(listed) - SHOWN_GAPS} more (-v lists them)" if len(listed) > SHOWN_GAPS else ""
     return [f"  not covered: {'; '.join(listed[:SHOWN_GAPS])}{more}"]
+
+
+def rewrite_lines(verdict: Verdict) -> list[str]:
+    """How many rewrites were checked one by one, and how many were not."""
+    checks = verdict.rewrites
+    if checks is None:
+        return []
+    gaps = [
+        text
+        for count, text in (
+            (checks.not_runnable, f"{checks.not_runnable} cannot be run by themselves"),
+            (checks.left_out, f"{checks.left_out} left out for lack of time"),
+        )
+        if count
+    ]
+    rewrites = words.plural(checks.rewrites, "rewrite")
+    return ["; ".join([f"{checks.matching} of {rewrites} ({checks.distinct} distinct) also match one by one", *gaps])]
 
 
 def conditions(verdict: Verdict) -> str:

@@ -12,6 +12,7 @@ import atexit
 import itertools
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,22 @@ class RemoteSession:
             outputs, seconds, peak = _shared.ask(("run", self._number, dict(feeds)), self.seconds)
         self.usage = Usage(seconds, peak)
         return outputs
+
+    def run_each(self, many: Sequence[Feeds]) -> list[list[Value] | RuntimeFailure]:
+        """The outputs for each of several feeds, or why there are none: small models take longer to ask than to run."""
+        with _shared.lock:
+            if not _shared.is_current(self._worker):
+                self._open()
+            try:
+                return _shared.ask(("run_each", self._number, [dict(feeds) for feeds in many]), self.seconds)
+            except (RuntimeCrash, RuntimeTimeout):  # of one of them
+                return [self._outputs_or_failure(feeds) for feeds in many]
+
+    def _outputs_or_failure(self, feeds: Feeds) -> list[Value] | RuntimeFailure:
+        try:
+            return self.run(feeds)
+        except RuntimeFailure as failure:
+            return failure
 
     def executed(self) -> frozenset[str] | None:
         """Names of the nodes that ran since the model was opened, the last time where it died meanwhile."""

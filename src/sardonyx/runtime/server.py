@@ -32,6 +32,16 @@ class _Server:
         outputs = self._engines[number].run(feeds)
         return outputs, time.perf_counter() - began, _peak_bytes()
 
+    def run_each(self, number: int, many: list[Any]) -> list[Any]:
+        """The outputs for each of the feeds, or the failure."""
+        return [self._outputs_or_failure(number, feeds) for feeds in many]
+
+    def _outputs_or_failure(self, number: int, feeds: Any) -> list[Any] | SardonyxError:
+        try:
+            return self._engines[number].run(feeds)
+        except SardonyxError as failure:
+            return failure
+
     def executed(self, number: int) -> frozenset[str] | None:
         """Names of the nodes that ran since the model was opened; None if nobody kept track."""
         engine = self._engines[number]

@@ -18,6 +18,7 @@ from sardonyx.rendering.verdict import (
     notes,
     output_cells,
     proof,
+    rewrite_lines,
     runtime_lines,
     trial_cells,
 )
@@ -62,6 +63,11 @@ class Step:
     def differing(self) -> list[int]:
         """Which of them differ."""
         return [] if self.verdict is None else [i for i, each in enumerate(self.verdict.outputs) if not each.passed]
+
+    @property
+    def rewrites(self) -> list[str]:
+        """What was found out about single rewrites."""
+        return [] if self.verdict is None else rewrite_lines(self.verdict)
 
     @property
     def trials(self) -> list[tuple[str, ...]]:
