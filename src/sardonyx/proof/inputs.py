@@ -330,7 +330,8 @@ class Inputs:
                 for state in self._state
                 if (name := self._growing(state)) is not None and state.axis is not None
             }
-            return _Before(values, tuple(lengths.items()))
+            if all(lengths.values()):
+                return _Before(values, tuple(lengths.items()))
         return None
 
     def _growing(self, state: State) -> str | None:

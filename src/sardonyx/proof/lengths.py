@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.scopes import bodies
 from sardonyx.graph.shapes import Expr, Size
-from sardonyx.proof.requirements import atom_name, names_in
+from sardonyx.proof.requirements import atom_name, names_in, numbers_in
 
 _COMPARES = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod"))
 # Operators after which a number is still a position or a size, or a difference of such.
@@ -121,7 +121,7 @@ class _Walk:
         """A size that is a minimum or maximum with a number is held against it."""
         if isinstance(size, Expr):
             for atom in {atom for atoms, _ in size.terms for atom in atoms if atom.kind in ("min", "max")}:
-                numbers = [arg for arg in atom.args if isinstance(arg, int)]
+                numbers = [number for arg in atom.args for number in numbers_in(arg)]
                 self._note(self.compared, self._named(atom.args), numbers)
 
     def _named(self, sizes: Iterable[Size]) -> frozenset[str]:
@@ -134,7 +134,7 @@ class _Walk:
 
     def _constants(self, node: ir.Node) -> Iterator[float]:
         for value in node.inputs:
-            array = self.facts.array(value) if value is not None else None
+            array = self.facts.array(_uncast(value))
             if array is not None and 0 < array.size <= _FEW and array.dtype.kind in "iuf":
                 yield from (float(number) for number in array.reshape(-1))
 
@@ -173,6 +173,11 @@ class _Walk:
         shape = self.facts.shape(node.inputs[0])
         if attribute in node.attributes and shape:
             self._note(self.compared, self._named(shape[1:]), [node.attributes[attribute].as_int()])
+
+
+def _uncast(value: ir.Value | None) -> ir.Value | None:
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and node.op_type == "Cast" else value
 
 
 def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:

@@ -159,11 +159,12 @@ class DynamicDims:
     def _starts(self, round_: int, pinned: Sizes) -> Iterator[dict[str, int]]:
         """From independent sizes to lengths that are all alike and grow."""
         yield self._independent(round_, pinned)
-        yield self._equal_lengths(round_, pinned)
+        yield self._equal_lengths(round_) | dict(pinned)
         batch = dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)])
         for size in (size * (4 + round_ % 4) // 4 for size in _LADDER):
             yield batch | {name: size + i * (size // 4) for i, name in enumerate(self.others)} | dict(pinned)
             yield batch | dict.fromkeys(self.others, size) | dict(pinned)
+        yield self._equal_lengths(round_, pinned)
 
     def _candidates(self, sizes: Sizes, name: str, requirements: Requirements) -> Iterable[int]:
         """Sizes worth trying for one dim: those of others, their sums and differences, and what the graph names."""

@@ -77,7 +77,7 @@ def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> 
     if brush.use.role is Role.MASK and shape:
         return np.asarray(kept(shape, brush.rng, brush.patterns), target)
     if dtype == ir.DataType.BOOL:
-        return np.asarray(brush.rng.random(shape) < 0.5)
+        return _flags(shape, brush)
     if brush.use.slot:
         return np.asarray(_operand(shape, brush, floating=dtype.is_floating_point()), target)
     if dtype.is_floating_point():
@@ -87,6 +87,13 @@ def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> 
     if target.kind == "c":
         return (_real(shape, brush, 0.0) + 1j * _real(shape, brush, 0.0)).astype(target)
     return np.asarray(_integer(dtype, shape, brush)).astype(target)
+
+
+def _flags(shape: tuple[int, ...], brush: Brush) -> Array:
+    """Single ones, which choose between branches, are all on in one trial and all off in another."""
+    if math.prod(shape) == 1 and brush.style in (Style.NORMAL, Style.LARGE):
+        return np.full(shape, brush.style is Style.NORMAL)
+    return np.asarray(np.asarray(brush.rng.random(shape), np.float64) < 0.5)
 
 
 def _real(shape: tuple[int, ...], brush: Brush, lowest: float) -> Array:
@@ -252,6 +259,8 @@ def _operand(shape: tuple[int, ...], brush: Brush, floating: bool) -> Array:
         return ones * 0
     if (op, operand) in (("Range", "1"), ("OneHot", "1")):
         return ones * 5
+    if op == "Loop" and brush.style is Style.WIDE:  # not even once
+        return ones * 0
     if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not brush.tame:
         return np.asarray(brush.rng.integers(1, 4, shape)) if not floating else ones * 2
     return ones
