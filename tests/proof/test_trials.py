@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
@@ -15,7 +18,7 @@ from sardonyx.proof.inputs import Inputs, Plan
 from sardonyx.proof.masks import hides_whole_row
 from sardonyx.proof.roles import Role
 from sardonyx.proof.values import Style
-from sardonyx.runtime import open_engine
+from sardonyx.runtime import Session
 
 SEEDS = (0, 1, 2, 3)
 
@@ -46,6 +49,7 @@ def base(inputs: Inputs) -> list[Plan]:
 # Sizes that the graph requires
 
 
+@settings(max_examples=20)
 @given(
     width=st.integers(1, 600),
     stride=st.integers(1, 200),
@@ -59,7 +63,7 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
         for i in range(layers)
     )
     proto = text_proto(f"g (float[b, 1, n] c0) => (float[b, 1, m] c{layers}) {{ {steps} }}", opset=12)
-    inputs, engine = Inputs(io.from_proto(proto)), open_engine(proto)
+    inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     lengths = set[int]()
     for plan in base(inputs):
         draw = inputs.draw(plan)
@@ -68,11 +72,12 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
     assert len(lengths) > 1
 
 
+@settings(max_examples=10)
 @given(heads=st.sampled_from([3, 5, 7, 12, 48]), block=st.sampled_from([1, 4, 9]))
 def test_reshapes_divide(heads: int, block: int) -> None:
     shape = np.array([0, -1, heads, block], np.int64)
     proto = text_proto("g (float[b, n] x) => (float[b, r, h, k] y) { y = Reshape (x, s) }", s=shape)
-    inputs, engine = Inputs(io.from_proto(proto)), open_engine(proto)
+    inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     for plan in base(inputs):
         draw = inputs.draw(plan)
         assert draw.dims["n"] % (heads * block) == 0
@@ -182,8 +187,10 @@ def test_values_lie_on_both_sides_of_a_threshold(route: str) -> None:
 )
 def test_a_branch_on_the_input_is_taken_both_ways(declared: str, condition: str) -> None:
     """A difference that only a rare branch shows."""
-    branches = "y = If (c) <then_branch = t1 () => ({0} o) {{o = Mul (x, k)}}, else_branch = e1 () => ({0} o2) {{o2 = Neg (x)}}>"
-    body = f"g ({declared} x) => ({declared} y) {{ {condition} {branches.format(declared)} }}"
+    taken = f"t1 () => ({declared} o) {{o = Mul (x, k)}}"
+    other = f"e1 () => ({declared} o2) {{o2 = Neg (x)}}"
+    branches = f"y = If (c) <then_branch = {taken}, else_branch = {other}>"
+    body = f"g ({declared} x) => ({declared} y) {{ {condition} {branches} }}"
     numbers = {"t": np.array(7e6, np.float32), "low": np.array(-40, np.float32)}
     one, other = (text_proto(body, 13, k=np.array(k, np.float32), **numbers) for k in (2, 3))
     assert verify(one, one).passed
@@ -206,8 +213,8 @@ def test_numbers_that_half_floats_cannot_reach_are_told() -> None:
 
 
 def test_what_is_compared_with_a_number_is_no_mask() -> None:
-    inputs = inputs_of("g (int64[n] t, float[n] x) => (float[n] y) { c = Greater (t, k) z = Neg (x) y = Where (c, z, x) }",
-                       k=np.array(1001))  # fmt: skip
+    body = "g (int64[n] t, float[n] x) => (float[n] y) { c = Greater (t, k) z = Neg (x) y = Where (c, z, x) }"
+    inputs = inputs_of(body, k=np.array(1001))
     assert inputs.use("t").role is Role.DATA
     values = np.concatenate([array(inputs.draw(plan).feeds["t"]) for plan in inputs.plans(SEEDS)])
     assert values.max() > 1001 > values.min()
@@ -276,14 +283,15 @@ CACHED = """g (int64[b, s] ids, float[b, p, 4] past, int64[b, s] position_ids, f
         e = Gather (table, ids)  f = Gather (places, position_ids)  x = Add (e, f)
         present = Concat <axis = 1> (past, x)  k = Transpose <perm = [0, 2, 1]> (present)  m = MatMul (x, k)
         o = Unsqueeze (extra, one)  n = Add (m, o)  w = Softmax (n)  y = MatMul (w, present) }"""
-RECURRENT = """g (float[s, b, 3] x, float[1, b, 5] h) => (float[1, b, 5] hn) { y, hn = GRU <hidden_size = 5> (x, W, R, , , h) }"""
+RECURRENT = """g (float[s, b, 3] x, float[1, b, 5] h) => (float[1, b, 5] hn) {
+    y, hn = GRU <hidden_size = 5> (x, W, R, , , h) }"""
 
 
 def test_past_keys_are_what_the_model_made_of_a_step_before() -> None:
     rng = np.random.default_rng(0)
     table, places = (rng.standard_normal((rows, 4)).astype(np.float32) for rows in (10, 64))
     proto = text_proto(CACHED, table=table, places=places, one=np.array([1]))
-    inputs, engine = Inputs(io.from_proto(proto)), open_engine(proto)
+    inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     assert inputs.has_state
     reachable = (table[:, None] + places).reshape(-1, 4)
     lengths = set[int]()
@@ -309,7 +317,7 @@ def test_recurrent_state_is_what_the_model_answered() -> None:
         "R": rng.standard_normal((1, 15, 5)).astype(np.float32),
     }
     proto = text_proto(RECURRENT, **weights)
-    inputs, engine = Inputs(io.from_proto(proto)), open_engine(proto)
+    inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     plan = base(inputs)[0]
     steps: list[np.ndarray] = []
 
@@ -330,12 +338,10 @@ def test_a_picture_that_a_model_returns_is_no_state() -> None:
 # How many
 
 
-def test_trials_are_few_and_the_most_telling_first(small_model) -> None:  # noqa: ANN001
-    for name in ("bert", "gpt2", "mobilenet"):
-        inputs = Inputs(io.load(small_model(name, "torchscript")))
-        plans = inputs.plans(SEEDS)
-        assert len(plans) <= 14
-        assert [plan.style for plan in plans[:4]] == [Style.NORMAL, Style.LARGE, Style.WIDE, Style.POSITIVE]
-        assert not any(plan.optional for plan in plans[:4])
+def test_trials_are_few_and_the_most_telling_first(small_model: Callable[[str, str], Path]) -> None:
+    plans = Inputs(io.load(small_model("bert", "torchscript"))).plans(SEEDS)
+    assert len(plans) <= 14
+    assert [plan.style for plan in plans[:4]] == [Style.NORMAL, Style.LARGE, Style.WIDE, Style.POSITIVE]
+    assert not any(plan.optional for plan in plans[:4])
     heavy = inputs_of("g (float[1, 3, 224, 224] x) => (float[1, 3, 224, 224] y) { y = Relu (x) }")
     assert len(heavy.plans(SEEDS)) <= 5

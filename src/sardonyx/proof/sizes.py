@@ -36,7 +36,7 @@ _BATCHES = (2, 1, 3, 4)
 _LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # first size, and the step to the next symbol's, by round
 _RANKS = (2, 3, 4, 1)  # tried where not even the rank is declared
 
-_LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # searched upward
+_LADDER = tuple(8 << step for step in range(15))  # searched upward
 _LAST_RESORTS = (16, 32, 512, 1024, 16000)  # for all lengths alike, where nothing else was accepted
 _SWEEPS = 3  # times that every dim is adjusted in turn
 
