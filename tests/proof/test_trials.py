@@ -197,6 +197,42 @@ def test_a_branch_on_the_input_is_taken_both_ways(declared: str, condition: str)
     assert not verify(one, other).passed
 
 
+def test_a_size_that_the_graph_asks_for_is_tried() -> None:
+    body = "g (float[b, n] x) => (bool y) { s = Shape (x) i = Gather (s, one) y = Equal (i, c) }"
+    assert 21 in sizes(inputs_of(body, c=np.array(21), one=np.array(1)), "n")
+
+
+def test_steps_of_a_loop_reach_beyond_what_they_are_compared_with() -> None:
+    body = """g (float[n, 2] x) => (float[k, 2] y) {
+        s = Shape (x)  i = Gather (s, zero)
+        z, y = Loop (i, yes, first) <body = loop (int64 step, bool go, float[2] v) => (bool on, float[2] u, float[2] w) {
+            on = Identity (go)  c = Less (step, limit)  u = Where (c, v, two)  w = Neg (u) }> }"""
+    inputs = inputs_of(
+        body,
+        zero=np.array(0),
+        yes=np.array(True),
+        first=np.zeros(2, np.float32),
+        limit=np.array(40),
+        two=np.full(2, 2, np.float32),
+    )
+    assert max(sizes(inputs, "n")) > 40
+
+
+def test_words_that_the_graph_knows_are_fed() -> None:
+    inputs = inputs_of("g (string[n] x) => (bool[n] y) { y = Equal (x, known) }", 19, known=np.array(["blue"], object))
+    words = {word for plan in inputs.plans(SEEDS) for word in array(inputs.draw(plan).feeds["x"]).tolist()}
+    assert "blue" in words
+    assert len(words) > 1
+
+
+def test_token_ids_lie_on_both_sides_of_a_threshold() -> None:
+    body = "g (int64[b, n] ids) => (float[b, n, 4] y, bool[b, n] z) { y = Gather (table, ids) z = Less (ids, k) }"
+    inputs = inputs_of(body, table=np.zeros((50_000, 4), np.float32), k=np.array(5))
+    ids = array(inputs.draw(base(inputs)[0]).feeds["ids"])
+    assert (ids < 5).any()
+    assert (ids >= 5).any()
+
+
 def test_a_mode_number_is_fed() -> None:
     inputs = inputs_of("g (int64 mode, float[n] x) => (bool y) { y = Equal (mode, seven) }", seven=np.array(7))
     assert 7 in [int(array(inputs.draw(plan).feeds["mode"])) for plan in inputs.plans(SEEDS)]

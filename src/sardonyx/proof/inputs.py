@@ -28,6 +28,7 @@ _FIRST_OVERRIDABLE_IR = 4  # before it every initializer had to be listed as an 
 _MOST_OVERRIDDEN_BYTES = 1 << 26
 _MOST_EMPTY = 4  # dims that are empty in a trial of their own
 _MOST_REGIONS = 6
+_MOST_EXACT = 3  # sizes that are tried because the graph asks whether a dim is just that
 _HEAVY = 100_000  # elements of a trial's inputs, above which the trials are few
 _MOST_ELEMENTS = 1_000_000  # of a trial's inputs
 _MOST_WORK = 5e9  # multiplications with weights that a long trial may take, about
@@ -234,6 +235,11 @@ class Inputs:
             yield tuple((name, 0) for name in names)
         if names:
             yield tuple((name, 1) for name in names)
+        exact = [((name, size),) for name in names for size in self._bounds.get(name, Bounds()).exact]
+        yield from [pins for pins in exact if self._affordable(pins)][:_MOST_EXACT]
+
+    def _affordable(self, pins: tuple[tuple[str, int], ...]) -> bool:
+        return self.cost(Plan(0, 0, Style.NORMAL, sizes=pins)) <= _MOST_ELEMENTS
 
     def _longest(self) -> tuple[tuple[str, int], ...]:
         """Lengths beyond the numbers that the graph holds them against, as far as that can be afforded."""
@@ -248,7 +254,7 @@ class Inputs:
         if not pins:
             return ()
         pins |= {name: 1 for name in self._dims.batch if name not in pins}
-        while self.cost(Plan(0, 1, Style.NORMAL, sizes=tuple(pins.items()))) > _MOST_ELEMENTS:
+        while not self._affordable(tuple(pins.items())):
             pins = {name: max(size // 2, 1) for name, size in pins.items()}
         return tuple(pins.items())
 

@@ -16,7 +16,9 @@ from sardonyx.graph.scopes import bodies
 from sardonyx.graph.shapes import Expr, Size
 from sardonyx.proof.requirements import atom_name, names_in, numbers_in
 
-_COMPARES = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod"))
+_COMPARES = frozenset(
+    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod", "Trilu")
+)
 # Operators after which a number is still a position or a size, or a difference of such.
 _PASSES = frozenset(
     (
@@ -41,6 +43,7 @@ class Bounds:
 
     compared: tuple[int, ...] = ()  # numbers that its positions are compared with
     rows: tuple[int, ...] = ()  # sizes of the tables that its positions pick from: no length is larger
+    exact: tuple[int, ...] = ()  # numbers that it is compared with for equality
 
     @property
     def limit(self) -> int | None:
@@ -60,6 +63,7 @@ class _Walk:
     names: dict[str, str]  # as symbolic sizes write them → as the inputs declare them
     compared: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     rows: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    exact: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     of: dict[ir.Value, tuple[frozenset[str], bool]] = field(
         default_factory=dict[ir.Value, tuple[frozenset[str], bool]]
     )  # dims that a value is computed from, and whether it is a plain position
@@ -68,6 +72,8 @@ class _Walk:
         for node in graph:
             self._visit(node)
             for _, body in bodies(node):
+                if node.op_type == "Loop" and node.inputs[0] is not None and node.inputs[0] in self.of:
+                    self.of[body.inputs[0]] = self.of[node.inputs[0]]  # counts up to it
                 self.visit(body)
 
     def _visit(self, node: ir.Node) -> None:
@@ -139,7 +145,10 @@ class _Walk:
                 yield from (float(number) for number in array.reshape(-1))
 
     def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
-        self._note(self.compared, dims, self._constants(node))
+        numbers = list(self._constants(node))
+        self._note(self.compared, dims, numbers)
+        if node.op_type == "Equal":
+            self._note(self.exact, dims, numbers)
 
     def _crop(self, node: ir.Node) -> None:
         """A crop at a constant place of a dynamic axis, or of a constant table at a dynamic place."""
@@ -184,7 +193,5 @@ def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
     """The numbers that each of these dims is held against."""
     walk = _Walk(facts, {atom_name(name): name for name in names})
     walk.visit(facts.model.graph)
-    return {
-        name: Bounds(tuple(sorted(walk.compared.get(name, ()))), tuple(sorted(walk.rows.get(name, ()))))
-        for name in walk.names.values()
-    }
+    found = (walk.compared, walk.rows, walk.exact)
+    return {name: Bounds(*(tuple(sorted(one.get(name, ()))) for one in found)) for name in walk.names.values()}

@@ -5,7 +5,7 @@ Names never decide; they only break the tie where the structure says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.scopes import bodies
 from sardonyx.proof.interface import dims
-from sardonyx.proof.thresholds import Threshold, find_thresholds
+from sardonyx.proof.thresholds import Threshold, find_thresholds, find_words
 
 
 class Role(StrEnum):
@@ -38,6 +38,7 @@ class Use:
     slot: str = ""  # SHAPE: which operand it is, e.g. "Reshape:1"
     divides: bool = False  # an integer divisor must not be zero
     thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
+    words: tuple[str, ...] = ()  # strings that the values are compared with
     normalized: bool = False  # DATA: reaches a normalization with nothing mixed in
 
 
@@ -125,9 +126,20 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
         for node, operand in step.value.uses():
             queue.extend(_follow(model, step, node, operand, found))
     use = _decide(value, found)
+    if value.dtype == ir.DataType.STRING:
+        return replace(use, words=find_words(model, value))
+    if use.role is Role.INDEX:
+        return replace(use, specials=_sides(use, find_thresholds(model, value)))
     if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
         return replace(use, thresholds=find_thresholds(model, value))
     return use
+
+
+def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
+    """The special numbers of an index, and those on both sides of what it is compared with."""
+    near = {int(one.number) + step for one in thresholds for step in ((0,) if one.exact else (-1, 0, 1))}
+    rows = use.rows if isinstance(use.rows, int) else 1 << 31
+    return tuple(sorted({*use.specials, *(number for number in near if 0 <= number < rows)}))
 
 
 def _decide(value: ir.Value, found: _Found) -> Use:

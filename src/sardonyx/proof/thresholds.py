@@ -35,9 +35,13 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "ThresholdedRelu": ("alpha",),
     "Shrink": ("lambd",),
     "Binarizer": ("threshold",),
+    "OneHotEncoder": ("cats_int64s",),
+    "LabelEncoder": ("keys_int64s", "keys_floats"),
     "TreeEnsembleRegressor": ("nodes_values",),
     "TreeEnsembleClassifier": ("nodes_values",),
 }
+_WORDS = ("keys_strings", "cats_strings", "pool_strings", "string_vocabulary")
+_LOOKS_UP = frozenset(("OneHotEncoder", "LabelEncoder"))
 _UNDO: Mapping[str, Callable[[float], float]] = {
     "Neg": lambda c: -c,
     "Sqrt": lambda c: c * c,
@@ -108,7 +112,7 @@ class _Walk:
         if (op, operand) in _OPERANDS and len(node.inputs) > _OPERANDS[op, operand]:
             self.note(step, _numbers(node.inputs[_OPERANDS[op, operand]]), equality=False)
         for attribute in _ATTRIBUTES.get(op, ()):
-            self.note(step, _given(node, attribute), equality=False)
+            self.note(step, _given(node, attribute), equality=op in _LOOKS_UP)
         if op == "QuantizeLinear" and operand == 0:
             self.note(step, _saturation(node), equality=False)
 
@@ -147,6 +151,37 @@ def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[Threshold, ...]:
         places = np.linspace(0, len(found) - 1, _MOST_NUMBERS).round().astype(int)
         found = [found[int(place)] for place in list[int](places)]
     return tuple(found)
+
+
+def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
+    """The strings that a graph input is compared with or looked up among; a dozen at most."""
+    found: dict[str, None] = {}
+    seen, queue = set[ir.Value](), [value]
+    while queue and len(seen) < _MOST_STEPS:
+        value = queue.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for node, operand in value.uses():
+            for name in _WORDS:
+                attribute = node.attributes.get(name)
+                if attribute is not None and attribute.type is ir.AttributeType.STRINGS and not attribute.is_ref():
+                    found.update(dict.fromkeys(attribute.as_strings()))
+            if node.op_type == "Equal":
+                found.update(dict.fromkeys(_strings(node.inputs[1 - operand])))
+            function = model.functions.get(node.op_identifier())
+            if function is not None and operand < len(function.inputs):
+                queue.append(function.inputs[operand])
+            elif node.op_type in _SAME:
+                queue.extend(node.outputs)
+    return tuple(found)[:_MOST_NUMBERS]
+
+
+def _strings(value: ir.Value | None) -> list[str]:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    if tensor is None or tensor.dtype != ir.DataType.STRING or tensor.size > _FEW:
+        return []
+    return [one.decode(errors="replace") for one in tensor.numpy().reshape(-1).tolist()]
 
 
 def _undo(op: str, constant: float, number: float) -> float:
@@ -197,9 +232,9 @@ def _given(node: ir.Node, name: str) -> Iterator[float]:
         return
     if attribute.type is ir.AttributeType.FLOAT:
         yield attribute.as_float()
-    elif attribute.type is ir.AttributeType.FLOATS:
-        numbers = np.unique(np.array(attribute.as_floats()))
-        yield from (float(number) for number in np.quantile(numbers, np.linspace(0, 1, 8)))
+    elif attribute.type in (ir.AttributeType.FLOATS, ir.AttributeType.INTS):
+        numbers = np.unique(np.array(attribute.value, np.float64))
+        yield from (float(number) for number in np.quantile(numbers, np.linspace(0, 1, 8), method="nearest"))
 
 
 def _saturation(node: ir.Node) -> Iterator[float]:

@@ -72,7 +72,8 @@ def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> 
         raise RuntimeFailure(f"no inputs can be generated for the type {kind}", hint="give them with --inputs x.npz")
     dtype = kind.dtype
     if dtype == ir.DataType.STRING:
-        return np.asarray(brush.rng.choice(np.array(_WORDS, object), shape), object)
+        known = np.array([*_WORDS, *brush.use.words * (1 + len(_WORDS) // max(len(brush.use.words), 1))], object)
+        return np.asarray(brush.rng.choice(known, shape), object)
     target = np.dtype(dtype.numpy())
     if brush.use.role is Role.MASK and shape:
         return np.asarray(kept(shape, brush.rng, brush.patterns), target)
