@@ -205,8 +205,8 @@ def test_a_size_that_the_graph_asks_for_is_tried() -> None:
 def test_steps_of_a_loop_reach_beyond_what_they_are_compared_with() -> None:
     body = """g (float[n, 2] x) => (float[k, 2] y) {
         s = Shape (x)  i = Gather (s, zero)
-        z, y = Loop (i, yes, first) <body = loop (int64 step, bool go, float[2] v) => (bool on, float[2] u, float[2] w) {
-            on = Identity (go)  c = Less (step, limit)  u = Where (c, v, two)  w = Neg (u) }> }"""
+        z, y = Loop (i, yes, first) <body = loop (int64 i2, bool go, float[2] v) => (bool on, float[2] u, float[2] w) {
+            on = Identity (go)  c = Less (i2, limit)  u = Where (c, v, two)  w = Neg (u) }> }"""
     inputs = inputs_of(
         body,
         zero=np.array(0),
