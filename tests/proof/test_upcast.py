@@ -106,6 +106,13 @@ def test_bodies_and_casts_compute_in_single_precision_too() -> None:
         assert np.allclose(z, expected, rtol=1e-6)
 
 
+def test_the_source_stays_as_it_is() -> None:
+    source = io.from_proto(deep())
+    before = io.to_proto(source).SerializeToString(deterministic=True)
+    assert upcast(source) is not None
+    assert io.to_proto(source).SerializeToString(deterministic=True) == before
+
+
 def test_a_model_without_half_precision_has_no_copy() -> None:
     text = '<ir_version: 9, opset_import: ["" : 18]> plain (float[n] x) => (float[n] y) { y = Exp (x) }'
     assert upcast(io.from_proto(parser.parse_model(text))) is None

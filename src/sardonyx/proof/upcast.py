@@ -19,12 +19,15 @@ from sardonyx.proof.noise import NARROW, element_types
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _REFUSED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+_WIDE = ir.TensorType(ir.DataType.FLOAT)
 _SIZES = frozenset(("Shape", "Size"))
 _SOURCES = frozenset(("RandomNormal", "RandomUniform"))
 
 
 def upcast(model: ir.Model) -> ir.Model | None:
     """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does."""
+    if not _mentions_narrow(model):
+        return None
     copy = model.clone()
     graphs = [*_graphs(copy.graph), *(inner for function in copy.functions.values() for inner in _graphs(function))]
     if any(node.op_type in _REFUSED for graph in graphs for node in graph):
@@ -65,6 +68,28 @@ def _graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
             yield from _graphs(body)
 
 
+def _mentions_narrow(model: ir.Model) -> bool:
+    """Whether a narrow type is named anywhere: by an input, a stored tensor or an attribute."""
+    if any(value.dtype in NARROW for value in model.graph.inputs):
+        return True
+    for graph in (*_graphs(model.graph), *model.functions.values()):
+        if any(value.dtype in NARROW for value in _stored(graph)):
+            return True
+        for node in graph:
+            if any(_names_narrow(attribute) for attribute in node.attributes.values()):
+                return True
+    return False
+
+
+def _names_narrow(attribute: ir.Attr) -> bool:
+    if attribute.is_ref():
+        return False
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().dtype in NARROW
+    is_type = attribute.name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT
+    return is_type and attribute.as_int() in NARROW
+
+
 def _stored(graph: ir.Graph | ir.Function) -> list[ir.Value]:
     return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
 
@@ -95,29 +120,27 @@ def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], compute
 
 def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
     """Replace narrow types in the attributes of a node by float32; returns whether its results were narrow."""
-    for name in _TYPE_ATTRIBUTES:
-        given = node.attributes.get(name)
-        if given is not None and given.type == ir.AttributeType.INT and given.as_int() in NARROW:
-            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
     for name, given in list(node.attributes.items()):
-        tensor = given.as_tensor() if given.type == ir.AttributeType.TENSOR else None
-        if tensor is not None and tensor.dtype in NARROW:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(tensor.numpy().astype(np.float32)))
+        if _names_narrow(given) and given.type == ir.AttributeType.TENSOR:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(given.as_tensor().numpy().astype(np.float32)))
+        elif _names_narrow(given):
+            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
     for value in node.outputs:
         _retype(value)
     return any(types.get(value) in NARROW for value in node.outputs)
 
 
 def _retype(value: ir.Value) -> None:
+    """Declare float32 in place of a narrow type, by a new type: a copy of a model shares those of the original."""
     if value.dtype in NARROW:
-        value.dtype = ir.DataType.FLOAT
+        value.type = _WIDE if isinstance(value.type, ir.TensorType) else None
 
 
 def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node]) -> None:
     """Give every consumer that computes in float32 this value in float32; nodes that only fold keep it as it is."""
     cast = ir.node("Cast", [value], attributes={"to": int(ir.DataType.FLOAT)}, name=name)
     wide = cast.outputs[0]
-    wide.name, wide.shape, wide.dtype = name, value.shape, ir.DataType.FLOAT
+    wide.name, wide.shape, wide.type = name, value.shape, _WIDE
     for consumer, index in list(value.uses()):
         if consumer in active:
             consumer.replace_input_with(index, wide)
