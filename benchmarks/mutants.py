@@ -2,9 +2,10 @@
 
     python benchmarks/mutants.py [--seed N] [--per-kind N] [--only MODEL]
 
-A mutant counts when it still runs. One that gives the same answers as its original in double precision is no fault at
-all (a key's bias shifts every score of a row alike, and softmax does not see it): those are listed apart. As a control,
-the original rewritten by the runtime's own optimizer must pass.
+A mutant counts when it still runs. One that passes is listed where a note of the verdict names what was not covered,
+equal where it gives the same answers as its original in double precision on long, large and small inputs (a key's bias
+shifts every score of a row alike, and softmax does not see it), and silent otherwise. As a control, the original
+rewritten by the runtime's own optimizer must pass. The bars: at least 99 % detected or listed, at most 0.3 % silent.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.proof import Oracle
 from sardonyx.runtime import Session
 
+# Length and scale of inputs, and whether they lie around one value.
+HOSTILE = (
+    (9, 2.0, False), (9, 2.0, False), (40, 2.0, False), (64, 1.0, False), (9, 300.0, False), (9, 30.0, False),
+    (9, 30.0, False), (9, 1e-3, False), (9, 9.0, True), (9, 230.0, True), (9, -35.0, True),
+)  # fmt: skip
 SAME_IN_DOUBLE = 1e-11  # of the output's scale: seven digits below what single precision resolves
 
 
@@ -39,7 +45,7 @@ class Outcome:
     model: str
     kind: str
     number: int
-    result: str  # caught | escaped | equivalent
+    result: str  # detected | listed | equal | silent
     moved: float  # how far the answers move in double precision, of the output's scale; nan if not asked
 
 
@@ -68,32 +74,46 @@ def judge(name: str, model: onnx.ModelProto, per_kind: int, seed: int, kinds: li
         for number, mutant in mutants(model, kind, per_kind, rng):
             if not _runs(mutant, probe):
                 continue
-            if not oracle.check(mutant).passed:
-                outcomes.append(Outcome(name, kind, number, "caught", float("nan")))
+            verdict = oracle.check(mutant)
+            if not verdict.passed:
+                outcomes.append(Outcome(name, kind, number, "detected", float("nan")))
                 continue
             moved = moved_in_double(model, mutant, seed)
-            result = "equivalent" if moved < SAME_IN_DOUBLE else "escaped"
+            named = mutations.listed(kind, verdict.notes)
+            result = "equal" if moved < SAME_IN_DOUBLE else "listed" if named else "silent"
             outcomes.append(Outcome(name, kind, number, result, moved))
     return outcomes
 
 
 def moved_in_double(model: onnx.ModelProto, mutant: onnx.ModelProto, seed: int) -> float:
-    """The largest move of any output in double precision, relative to the output's scale, over three draws."""
+    """The largest move of any output in double precision, relative to the output's scale, over hostile inputs."""
     worst = 0.0
     before, after = ReferenceEvaluator(_in_double(model)), ReferenceEvaluator(_in_double(mutant))
-    for draw in range(3):
-        feeds = subjects.feeds(model, np.random.default_rng(1000 + seed + draw))
+    for number, (length, scale, shifted) in enumerate(HOSTILE):
+        rng = np.random.default_rng(1000 + seed + number)
+        feeds = subjects.feeds(model, rng, length=length, scale=scale, shifted=shifted)
         feeds = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in feeds.items()}
-        for a, b in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
-            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-            worst = max(worst, float(np.max(np.abs(a - b)) / (np.sqrt(np.mean(a**2)) or 1.0)))
+        try:
+            with np.errstate(all="ignore"):
+                pairs = list(zip(before.run(None, feeds), after.run(None, feeds), strict=True))
+        except (ValueError, IndexError, RuntimeError):  # a length that the model does not take
+            continue
+        worst = max([worst, *(_move(np.asarray(a), np.asarray(b)) for a, b in pairs)])
     return worst
+
+
+def _move(before: np.ndarray, after: np.ndarray) -> float:
+    a, b = before.astype(np.float64), after.astype(np.float64)
+    if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
+        return float("inf")
+    a, b = a[np.isfinite(a) & np.isfinite(b)], b[np.isfinite(a) & np.isfinite(b)]
+    return float(np.max(np.abs(a - b), initial=0.0) / (np.abs(a).mean() or 1.0)) if a.size else 0.0
 
 
 def _in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same graph with every float in double precision."""
     wide = _copy(model)
-    single = (TensorProto.FLOAT, TensorProto.FLOAT16)
+    single = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
     def widen(tensor: TensorProto) -> None:
         if tensor.data_type in single:
@@ -146,7 +166,7 @@ def control(model: onnx.ModelProto) -> bool:
 
 
 def main() -> int:
-    """Make the mutants, judge them, print the score; the exit code says whether it is at least 99 %."""
+    """Make the mutants, judge them, print the score; the exit code says whether the bars hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--per-kind", type=int, default=5)
@@ -167,30 +187,32 @@ def main() -> int:
     return report(outcomes, time.perf_counter() - began)
 
 
+RESULTS = ("detected", "listed", "silent", "equal")
+
+
 def _score(outcomes: list[Outcome]) -> str:
     count = collections.Counter(o.result for o in outcomes)
-    real = count["caught"] + count["escaped"]
-    return f"{count['caught']:4d} of {real:4d} caught, {count['equivalent']:3d} equivalent"
+    return ", ".join(f"{count[result]:4d} {result}" for result in RESULTS)
 
 
 def report(outcomes: list[Outcome], seconds: float) -> int:
-    """The table by kind, every escape, every equivalent, and the score."""
+    """The table by kind, every mutant that was not detected, and the score; 0 where both bars hold."""
     print()
     for kind in mutations.KINDS:
         of_kind = [o for o in outcomes if o.kind == kind]
         if of_kind:
             print(f"{kind:24s} {_score(of_kind)}")
     print()
-    for o in outcomes:
-        if o.result == "escaped":
-            print(f"escaped     {o.model}: {o.kind} #{o.number}: moves the output by {o.moved:.2g} of its scale")
-    for o in outcomes:
-        if o.result == "equivalent":
-            print(f"equivalent  {o.model}: {o.kind} #{o.number}: moves the output by {o.moved:.2g} in double precision")
-    caught = sum(o.result == "caught" for o in outcomes)
-    real = sum(o.result != "equivalent" for o in outcomes)
-    print(f"\n{caught} of {real} mutants caught: {100 * caught / max(real, 1):.1f} %, in {seconds:.0f} s")
-    return 0 if caught >= 0.99 * real else 1
+    for result in ("silent", "listed", "equal"):
+        for o in (each for each in outcomes if each.result == result):
+            print(f"{result:10s}  {o.model}: {o.kind} #{o.number}: moves the output by {o.moved:.2g} of its scale")
+    real = max(sum(o.result != "equal" for o in outcomes), 1)
+    share = {result: sum(o.result == result for o in outcomes) / real for result in RESULTS}
+    parts = (
+        f"{share['detected']:.2%} detected, {share['listed']:.2%} listed as not covered, {share['silent']:.2%} silent"
+    )
+    print(f"\n{real} mutants that are faults: {parts}, in {seconds:.0f} s")
+    return 0 if share["detected"] + share["listed"] >= 0.99 and share["silent"] <= 0.003 else 1
 
 
 if __name__ == "__main__":

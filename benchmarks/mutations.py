@@ -5,7 +5,7 @@ They are the faults optimizers really have made: a rescaled weight, a forgotten 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -87,12 +87,25 @@ def operand_constant(model: ModelProto, name: str) -> onnx.TensorProto | None:
     return None
 
 
-def weight_scaled(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
-    """A weight times 1.01."""
-    for _, node in nodes(model, "MatMul", "Gemm", "Conv", "ConvTranspose"):
-        tensor = operand_constant(model, node.input[1])
-        if tensor is not None and tensor.data_type in (1, 10):
-            yield lambda t=tensor: _write(t, (numpy_helper.to_array(t) * 1.01).astype(numpy_helper.to_array(t).dtype))
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_FILL = 1e3  # a constant of at least this magnitude hides a score
+
+
+def weight_times(factor: float) -> Kind:
+    """A weight times a factor."""
+
+    def kind(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+        for _, node in nodes(model, "MatMul", "Gemm", "Conv", "ConvTranspose"):
+            tensor = operand_constant(model, node.input[1])
+            if tensor is not None and tensor.data_type in _FLOATS:
+                yield lambda t=tensor: _write(t, _times(numpy_helper.to_array(t), factor))
+
+    return kind
+
+
+def _times(values: np.ndarray, factor: float) -> np.ndarray:
+    return (values.astype(np.float64) * factor).astype(values.dtype)
 
 
 def bias_zeroed(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
@@ -302,19 +315,169 @@ def constant_nudged(model: ModelProto, rng: np.random.Generator) -> Iterator[Sit
                     yield lambda t=tensor, v=value: _write(t, np.asarray(v * 1.01, v.dtype))
 
 
+def mask_changed(op_type: str, *bounds: float) -> Kind:
+    """A float mask that goes through an operator first: a sign lost, a bound too many."""
+
+    def kind(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+        for value in model.graph.input:
+            if "mask" not in value.name or value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+                continue
+
+            def plant(name: str = value.name) -> None:
+                for graph in graphs(model.graph):
+                    for node in graph.node:
+                        node.input[:] = ["mutant.mask" if operand == name else operand for operand in node.input]
+                constants = [
+                    helper.make_node("Constant", [], [f"mutant.{i}"], value=numpy_helper.from_array(np.float32(bound)))
+                    for i, bound in enumerate(bounds)
+                ]
+                operands = [name, *(node.output[0] for node in constants)]
+                _insert(
+                    model.graph, model.graph.node[0], [*constants, helper.make_node(op_type, operands, ["mutant.mask"])]
+                )
+
+            yield plant
+
+    return kind
+
+
+def fill_replaced(factor: float, to: float | None = None) -> Kind:
+    """The constant that hides scores, of the other sign or too small to hide anything."""
+
+    def kind(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+        for tensor in constants(model).values():
+            if tensor.data_type not in _FLOATS or int(np.prod(tensor.dims)) != 1:
+                continue
+            values = numpy_helper.to_array(tensor)
+            if float(values.reshape(-1)[0]) <= -_FILL:
+                changed = _times(values, factor) if to is None else np.full_like(values, to)
+                yield lambda t=tensor, v=changed: _write(t, v)
+
+    return kind
+
+
+def _scalars(model: ModelProto, op_types: tuple[str, ...], kinds: tuple[int, ...]) -> Iterator[onnx.TensorProto]:
+    """Constant scalars that nodes of these operators take."""
+    known = constants(model)
+    for _, node in nodes(model, *op_types):
+        for name in node.input:
+            tensor = known.get(name)
+            if tensor is not None and tensor.data_type in kinds and int(np.prod(tensor.dims)) == 1:
+                yield tensor
+
+
+def window_moved(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """An integer that is compared with, one larger: a window off by one."""
+    for tensor in _scalars(model, _COMPARISONS, (onnx.TensorProto.INT64, onnx.TensorProto.INT32)):
+        yield lambda t=tensor: _write(t, numpy_helper.to_array(t) + 1)
+
+
+def threshold_moved(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """A number that is compared with, or cut at, a fifth smaller."""
+    for tensor in _scalars(model, (*_COMPARISONS, "Clip", "Min", "Max"), (*_FLOATS, onnx.TensorProto.INT64)):
+        values = numpy_helper.to_array(tensor)
+        if 1 < abs(float(values.reshape(-1)[0])) < _FILL * 100:
+            yield lambda t=tensor, v=values: _write(t, _times(v, 0.8))
+
+
+def branch_changed(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """One branch of an If with the sign of its result lost, taken or not."""
+    for _, node in nodes(model, "If"):
+        for attribute in node.attribute:
+            yield lambda body=attribute.g: _negate_result(body)
+
+
+def _negate_result(body: GraphProto) -> None:
+    name = body.output[0].name
+    for node in body.node:
+        node.output[:] = ["mutant.result" if output == name else output for output in node.output]
+    body.node.append(helper.make_node("Neg", ["mutant.result"], [name]))
+
+
+def epsilon_times_100(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """A normalization's epsilon a hundred times as large."""
+    for _, node in nodes(model, "LayerNormalization", "BatchNormalization", "InstanceNormalization"):
+        present = _attribute(node, "epsilon")
+        old = 1e-5 if present is None else present.f
+        yield lambda n=node, e=old: _set_float(n, "epsilon", 100 * e)
+
+
+def factor_dropped(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """A constant scale, of the values of attention among others, that is forgotten."""
+    known = constants(model)
+    for _, node in nodes(model, "Mul"):
+        for index, name in enumerate(node.input):
+            tensor = known.get(name)
+            if tensor is not None and tensor.data_type in _FLOATS and int(np.prod(tensor.dims)) == 1:
+                yield lambda n=node, kept=1 - index: _become_identity(n, kept)
+
+
+def row_zeroed(model: ModelProto, rng: np.random.Generator) -> Iterator[Site]:
+    """One row of a table set to zero."""
+    known = constants(model)
+    for _, node in nodes(model, "Gather"):
+        tensor = known.get(node.input[0])
+        if tensor is not None and tensor.data_type in _FLOATS and len(tensor.dims) == 2:
+            values = numpy_helper.to_array(tensor).copy()
+            values[int(rng.integers(values.shape[0]))] = 0
+            yield lambda t=tensor, v=values: _write(t, v)
+
+
 KINDS: dict[str, Kind] = {
-    "weight × 1.01": weight_scaled,
+    "weight × 1.02": weight_times(1.02),
+    "weight × 1.01": weight_times(1.01),
+    "weight × 0.995": weight_times(0.995),
     "channel's bias zeroed": bias_zeroed,
     "K × 1000": keys_times_1000,
     "softmax axis": softmax_axis,
     "epsilon → 1e-3": epsilon_raised,
+    "epsilon × 100": epsilon_times_100,
     "residual dropped": residual_dropped,
     "perm swapped": perm_swapped,
     "mask ignored": mask_ignored,
+    "mask's sign lost": mask_changed("Abs"),
+    "mask clipped at -1": mask_changed("Clip", -1.0, 0.0),
+    "mask clipped at -1e4": mask_changed("Clip", -1e4, 0.0),
+    "fill's sign": fill_replaced(-1.0),
+    "fill of -2": fill_replaced(1.0, to=-2.0),
     "NaN below zero": nan_below_zero,
     "outputs swapped": outputs_swapped,
     "operands swapped": operands_swapped,
     "operator replaced": operator_replaced,
     "branches swapped": branches_swapped,
+    "branch changed": branch_changed,
+    "window moved": window_moved,
+    "threshold moved": threshold_moved,
     "scalar × 1.01": constant_nudged,
+    "scalar dropped": factor_dropped,
+    "table row zeroed": row_zeroed,
 }
+
+# What a note must name for a mutant that passes to count as listed: one of these words.
+_SIZES = ("length", "size", "dim ", "dimension", "longest", "positions", "rows of", "tried up to")
+_VALUES = ("range", "beyond", "larger than", "magnitude", "values up to", "threshold", "compared with")
+_MASKS = ("mask", "hidden", "hides")
+NAMED_BY: dict[str, tuple[str, ...]] = {
+    "window moved": _SIZES + _VALUES,
+    "table row zeroed": (*_SIZES, *_VALUES, "index", "row"),
+    "threshold moved": _VALUES,
+    "branch changed": ("branch", "never"),
+    "branches swapped": ("branch", "never"),
+    "operator replaced": ("branch", "never"),
+    "operands swapped": ("branch", "never"),
+    "mask ignored": _MASKS,
+    "mask's sign lost": _MASKS,
+    "mask clipped at -1": _MASKS,
+    "mask clipped at -1e4": _MASKS,
+    "fill's sign": _MASKS + _SIZES,
+    "fill of -2": _MASKS + _SIZES,
+    "epsilon → 1e-3": ("variance",),
+    "epsilon × 100": ("variance",),
+}
+_ANY = ("proves little", "undecided", "half precision")
+
+
+def listed(kind: str, notes: Sequence[str]) -> bool:
+    """Whether the notes of a verdict name what would have shown a mutant of this kind."""
+    words = (*NAMED_BY.get(kind, ()), *_ANY)
+    return any(word in note.lower() for note in notes for word in words)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from ml_dtypes import bfloat16
 from onnx import numpy_helper, parser
 
 import mutations
@@ -101,6 +102,95 @@ half (float16[rows, 16] x) => (float16[rows, 16] y)
     y = LayerNormalization <axis = -1, epsilon = 1e-5> (sum, gamma, beta)
 }
 """
+_WINDOW = """
+<ir_version: 9, opset_import: ["" : 18]>
+window (float[batch, len, 8] x, int64[batch, len] ids) => (float[batch, len, 8] y)
+{
+    shape = Shape (x)
+    length = Gather (shape, one)
+    places = Range (zero, length, one)
+    across = Unsqueeze (places, first)
+    down = Unsqueeze (places, second)
+    distance = Sub (down, across)
+    near = Less (distance, width)
+    past = GreaterOrEqual (distance, zero)
+    keep = And (near, past)
+    bias = Where (keep, nothing, lowest)
+    position = Gather (table, places)
+    word = Gather (words, ids)
+    placed = Add (x, position)
+    h = Add (placed, word)
+    q = MatMul (h, wq)
+    kt = Transpose <perm = [0, 2, 1]> (h)
+    scores = MatMul (q, kt)
+    masked = Add (scores, bias)
+    weights = Softmax <axis = -1> (masked)
+    v = Mul (h, gain)
+    y = MatMul (weights, v)
+}
+"""
+_MASKED = """
+<ir_version: 9, opset_import: ["" : 18]>
+masked (float[batch, 2, len, 4] q, float[batch, 2, len, 4] k, float[batch, 2, len, 4] v,
+        float[batch, 1, len, len] attention_mask) => (float[batch, 2, len, 4] y)
+{
+    kt = Transpose <perm = [0, 1, 3, 2]> (k)
+    raw = MatMul (q, kt)
+    scaled = Mul (raw, scale)
+    scores = Add (scaled, attention_mask)
+    weights = Softmax <axis = -1> (scores)
+    value = Mul (v, gain)
+    y = MatMul (weights, value)
+}
+"""
+_GATED = """
+<ir_version: 9, opset_import: ["" : 18]>
+gated (float[n, 8] x, int64[n, 8] code) => (float[n, 8] y, float[n, 8] z)
+{
+    cut = Clip (x, low, high)
+    mean = ReduceMean <keepdims = 0> (x)
+    large = Greater (mean, level)
+    y = If (large) <
+        then_branch = above () => (float[n, 8] a) { a = Mul (cut, gain) },
+        else_branch = below () => (float[n, 8] b) { b = Add (cut, gain) }
+    >
+    over = Greater (code, edge)
+    minus = Neg (x)
+    z = Where (over, x, minus)
+}
+"""
+_NARROW = """
+<ir_version: 9, opset_import: ["" : 18]>
+narrow (float[n, 16] x) => (bfloat16[n, 16] y)
+{
+    w = Cast <to = 1> (stored)
+    h = MatMul (x, w)
+    t = Tanh (h)
+    scaled = Mul (t, gain)
+    y = Cast <to = 16> (scaled)
+}
+"""
+_DEPTH = 8
+_WINDOW_CONSTANTS = {
+    "one": np.int64(1), "zero": np.int64(0), "width": np.int64(16), "first": np.array([0]), "second": np.array([1]),
+    "nothing": np.float32(0), "lowest": np.finfo(np.float32).min, "gain": np.float32(1.3),
+}  # fmt: skip
+_GATED_CONSTANTS = {
+    "low": np.float32(-40), "high": np.float32(255), "level": np.float32(10), "gain": np.float32(2),
+    "edge": np.int64(1000),
+}  # fmt: skip
+
+
+def _deep() -> str:
+    """Layers of product, tanh, residual and norm in float16."""
+    lines = [
+        f"m{i} = MatMul (h{i}, w{i})  t{i} = Tanh (m{i})  a{i} = Add (h{i}, t{i})\n"
+        f"h{i + 1} = LayerNormalization <axis = -1, epsilon = 1e-5> (a{i}, gamma)"
+        for i in range(_DEPTH)
+    ]
+    head = "deep16 (float16[batch, len, 16] x) => (float16[batch, len, 16] y)"
+    body = "\n".join(["h0 = Identity (x)", *lines, f"y = Identity (h{_DEPTH})"])
+    return f'<ir_version: 9, opset_import: ["" : 18]>\n{head} {{\n{body}\n}}'
 
 
 def handmade() -> dict[str, onnx.ModelProto]:
@@ -119,6 +209,11 @@ def handmade() -> dict[str, onnx.ModelProto]:
         "pair": _model(_PAIR, pair),
         "picture": _model(_PICTURE, picture | weights(head_bias=(6,))),
         "half": _model(_HALF, half),
+        "window": _model(_WINDOW, weights(wq=(8, 8), table=(64, 8), words=(12, 8)) | _WINDOW_CONSTANTS),
+        "masked": _model(_MASKED, {"scale": np.float32(0.5), "gain": np.float32(1.3)}),
+        "gated": _model(_GATED, _GATED_CONSTANTS),
+        "narrow": _model(_NARROW, weights(bfloat16, stored=(16, 16)) | {"gain": np.float32(0.7)}),
+        "deep16": _model(_deep(), weights(np.float16, **{f"w{i}": (16, 16) for i in range(_DEPTH)}, gamma=(16,))),
     }
 
 
@@ -153,18 +248,27 @@ def enlivened(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _model(text: str, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
     model = parser.parse_model(text)
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in weights.items())
     return model
 
 
-def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> Feeds:
-    """Inputs drawn by what these models are known to need, without the verifier's own drawing."""
+def feeds(
+    model: onnx.ModelProto, rng: np.random.Generator, *, length: int = 9, scale: float = 2.0, shifted: bool = False
+) -> Feeds:
+    """Random inputs as these models are known to need them, without the verifier's own generation."""
     sizes = {"batch": 3, "n": 2, "height": 12, "width": 10}
     found: Feeds = {}
     for value in model.graph.input:
         kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
-        shape = tuple(sizes.get(d.dim_param, 9) if d.dim_param else d.dim_value for d in dims)
-        if "mask" in value.name:
+        shape = tuple(sizes.get(d.dim_param, length) if d.dim_param else d.dim_value for d in dims)
+        if value.name == "code":
+            drawn = rng.choice([0, 7, 900, 999, 1000, 1001, 1500], shape)
+        elif value.name == "ids":
+            drawn = rng.integers(0, 12, shape)
+        elif len(shape) == 4 and "mask" in value.name:
+            drawn = rng.choice([0.0, 0.0, -0.5, -3.0, -1e4], shape)
+            drawn[..., 0] = 0
+        elif "mask" in value.name:
             drawn = rng.random(shape) < 0.7
             drawn[..., 0] = True
         elif kind == onnx.TensorProto.BOOL:
@@ -172,6 +276,6 @@ def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> Feeds:
         elif kind == onnx.TensorProto.INT64:
             drawn = rng.integers(0, 2 if "type" in value.name else 900, shape) if shape else np.asarray(3)
         else:
-            drawn = 2 * rng.standard_normal(shape)
+            drawn = scale * (1 + 0.05 * rng.standard_normal(shape) if shifted else rng.standard_normal(shape))
         found[value.name] = np.asarray(drawn).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
     return found

@@ -112,3 +112,18 @@ def test_an_approximation_is_compared_by_the_scale_of_the_whole() -> None:
     result = reference + 5e-4
     assert Deviation(reference, result, close, local=False).excess() is None
     assert Deviation(reference, result, SINGLE).excess() is not None
+
+
+@pytest.mark.parametrize("rows", [3, 5, 20])
+def test_one_small_column_among_large_ones_is_compared_by_its_own_noise(rows: int) -> None:
+    """Too few rows to give the column a scale: it is off throughout, beyond what rounding does to its elements."""
+    rng = np.random.default_rng(0)
+    reference = rng.standard_normal((rows, 64)) * np.where(np.arange(64) == 7, 1.0, 1e6)
+    result = reference.copy()
+    result[:, 7] *= 1.005
+    deviation = Deviation(reference, result, SINGLE)
+    assert deviation.excess() is not None
+    sigma = EPS * np.abs(reference)
+    excess = deviation.excess(moved(reference, sigma, rng))
+    assert excess is not None
+    assert "7]" in excess.text

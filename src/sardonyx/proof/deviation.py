@@ -8,7 +8,7 @@ the noise of its own slices: along every axis alone, the row, and the plane of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,14 +62,15 @@ class Deviation:
 
     def __init__(self, reference: Array, result: Array, allowed: Limit, *, local: bool = True) -> None:
         """Compare with `allowed`; without `local`, by the scale of the whole tensor alone."""
-        a, b = as_parts(reference).astype(np.float64), as_parts(result).astype(np.float64)
+        a, b = _working(reference), _working(result)
         self._finite = np.isfinite(a) & np.isfinite(b)
-        self._error = np.where(self._finite, np.abs(np.where(self._finite, a, 0) - np.where(self._finite, b, 0)), 0.0)
-        self._size = np.where(self._finite, np.abs(a), 0.0)
-        self._groups = list(_groups(a.shape)) if local else []
+        self._error = gap(reference, result)
+        self._size = np.where(self._finite, np.abs(a), 0)
+        self._families = list(_families(a.shape)) if local else []
+        self._groups = [axes for axes in self._families if _inside(a.shape, axes) >= _SMALLEST_SLICE]
         self._local, self._limit = local, allowed
         self._count = int(np.count_nonzero(self._finite))
-        self._weights: Array | None = None if self._count == a.size else self._finite.astype(np.float64)
+        self._weights: Array | None = None if self._count == a.size else self._finite.astype(np.float32)
         self._scale = self._local_scale()
         self._base = allowed.rtol * (self._size + self._scale)
 
@@ -77,8 +78,8 @@ class Deviation:
         """The first rule that does not hold, None where all do; `moves` is the measured noise of the reference."""
         if not self._count or not self._error.any():
             return None
-        found = (self._elements(moves), self._whole(moves), self._slices(moves), self._share(moves))
-        return next((each for each in found if each is not None), None)
+        rules = (self._elements, self._whole, self._slices, self._share)
+        return next((found for rule in rules if (found := rule(moves)) is not None), None)
 
     def worst(self, moves: Moves | None = None) -> Place | None:
         """Where the error is largest against what is allowed."""
@@ -140,9 +141,8 @@ class Deviation:
             ratios = _ratio(error, allowed)
             place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
             if float(ratios[place]) > 1:
-                at = ", ".join(":" if axis in axes else str(int(i)) for axis, i in enumerate(place))
                 text = _mean_text(float(error[place]), float(allowed[place]))
-                return Excess(float(ratios[place]), f"{text} in the slice [{at}]")
+                return Excess(float(ratios[place]), f"{text} in the slice {_slice_text(place, axes)}")
         return None
 
     def _share(self, moves: Moves | None) -> Excess | None:
@@ -153,32 +153,62 @@ class Deviation:
         share = _SHARE
         if moves is not None:
             allowed, share = np.maximum(allowed, NOISE_FACTOR * moves.largest), _SHARE_WITH_NOISE
-        count = int(np.count_nonzero(self._error > allowed))
-        if count <= max(_FEW, share * self._count):
+        beyond = self._error > allowed
+        count = int(np.count_nonzero(beyond))
+        if count <= _FEW:
             return None
         text = f"{count} of {self._count} elements differ by more than rounding of their own explains"
-        return Excess(count / (share * self._count), text)
+        if count > share * self._count:
+            return Excess(count / (share * self._count), text)
+        for axes in self._families:  # a slice may be too small to have a scale, and yet be off throughout
+            counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
+            place = np.unravel_index(int(np.argmax(counts)), counts.shape)
+            most = max(_FEW, _inside(beyond.shape, axes) / 2)
+            if counts[place] > most:
+                return Excess(float(counts[place]) / most, f"{text}, in the slice {_slice_text(place, axes)}")
+        return None
 
     def _mean(self, values: Array, axes: tuple[int, ...]) -> Array:
         if self._weights is None:
-            return np.asarray(values.mean(axis=axes, keepdims=True))
-        count = self._weights.sum(axis=axes, keepdims=True)
-        return np.asarray((values * self._weights).sum(axis=axes, keepdims=True) / np.maximum(count, 1.0))
+            return np.asarray(values.mean(axis=axes, keepdims=True, dtype=np.float64))
+        count = self._weights.sum(axis=axes, keepdims=True, dtype=np.float64)
+        total = (values * self._weights).sum(axis=axes, keepdims=True, dtype=np.float64)
+        return np.asarray(total / np.maximum(count, 1.0))
 
     def _rms(self, values: Array, axes: tuple[int, ...]) -> Array:
         peak = float(values.max(initial=0.0)) or 1.0  # squares of what is near the largest number overflow
         return peak * np.sqrt(self._mean(np.square(values / peak), axes))
 
 
-def _groups(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """The axes to reduce over for each family of slices that are smaller than the tensor and not too small to tell."""
     rank = len(shape)
     families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
     families += [(rank - 1,), tuple(range(2, rank))] if rank else []
     for axes in dict.fromkeys(families):
-        inside = math.prod(shape[axis] for axis in axes)
-        if axes and _SMALLEST_SLICE <= inside < math.prod(shape):
+        if axes and _FEW < _inside(shape, axes) < math.prod(shape):
             yield axes
+
+
+def _inside(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    return math.prod(shape[axis] for axis in axes)
+
+
+def _slice_text(place: Sequence[Any], axes: tuple[int, ...]) -> str:
+    return "[" + ", ".join(":" if axis in axes else str(int(index)) for axis, index in enumerate(place)) + "]"
+
+
+def gap(one: Array, other: Array) -> Array:
+    """How far apart two tensors are at each element; zero where either is not finite."""
+    a, b = _working(one), _working(other)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), 0))
+
+
+def _working(array: Array) -> Array:
+    """Numbers to compute with: single precision holds what the narrower types do, at half the memory of double."""
+    parts = as_parts(array)
+    return parts.astype(np.float64 if parts.dtype.itemsize == np.dtype(np.float64).itemsize else np.float32, copy=False)
 
 
 def _mean_text(error: float, allowed: float) -> str:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sardonyx.proof.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place
-from sardonyx.proof.tolerance import Difference, Limit, as_parts, float_difference, is_float, limit
+from sardonyx.proof.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place, gap
+from sardonyx.proof.tolerance import Difference, Limit, float_difference, is_float, limit
 from sardonyx.record import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
 
@@ -43,11 +43,16 @@ class Noise:
 
     def moves(self, path: Path, count: int) -> Moves | None:
         """How far each element of one float output moves; None where no sample has the shape of the clean output."""
-        gaps = [_gap(*pair) for pair in self._pairs(path, count)]
-        if not gaps:
+        pairs = self._pairs(path, count)
+        if not pairs:
             return None
-        squares = [np.square(gap) for gap in gaps]
-        return Moves(np.maximum.reduce(gaps), np.asarray(sum(squares[1:], squares[0]) / len(squares)))
+        largest = gap(*pairs[0])
+        square = np.square(largest, dtype=np.float64)
+        for pair in pairs[1:]:
+            moved = gap(*pair)
+            np.maximum(largest, moved, out=largest)
+            square += np.square(moved, dtype=np.float64)
+        return Moves(largest, square / len(pairs))
 
     def undecided(self, path: Path) -> Array | None:
         """Which elements of a discrete output change."""
@@ -177,6 +182,9 @@ class Judge:
             unequal = difference.max_abs > 0 or difference.max_ulp > 0
             exact = f"differs by up to {difference.max_abs:.3g} ({difference.max_ulp:.0f} ulp), allowed 0"
             return difference.pattern or (exact if unequal else None)
+        if difference.max_abs == 0 and difference.max_ulp == 0:
+            self._keep(index, difference, allowed, None)
+            return None
         deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
         excess, moves = deviation.excess(), None
         if excess is not None:
@@ -229,8 +237,8 @@ class Judge:
                 self._note_undecided(index, undecided, ties)
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
-            gap = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
-            self._keep(index, Difference(max_abs=gap, max_ulp=gap), Limit(0.0, 0.0), None)
+            largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
+            self._keep(index, Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
         return f"{count} of {a.size} elements differ" if count else None
 
     def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
@@ -254,13 +262,6 @@ class Judge:
         worst.atol = max(worst.atol, allowed.rtol * new.scale)
         if place is not None and (worst.place is None or place.ratio > worst.place.ratio):
             worst.place = place
-
-
-def _gap(clean: Array, moved: Array) -> Array:
-    """How far each element moved; nothing where either is not finite."""
-    a, b = as_parts(clean).astype(np.float64), as_parts(moved).astype(np.float64)
-    both = np.isfinite(a) & np.isfinite(b)
-    return np.abs(np.where(both, a, 0.0) - np.where(both, b, 0.0))
 
 
 def _kind(value: Value) -> str:

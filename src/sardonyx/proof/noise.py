@@ -203,18 +203,17 @@ def _scale(node: ir.Node, size: ir.Value, nodes: _Nodes) -> ir.Value:
 def _product_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
     """|row| · |column| / √K: what a sum of K products of random sign amounts to."""
     x, w = node.inputs[0], node.inputs[1]
-    shape = w.shape if w is not None else None
-    if x is None or w is None or shape is None or len(shape) != 2:
+    ranks = _rank(x), _rank(w)
+    if x is None or w is None or ranks[1] is None or ranks[1] < 2 or _attribute(node, "transA"):
         return None
-    if node.op_type == "Gemm" and _attribute(node, "transA"):
+    if ranks[1] > 2 and (ranks[0] is None or ranks[0] < 2):  # the result might have fewer axes than the scale
         return None
-    depth = 1 if _attribute(node, "transB") else 0
-    terms = shape[depth]
-    if not isinstance(terms, int) or terms == 0:
-        return None
+    depth = -1 if _attribute(node, "transB") else -2
     rows = nodes.length(nodes.single(x), [-1])
-    columns = nodes.length(nodes.single(w), [depth], keepdims=0)
-    return nodes.op("Mul", nodes.op("Mul", rows, columns), nodes.constant(float(terms) ** -0.5))
+    columns = nodes.length(nodes.single(w), [depth], keepdims=int(ranks[1] > 2))
+    terms = nodes.op("Gather", nodes.op("Shape", x), nodes.constant([-1]))
+    root = nodes.op("Sqrt", nodes.op("Max", nodes.single(terms), nodes.constant(1.0)))
+    return nodes.op("Div", nodes.op("Mul", rows, columns), root)
 
 
 def _convolution_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
