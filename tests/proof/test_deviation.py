@@ -127,3 +127,11 @@ def test_one_small_column_among_large_ones_is_compared_by_its_own_noise(rows: in
     excess = deviation.excess(moved(reference, sigma, rng))
     assert excess is not None
     assert "7]" in excess.text
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 4), (1, 1, 1)])
+def test_any_shape_can_be_compared(shape: tuple[int, ...]) -> None:
+    reference = np.ones(shape, np.float32)
+    assert Deviation(reference, reference.copy(), SINGLE).excess() is None
+    if reference.size:
+        assert Deviation(reference, reference * np.float32(1.01), SINGLE).excess() is not None

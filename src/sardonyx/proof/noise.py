@@ -1,7 +1,7 @@
 """A copy of the model whose every rounding is disturbed: how far it moves is the error explained by rounding alone.
 
 Each node that rounds gets a pseudo-random error of about one unit in the last place, a function of its own result:
-`y + eps * sin(f * atan(y)) * (|y| + scale)` after a sum, where cancellation leaves an error the size of the terms,
+`y + eps * sin(f * log|y|) * (|y| + scale)` after a sum, where cancellation leaves an error the size of the terms,
 and `y - eps * sin²(…) * y` after an elementwise operator, which can never overflow. The frequency f is an input of the
 copy: every value of it is another sample of roundings. The copy is run and thrown away.
 
@@ -42,6 +42,9 @@ _FLOATS = {
     ir.DataType.FLOAT16: 2.0**-11,
     ir.DataType.BFLOAT16: 2.0**-8,
 }
+# Below its normal range a type rounds to a fixed spacing; only that of float16 is within reach of real values.
+_SUBNORMAL = {ir.DataType.FLOAT16: 2.0**-24}
+_LEAST = 1e-38
 NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _BY_ROW = frozenset(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"))
 _BY_CHANNEL = frozenset(
@@ -163,15 +166,19 @@ def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Node
     op = nodes.op
     single = kind == ir.DataType.FLOAT or node.op_type == "Cast"
     y = clean if single else nodes.single(clean)
-    wave = op("Sin", op("Mul", op("Atan", y), frequency))
+    size = op("Abs", y)
+    floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm tells apart numbers of any magnitude
+    sign = op("Div", y, floor)
+    wave = op("Mul", op("Sin", op("Mul", op("Log", floor), frequency)), sign)
     amplitude = nodes.constant(_FLOATS[kind])
     if node.op_type in _SUMS:
-        size = op("Abs", y)
         error = op("Mul", op("Mul", wave, amplitude), op("Add", size, _scale(node, size, nodes)))
     elif node.op_type == "Cast":  # a constant of a narrow type, in single precision: cannot overflow
         error = op("Mul", op("Mul", wave, op("Mul", amplitude, nodes.constant(0.5))), y)
     else:
         error = op("Mul", op("Mul", op("Mul", wave, wave), op("Neg", amplitude)), y)
+    if not single and kind in _SUBNORMAL:
+        error = op("Add", error, op("Mul", wave, nodes.constant(_SUBNORMAL[kind])))
     if not single:
         error = op("Cast", error, to=int(kind))
     noisy = op("Add", clean, error)
