@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from passes.util import DIMS, assert_same, compare, draw, graph_text, op_types, outputs, parse, reasons, run_passes
 from sardonyx.graph.rules import Rule
 from sardonyx.passes.attention.fuse_attention import FuseAttention
+from sardonyx.passes.shared.mask_values import shrinking
 from sardonyx.passes.tidy.share_constants import ShareConstants
 from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
 
@@ -230,6 +233,138 @@ def test_a_guard_against_nan_goes() -> None:
     assert_same(model, after, exact=False, feeds=feeds)
 
 
+LOWEST = float(np.finfo(np.float32).min)
+ABOVE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
+TWICE = {
+    "sums": "a = Add(s, m)  b = Add(a, n)",
+    "a choice over a sum": "c = Less(n, z)  a = Add(s, m)  b = Where(c, f, a)",
+    "a sum over a choice": "c = Less(n, z)  a = Where(c, f, s)  b = Add(a, m)",
+    "choices": "c = Less(n, z)  d = Less(m, z)  a = Where(d, f, s)  b = Where(c, g, a)",
+    "a choice between fills": "c = Less(n, z)  w = Where(c, f, g)  a = Add(s, w)  b = Add(m, a)",
+    "a mask of a choice": "c = Less(n, z)  w = Where(c, f, m)  b = Add(s, w)",
+}
+
+
+@pytest.mark.parametrize("fills", [(LOWEST, LOWEST), (LOWEST, ABOVE), (LOWEST, -3.4e38), (-np.inf, LOWEST)])
+@pytest.mark.parametrize("twice", TWICE)
+def test_masks_keep_their_order(twice: str, fills: tuple[float, float]) -> None:
+    """Every pattern of two masks on three keys, -inf and the lowest number mixed, in one run."""
+    body = f"{KT}  s = MatMul(q, kt)  {TWICE[twice]}  p = Softmax(b)  y = MatMul(p, v)"
+    inputs = "float[1, 1, 64, 4] q, float[1, 1, 3, 4] k, float[1, 1, 3, 4] v"
+    numbers = "float z = {0}, float f = {1}, float g = {1}"
+    model = parse(attention(body, inputs=inputs, mask="float[64, 3] m, float[64, 3] n", result="float[1, 1, 64, 4] y",
+                            constants=numbers))  # fmt: skip
+    for tensor, number in zip(model.graph.initializer[1:], fills, strict=True):
+        tensor.CopyFrom(helper.make_tensor(tensor.name, onnx.TensorProto.FLOAT, [], [number]))
+    after, log = run_passes(model, [FuseAttention()])
+    assert "Attention" in op_types(after), reasons(log)
+    patterns = (np.arange(64)[:, None] >> np.arange(6)) & 1
+    feeds = dict(draw(model, 5, {}))
+    feeds["m"], feeds["n"] = (np.where(patterns[:, part], fill, 0).astype(np.float32)
+                              for part, fill in zip((np.s_[:3], np.s_[3:]), fills, strict=True))  # fmt: skip
+    wanted, got = (outputs(each, feeds)[0] for each in (model, _proto(after)))
+    freed = np.isnan(wanted) & (got == 0)  # hidden whole by -inf
+    compare("y", np.where(freed, 0, wanted), got, exact=False)
+
+
+def test_the_lowest_number_goes_and_nothing_else_changes_places() -> None:
+    """Times the largest number below one, every number is the next smaller in magnitude."""
+    numbers = np.array([LOWEST, ABOVE, -3.4e38, -1e9, -1e4, -1.0, -1e-30, 2.5, 3e38], np.float32)
+    shrunk = numbers * shrinking(ir.DataType.FLOAT)
+    np.testing.assert_array_equal(shrunk, np.nextafter(numbers, np.float32(0)))
+    special = np.array([-np.inf, np.inf, 0.0, -0.0, np.nan], np.float32)
+    np.testing.assert_array_equal(special * shrinking(ir.DataType.FLOAT), special)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_a_choice_between_constants_of_more_axes_keeps_its_shape(rank: int) -> None:
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    body = f"""{KT}  w = Where(c, zero, low)  m = Transpose <perm = {perm}> (w)
+        s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
+    ones = ", ".join(["1"] * rank)
+    given = f"float[{ones}] zero = {{0}}, float low = {{1}}"
+    model = parse(attention(body, mask="bool[3, 5] c", constants=given))
+    model.graph.initializer[1].CopyFrom(helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [LOWEST]))
+    assert fused(model)["ops"] == ["Where", "Transpose", "Attention"]
+
+
+@pytest.mark.parametrize("fill", [-1e5, -1e7])
+def test_sums_that_would_be_rounded_otherwise_are_left(fill: float) -> None:
+    body = (
+        f"{KT}  w = Where(c, z, f)  s = MatMul(q, kt)  a = Add(s, m)  b = Add(a, w)  p = Softmax(b)  y = MatMul(p, v)"
+    )
+    model = attention(body, mask="float[5, 3] m, bool[5, 3] c", constants=f"float z = {{0}}, float f = {{{fill}}}")
+    assert "rounded in another order" in refused(model)
+    alone = body.replace("a = Add(s, m)  b = Add(a, w)", "b = Add(s, w)")
+    fused(attention(alone, mask="bool[5, 3] c", constants=f"float z = {{0}}, float f = {{{fill}}}"), rtol=1e-3)
+
+
+@pytest.mark.parametrize("scaled", ["Mul(v, c)", "Mul(c, v)", "Div(v, c)"])
+def test_a_scale_of_the_values_stays(scaled: str) -> None:
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  u = {scaled}  y = MatMul(p, u)"
+    found = fused(attention(body, constants="float c = {2.0}"))
+    assert found["ops"] == [scaled[:3], "Attention"]
+    assert found["scale"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("types", [(6,), (9,), (10,), (11, 6), (11, 1, 10)])
+def test_weights_that_are_cast_to_less_are_left(types: tuple[int, ...]) -> None:
+    """Through int32, bool and half precision; a cast to double and back is merged elsewhere."""
+    names = ["p", *(f"p{index}" for index in range(len(types)))]
+    casts = "  ".join(
+        f"{two} = Cast <to = {to}> ({one})" for one, two, to in zip(names, names[1:], types, strict=False)
+    )
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  {casts}  w = Cast <to = 1> ({names[-1]})  y = MatMul(w, v)"
+    assert "a type that does not hold them" in refused(attention(body))
+
+
+HALF = {
+    "no mask": ("", "s", True),
+    "-inf": ("bool[5, 3] c", "Where(c, s, inf)", True),
+    "a chosen -inf": ("bool[5, 3] c", "Add(s, winf)", True),
+    "a given mask": ("float16[5, 3] m", "Add(s, m)", False),
+    "a chosen lowest": ("bool[5, 3] c", "Add(s, wlow)", False),
+    "a constant that shows a key": ("", "Add(s, some)", True),
+    "a constant that hides a row": ("", "Add(s, none)", False),
+    "a bias": ("int64[5, 3] i", "Add(s, bias)", True),
+}
+
+
+@pytest.mark.parametrize("case", HALF)
+def test_half_precision_fuses_where_no_finite_mask_hides_a_row(case: str) -> None:
+    mask, masked, fuses = HALF[case]
+    makers = {"winf": "winf = Where(c, z, inf)", "wlow": "wlow = Where(c, z, low)", "bias": "bias = Gather(table, i)"}
+    made = next((maker for name, maker in makers.items() if name in masked), "")
+    masked = "Identity(s)" if masked == "s" else masked
+    body = f"{KT}  {made}  s = MatMul(q, kt)  a = {masked}  p = Softmax(a)  y = MatMul(p, v)"
+    if case == "no mask":
+        body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
+    inputs = SIZED.replace("float[", "float16[").replace("4] v", "8] v")
+    model = onnx.parser.parse_model(attention(body, inputs=inputs, mask=mask, result="float16[2, 2, 5, 8] y"))
+    hides = np.zeros((5, 3), np.float16)
+    hides[1:, 1:] = -65504
+    constants = {"z": 0, "inf": -np.inf, "low": -65504, "some": hides, "none": np.minimum(hides, hides[:, 1:2])}
+    constants["table"] = np.linspace(-3, 3, 7)
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array, np.float16), name)
+        for name, array in constants.items()
+        if name in used
+    )
+    after, log = run_passes(model, [FuseAttention()])
+    assert ("Attention" in op_types(after)) == fuses, reasons(log)
+    assert fuses or "in half precision" in " ".join(reasons(log))
+
+
+@pytest.mark.parametrize(("width", "fuses"), [(4, False), (12, False), (8, True), (64, True), (6, True), ("W", False)])
+def test_half_precision_of_widths_that_the_kernel_gets_wrong(width: int | str, fuses: bool) -> None:
+    """On processors with half-precision products it leaves columns of zeros."""
+    inputs = SIZED.replace("float[", "float16[").replace("4] v", f"{width}] v")
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
+    after, _ = run_passes(attention(body, inputs=inputs, result=f"float16[2, 2, 5, {width}] y"), [FuseAttention()])
+    assert ("Attention" in op_types(after)) == fuses
+
+
 GROUPED = "float[B, 6, S, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v"
 
 
@@ -328,8 +463,6 @@ def test_half_precision_with_a_softmax_in_single() -> None:
 
 
 def _proto(model: object) -> onnx.ModelProto:
-    import onnx_ir as ir
-
     assert isinstance(model, ir.Model)
     return ir.to_proto(model)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -48,10 +49,9 @@ class MaskValues:
         """Whether it changes nothing."""
         return self.numbers is not None and not self.numbers.any()
 
-    @property
-    def may_be_lowest(self) -> bool:
-        """Whether it may hold the lowest number."""
-        return self.numbers is None or bool((self.numbers == _lowest(self.numbers.dtype)).any())
+    def may_hold(self, number: np.ndarray) -> bool:
+        """Whether the number may be in it."""
+        return self.numbers is None or bool((self.numbers == number).any())
 
     @property
     def is_bias(self) -> bool:
@@ -101,8 +101,7 @@ def _computed(made: ir.Node, moves: tuple[ir.Node, ...], graph: Facts) -> MaskVa
         return MaskValues()
     one, two = branches[0], branches[1]
     numbers = np.concatenate([one.reshape(-1), two.reshape(-1)])
-    distinct = _lowest(one.dtype) in numbers and above_lowest(_lowest(one.dtype)) not in numbers
-    return MaskValues(numbers, choice=Choice((made, *moves), (one, two)) if distinct else None)
+    return MaskValues(numbers, choice=Choice((made, *moves), (one, two)))
 
 
 def leaves_every_row(mask: ir.Value, graph: Facts, *, causal: bool) -> bool:
@@ -113,9 +112,9 @@ def leaves_every_row(mask: ir.Value, graph: Facts, *, causal: bool) -> bool:
     array = graph.array(mask, LARGE_CONSTANT)
     if array is not None and array.ndim > 1 and array.size:
         seen = np.where(np.tri(*array.shape[-2:], dtype=bool), array, -np.inf) if causal else array
-        return bool((seen.max(axis=-1) > _lowest(array.dtype)).all())
+        return bool((seen.max(axis=-1) > lowest(array.dtype)).all())
     least = _least(mask, graph, {})
-    return least is not None and bool(least > _lowest(least.dtype))
+    return least is not None and bool(least > lowest(least.dtype))
 
 
 def _least(value: ir.Value | None, graph: Facts, known: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
@@ -148,8 +147,8 @@ def _least_of(value: ir.Value, graph: Facts, known: dict[ir.Value, np.ndarray | 
 
 def above_lowest(numbers: np.ndarray) -> np.ndarray:
     """The same, with the next larger number for the lowest one, which the runtime's kernel takes for -inf."""
-    lowest = _lowest(numbers.dtype)
-    return np.where(numbers == lowest, np.nextafter(lowest, numbers.dtype.type(0)), numbers)
+    least = lowest(numbers.dtype)
+    return np.where(numbers == least, np.nextafter(least, numbers.dtype.type(0)), numbers)
 
 
 def shrinking(dtype: ir.DataType) -> np.ndarray:
@@ -158,5 +157,6 @@ def shrinking(dtype: ir.DataType) -> np.ndarray:
     return np.asarray(np.nextafter(one, np.zeros_like(one)))
 
 
-def _lowest(dtype: np.dtype) -> np.ndarray:
+def lowest(dtype: np.dtype[Any]) -> np.ndarray:
+    """The lowest finite number of a type."""
     return np.array(np.finfo(dtype).min, dtype)

@@ -23,7 +23,7 @@ from sardonyx.passes.attention.parts.heads import Axes, fine, flat, regroup, siz
 from sardonyx.passes.attention.parts.layouts import Steps, way
 from sardonyx.passes.attention.parts.operands import Layout
 from sardonyx.passes.attention.parts.scores import Mask, NearMiss, Scores
-from sardonyx.passes.shared.mask_values import Choice, MaskValues, above_lowest, shrinking, values_of
+from sardonyx.passes.shared.mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,6 @@ class Term:
     steps: Steps
     values: MaskValues
     choice: Choice | None = None  # between constants, to be made anew without the lowest number
-
-    @property
-    def may_be_lowest(self) -> bool:
-        """Whether it may hold the lowest number, wherever from."""
-        return self.mask.keeps is None and self.choice is None and self.values.may_be_lowest
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,25 +94,36 @@ def read_masks(scores: Scores, layout: Layout, dtype: ir.DataType, graph: Facts)
             would come out otherwise.
     """
     wanted = _as_attention_sees(scores, layout)
-    given = [(mask, _values(mask, graph)) for mask in scores.masks]
-    given = [(mask, values) for mask, values in given if not values.is_zero]
-    terms = tuple(Term(mask, _steps(mask, wanted), values, values.choice) for mask, values in given)
+    given = [(mask, _values(mask, dtype, graph)) for mask in scores.masks]
+    terms = [Term(mask, _steps(mask, wanted), values) for mask, values in given if not values.is_zero]
     _check_hidden_rows(terms, dtype)
     parts = {part for term in terms for part in flat(term.mask.axes)}
     rows, columns = (parts.issuperset(fine(axis)) for axis in wanted[-2:])
     if terms and not columns:
         raise NearMiss("its mask is the same for all keys")
     rank = max((len(_target(term.mask, wanted)) for term in terms), default=2)
-    # Half precision comes here only where no row can hold the lowest number alone.
-    shrinks = dtype == ir.DataType.FLOAT and any(term.may_be_lowest for term in terms)
-    if shrinks or dtype != ir.DataType.FLOAT:
-        terms = tuple(replace(term, choice=None) for term in terms)
-    return Masks(terms, shrinks, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
+    shrinks = False
+    if dtype == ir.DataType.FLOAT:  # half precision comes here only where no row can hold the lowest number alone
+        terms, shrinks = _without_lowest(terms, dtype)
+    return Masks(tuple(terms), shrinks, (size(wanted[-2]), size(wanted[-1])), rows and rank >= 2)
 
 
-def _values(mask: Mask, graph: Facts) -> MaskValues:
+def _without_lowest(terms: list[Term], dtype: ir.DataType) -> tuple[list[Term], bool]:
+    """The terms that hold the lowest number made anew without it, or all as they are and the whole to be shrunk.
+
+    Either all of them or none: two that hide alike must do so afterwards, and two that do not must not.
+    """
+    least = lowest(dtype.numpy())
+    holding = [term for term in terms if term.values.may_hold(least)]
+    made_of_constants = all(term.mask.keeps is not None or term.values.choice is not None for term in holding)
+    if holding and (not made_of_constants or any(term.values.may_hold(above_lowest(least)) for term in terms)):
+        return terms, True
+    return [replace(term, choice=term.values.choice) if term in holding else term for term in terms], False
+
+
+def _values(mask: Mask, dtype: ir.DataType, graph: Facts) -> MaskValues:
     """What is known of a mask, or of what a condition puts in the place of scores."""
-    return values_of(mask.value, graph) if mask.keeps is None else MaskValues(np.array([mask.fill]))
+    return values_of(mask.value, graph) if mask.keeps is None else MaskValues(np.array([mask.fill], dtype.numpy()))
 
 
 def _check_hidden_rows(terms: Sequence[Term], dtype: ir.DataType) -> None:

@@ -1,0 +1,49 @@
+"""However attention is written, and whatever its masks hide, the result computes what the source does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from hypothesis import HealthCheck, given, settings
+
+import sardonyx
+from passes.attentions import forms
+from passes.util import outputs
+
+TOLERANCE = {"float32": (1e-3, 1e-5), "float16": (2e-2, 1e-6)}
+
+
+def differs(wanted: np.ndarray, got: np.ndarray) -> str:
+    """What sets two results apart. A row that -inf hides whole may be NaN before and 0 afterwards."""
+    assert wanted.dtype == got.dtype
+    assert wanted.shape == got.shape
+    rtol, atol = TOLERANCE[wanted.dtype.name]
+    wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+    freed = np.isnan(wanted) & (got == 0)
+    if (np.isnan(wanted) != (np.isnan(got) | freed)).any():
+        return f"{np.isnan(got).sum()} NaN for {np.isnan(wanted).sum()}"
+    kept = ~np.isnan(wanted)
+    wanted, got = wanted[kept], got[kept]
+    if not wanted.size:
+        return ""
+    scale = np.maximum(np.abs(wanted), np.median(np.abs(wanted)))
+    excess = np.abs(wanted - got) - (atol + rtol * scale)
+    worst = int(np.argmax(excess))
+    return "" if (excess <= 0).all() else f"{(excess > 0).sum()} differ, the worst {got[worst]:g} for {wanted[worst]:g}"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(forms())
+def test_every_form_computes_what_its_source_does(drawn: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
+    model, feeds = drawn
+    (wanted,) = outputs(model, feeds)
+    for target in ("portable", "ort"):
+        made = sardonyx.optimize(model, target=target, verify="off").model
+        (got,) = outputs(onnx.ModelProto.FromString(_bytes(made)), feeds)
+        assert not differs(wanted, got), target
+
+
+def _bytes(model: object) -> bytes:
+    import onnx_ir as ir
+
+    return model.SerializeToString() if isinstance(model, onnx.ModelProto) else ir.to_proto(model).SerializeToString()
