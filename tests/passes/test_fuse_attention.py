@@ -307,6 +307,19 @@ def test_a_scale_of_the_values_stays(scaled: str) -> None:
     assert found["scale"] == pytest.approx(1.0)
 
 
+def test_half_precision_keeps_the_scale_before_a_product_that_would_overflow() -> None:
+    inputs = "float16[1, 1, 4, 8] q, float16[1, 1, 4, 8] k, float16[1, 1, 4, 8] v"
+    body = f"{KT}  a = Mul(q, c)  s = MatMul(a, kt)  p = Softmax(s)  y = MatMul(p, v)"
+    model = attention(body, inputs=inputs, result="float16[1, 1, 4, 8] y", constants="float16 c = {9216}")
+    after, _ = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Mul", "Attention"]
+    feeds = dict(draw(parse(model), 0, {}))
+    feeds["q"] = np.full_like(feeds["q"], 100)
+    feeds["k"] = np.full_like(feeds["k"], 100)
+    wanted, got = (outputs(each, feeds)[0].astype(np.float32) for each in (parse(model), _proto(after)))
+    compare("y", wanted, got, exact=False, rtol=2e-3)
+
+
 @pytest.mark.parametrize("types", [(6,), (9,), (10,), (11, 6), (11, 1, 10)])
 def test_weights_that_are_cast_to_less_are_left(types: tuple[int, ...]) -> None:
     """Through int32, bool and half precision; a cast to double and back is merged elsewhere."""

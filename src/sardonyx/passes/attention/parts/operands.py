@@ -65,10 +65,13 @@ def read_layout(
     Raises:
         NearMiss: where the operands do not fit Attention.
     """
+    # Attention has a scale for the scores only, which its kernel applies after the product: half precision could
+    # overflow there where queries that are scaled before do not.
+    scales = queries is not None and graph.dtype(queries) == ir.DataType.FLOAT
     trails = [
-        _followed(queries, first, graph, scales=True),
-        _followed(keys, first, graph, scales=True),
-        _followed(values, last, graph, scales=False),  # Attention has a scale for the scores only
+        _followed(queries, first, graph, scales=scales),
+        _followed(keys, first, graph, scales=scales),
+        _followed(values, last, graph, scales=False),
     ]
     ranks = {len(trail.axes) for trail in trails}
     if ranks == {4}:
