@@ -233,6 +233,13 @@ def test_a_guard_against_nan_goes() -> None:
     assert_same(model, after, exact=False, feeds=feeds)
 
 
+def test_a_guard_that_adds_an_axis_is_none() -> None:
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  n = IsNaN(p)  g = Where(n, z, p)  y = MatMul(g, v)"
+    text = attention(body, result="float[1, 2, 2, 5, 4] y", constants="float[1, 1, 1, 1, 1] z = {0}")
+    after, _ = run_passes(text, [FuseAttention()])
+    assert "Softmax" in op_types(after)
+
+
 LOWEST = float(np.finfo(np.float32).min)
 ABOVE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 TWICE = {

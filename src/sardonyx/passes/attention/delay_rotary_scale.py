@@ -1,10 +1,13 @@
 """RotaryEmbedding(s * x) => s * RotaryEmbedding(x).
 
-For a number s. Refuses where the scaled value is read elsewhere. Helps because attention has a scale of its own and
-takes over one that stands right before it.
+For a finite number s, in single precision: a half-precision rotation could overflow before it is scaled. Refuses where
+the scaled value is read elsewhere. Helps because attention has a scale of its own and takes over one that stands right
+before it.
 """
 
 from __future__ import annotations
+
+import math
 
 import onnx_ir as ir
 
@@ -47,11 +50,12 @@ class DelayRotaryScale(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """A Mul or Div by a number right before the rotation."""
         scaling = maker(node, 0, ("Mul", "Div"))
-        if scaling is None:
+        if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
             return None
         for side in (0, 1) if scaling.op_type == "Mul" else (1,):
             states = scaling.inputs[1 - side]
-            if graph.scalar(scaling.inputs[side]) is None or not graph.same_shape(states, scaling.outputs[0]):
+            by = graph.scalar(scaling.inputs[side])
+            if by is None or not math.isfinite(by) or not graph.same_shape(states, scaling.outputs[0]):
                 continue
             if graph.sole_user(scaling.outputs[0]) is not node:
                 return Refused("the scaled value is read elsewhere", (scaling, node))

@@ -81,6 +81,8 @@ class FuseAttention(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """A Softmax over the last axis between two products."""
         rank = graph.rank(node.inputs[0])
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            return None
         axis = node.attributes.get_int("axis", -1 if graph.opset(node) >= _SOFTMAX_OF_ONE_AXIS else 1)
         if rank not in (3, 4) or axis not in (-1, rank - 1):
             return None
@@ -130,7 +132,8 @@ def _is_guard(node: ir.Node, weights: ir.Value, graph: Facts) -> bool:
     asks = maker(node, 0, ("IsNaN",))
     if node.op_type != "Where" or asks is None or asks.inputs[0] is not weights:
         return False
-    return graph.scalar(node.inputs[1]) == 0 and node.inputs[2] is weights
+    is_zero = graph.scalar(node.inputs[1]) == 0 and graph.same_shape(weights, node.outputs[0])
+    return is_zero and node.inputs[2] is weights
 
 
 def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:

@@ -69,10 +69,23 @@ def flat_ramp(places: Sequence[Ramp], sizes: Shape) -> Ramp | None:
     return total
 
 
-def ramp_of(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> Ramp | None:
+def ramp_of(value: ir.Value | None, graph: Facts) -> Ramp | None:
     """What a value is as a ramp; None where it is none, or not certainly."""
+    return _known_ramp(value, graph, {}, _DEEP)
+
+
+def _known_ramp(value: ir.Value | None, graph: Facts, known: dict[ir.Value, Ramp | None], deep: int) -> Ramp | None:
+    """Each value is looked at once: sums of shared values have more ways up than nodes."""
+    if value is None or deep == 0:
+        return None
+    if value not in known:
+        known[value] = _ramp_of(value, graph, known, deep)
+    return known[value]
+
+
+def _ramp_of(value: ir.Value, graph: Facts, known: dict[ir.Value, Ramp | None], deep: int) -> Ramp | None:
     shape, held = graph.shape(value), graph.contents(value)
-    if value is None or shape is None or deep == 0:
+    if shape is None:
         return None
     if held is not None and len(held) == 1:
         return None if held[0] is None else Ramp(shape, (0,) * len(shape), held[0])
@@ -82,7 +95,7 @@ def ramp_of(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> Ramp | N
     if node.op_type == "Range":
         start, _, step = (_number(each, graph) for each in node.inputs)
         return None if start is None or step is None else Ramp(shape, (step,), start)
-    source = ramp_of(operand(node, 0), graph, deep - 1)
+    source = _known_ramp(operand(node, 0), graph, known, deep - 1)
     if source is None:
         return None
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) in _INTEGERS:
@@ -94,7 +107,7 @@ def ramp_of(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> Ramp | N
     if node.op_type == "Expand":
         steps = _aligned(source, shape)
         return None if steps is None else Ramp(shape, steps, source.start)
-    other = ramp_of(operand(node, 1), graph, deep - 1)
+    other = _known_ramp(operand(node, 1), graph, known, deep - 1)
     return None if other is None else _combined(node.op_type, source, other, shape)
 
 
