@@ -38,10 +38,12 @@ class Form:
     kind: str
     sizes: dict[str, int]
     rng: np.random.Generator
+    magnitude: float = 1.0
     nodes: list[onnx.NodeProto] = field(default_factory=list[onnx.NodeProto])
     feeds: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     shapes: dict[str, list[str | int]] = field(default_factory=dict[str, list[str | int]])
     constants: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    outputs: list[str] = field(default_factory=lambda: ["y"])
     dims: dict[str | int, str] = field(default_factory=dict[str | int, str])  # other names of dims
 
     @property
@@ -67,6 +69,10 @@ class Form:
         self.feeds[name], self.shapes[name] = array, [self.dims.get(dim, dim) for dim in shape]
         return name
 
+    def states(self, *shape: str | int) -> str:
+        """An input of random numbers."""
+        return self.given((self.magnitude * self.rng.standard_normal(self.real(shape))).astype(self.dtype), *shape)
+
     def real(self, shape: tuple[str | int, ...]) -> tuple[int, ...]:
         """The sizes of a shape."""
         return tuple(self.sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in shape)
@@ -77,7 +83,7 @@ class Form:
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), self.shapes[name])
             for name, array in self.feeds.items()
         ]
-        results = [helper.make_tensor_value_info("y", KINDS[self.kind], None)]
+        results = [helper.make_tensor_value_info(name, KINDS[self.kind], None) for name in self.outputs]
         tensors = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         graph = helper.make_graph(self.nodes, "g", inputs, results, tensors)
         return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", opset)])
@@ -89,6 +95,7 @@ def forms(draw: st.DrawFn, *, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[on
     queries = draw(st.sampled_from((1, 2, 5)))
     sizes = {"B": draw(st.sampled_from((1, 2))), "S": queries, "K": draw(st.sampled_from((queries, 1, 4)))}
     form = Form(draw(st.sampled_from(kinds)), sizes, np.random.default_rng(draw(st.integers(0, 999))))
+    form.magnitude = draw(st.sampled_from((1.0, 1.0, 4.0)))
     width = draw(st.sampled_from((4, 8)))
     split = draw(st.booleans())
     if draw(st.booleans()):
@@ -102,6 +109,8 @@ def forms(draw: st.DrawFn, *, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[on
     for _ in range(draw(st.integers(0, 2))):
         scores = _masked(draw, form, scores)
     weights = form.add("Softmax", scores, axis=-1)
+    if draw(st.sampled_from((False,) * 7 + (True,))):
+        form.outputs.append(weights)
     if draw(st.booleans()) and draw(st.booleans()):
         nan = form.add("IsNaN", weights)
         weights = form.add("Where", nan, form.constant(0), weights)
@@ -119,7 +128,7 @@ def _projected(draw: st.DrawFn, form: Form, width: int) -> list[str]:
     form.sizes["K"] = form.sizes["S"]
     form.dims["K"] = "S"
     whole = HEADS * width
-    states = form.given(form.rng.standard_normal((*form.real(("B", "S")), whole)).astype(form.dtype), "B", "S", whole)
+    states = form.states("B", "S", whole)
     products = [
         form.add("MatMul", states, form.constant(form.rng.standard_normal((whole, whole)) / whole**0.5))
         for _ in range(3)
@@ -134,12 +143,10 @@ def _apart(form: Form, states: str, width: int) -> str:
 
 def _operand(draw: st.DrawFn, form: Form, length: str, width: int, *, split: bool) -> str:
     """Queries, keys or values with their heads apart, or split off from rows; now and then a projection of rows."""
-    rows = form.sizes["B"], form.sizes[length]
     if not split:
-        shape = (rows[0], HEADS, rows[1], width)
-        return form.given(form.rng.standard_normal(shape).astype(form.dtype), "B", HEADS, length, width)
+        return form.states("B", HEADS, length, width)
     whole = HEADS * width
-    states = form.given(form.rng.standard_normal((*rows, whole)).astype(form.dtype), "B", length, whole)
+    states = form.states("B", length, whole)
     if draw(st.booleans()):
         states = form.add("MatMul", states, form.constant(form.rng.standard_normal((whole, whole)) / whole**0.5))
     return _apart(form, states, width)
