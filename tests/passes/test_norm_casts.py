@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.util import graph_text, op_types, reasons, run_passes
+from passes.util import graph_text, op_types, parse, reasons, run_passes
 from sardonyx.errors import RuntimeFailure
 from sardonyx.passes.layout.merge_casts import MergeCasts
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
 from sardonyx.passes.norms.fuse_norm_affine import FuseNormAffine
 from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm
 from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
+from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 from sardonyx.runtime import Session
 
 PASSES = (MergeCasts(), FuseLayerNorm(), FuseRmsNorm(), FuseNormAffine(), DropDeadNodes())
@@ -164,3 +165,20 @@ def test_a_scale_that_nobody_gave_is_stored_only_where_it_is_small(shape: str, b
     after, log = run_passes(text, PASSES)
     assert op_types(after)[:1] == (["LayerNormalization"] if fuses else ["ReduceMean"])
     assert fuses or any("would be larger" in reason for reason in reasons(log))
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_brain_floats_stay_runnable(centred: bool) -> None:
+    """The runtime casts them and has a LayerNormalization for them, but no RMSNormalization."""
+    middle = "m = ReduceMean(w, last)  c = Sub(w, m)" if centred else "c = Identity(w)"
+    text = graph_text(
+        f"""agraph (float[N, 4] f) => (float[N, 4] y) <float eps = {{0.001}}, int64[1] last = {{-1}}> {{
+        x = Cast <to = 16> (f)  w = Cast <to = 1> (x)  {middle}  s = Mul(c, c)  v = ReduceMean(s, last)
+        e = Add(v, eps)  d = Sqrt(e)  n = Div(c, d)  h = Cast <to = 16> (n)  y = Cast <to = 1> (h) }}""",
+        23,
+    )
+    after, _ = run_passes(text, (EliminateIdentity(), *PASSES))
+    assert ("LayerNormalization" if centred else "RMSNormalization") in op_types(after)
+    feeds = {"f": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+    wanted, got = (np.asarray(Session(model, threads=1).run(feeds)[0]) for model in (parse(text), ir.to_proto(after)))
+    np.testing.assert_allclose(got, wanted, rtol=1e-2)

@@ -301,7 +301,6 @@ class _Walk:
         pieces.append(self._source.read(copied, stop))
         return pieces, size_of(pieces)
 
-
     def _given_again(self, kind: str, start: int, stop: int) -> set[int]:
         """The fields for one tensor that come more than once in a message."""
         single = _MERGED.get(kind)

@@ -68,7 +68,7 @@ def merged(first: ir.Node, second: ir.Node, graph: Facts) -> tuple[str, Range] |
     steps = ((first.op_type, one), (second.op_type, two))
     low, high = (_applied(steps, end, dtype, False) for end in (-math.inf, math.inf))
     telling = tuple(_telling((one, two, Range(low, high))))
-    for found in (("Relu", Range(0.0, math.inf)), ("Clip", Range(low, high))):
+    for found in (*(step for step in steps if step[0] == "Relu"), ("Clip", Range(low, high))):
         if all(
             _identical(_applied(steps, number, dtype, equal), _applied((found,), number, dtype, equal))
             for number in telling

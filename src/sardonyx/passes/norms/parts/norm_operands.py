@@ -36,6 +36,9 @@ def fused(
     nodes = (*before, *found.nodes)
     bare, casts = (source, ()) if widened else uncast(source, found.end, graph)
     narrow = _narrowed(found, graph.dtype(bare), graph) if casts or widened else None
+    if narrow is not None and graph.dtype(bare) == ir.DataType.BFLOAT16 and not bias:
+        # The runtime runs no RMSNormalization in bfloat16, and no product either: one that is there is lost already.
+        narrow = narrow if reader(narrow.result, graph, "Mul") is not None else None
     if narrow is not None:
         found, source = narrow, bare
     elif widened:
