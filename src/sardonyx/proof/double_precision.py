@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from sardonyx.proof.tolerance import epsilon, is_float
-from sardonyx.runtime import Value
+from sardonyx.runtime import Array, Value
 
 _SINGLE_EPS = 2.0**-23
 _MOST_EPS = 2.0**15  # scores rounded beside -1e4, or a sum of a million terms, are off by as much
@@ -30,22 +30,37 @@ def widened(value: Value) -> Value:
     return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
-def unrounded(single: Value, double: Value) -> Value:
-    """What a result would be without rounding; itself where it is farther from that than rounding takes it.
+def without_rounding(before: Value, exact_before: Value, after: Value, exact_after: Value) -> Value:
+    """A result moved by its own rounding error, or by that of the nodes after the rewrite where that is larger.
+
+    Of a narrow type its own alone counts: a rewrite must not lose the few digits there are.
+    """
+    own = _error(before, exact_before)
+    if own is None or not isinstance(before, np.ndarray):
+        return before
+    other = _error(after, exact_after) if epsilon(before.dtype) <= _SINGLE_EPS else None
+    if other is not None and other.shape == own.shape:
+        own = np.where(np.abs(other) > np.abs(own), other, own)
+    return (before.astype(np.float64) + own).astype(before.dtype)
+
+
+def _error(single: Value, double: Value) -> Array | None:
+    """How far a result is from that in double precision; 0 where it is farther than rounding takes it.
 
     Numbers at the end of a type's range mean something else in a wider type: what was the lowest number is not there.
     """
     if not isinstance(single, np.ndarray) or not isinstance(double, np.ndarray) or single.shape != double.shape:
-        return single
+        return None
     if not is_float(single.dtype) or not single.size:
-        return single
-    exact, eps = single.astype(np.float64), epsilon(single.dtype)
+        return None
+    rounded, eps = single.astype(np.float64), epsilon(single.dtype)
     bound = (_MOST_EPS if eps <= _SINGLE_EPS else _MOST_NARROW_EPS) * eps
-    finite = np.isfinite(exact)
-    scale = float(np.median(np.abs(exact[finite]))) if finite.any() else 0.0
+    finite = np.isfinite(rounded)
+    scale = float(np.median(np.abs(rounded[finite]))) if finite.any() else 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        near = finite & (np.abs(double - exact) <= bound * (np.abs(exact) + scale))
-    return np.where(near, double, exact).astype(single.dtype)
+        error = double.astype(np.float64) - rounded
+        near = finite & (np.abs(error) <= bound * (np.abs(rounded) + scale))
+    return np.where(near, error, 0.0)
 
 
 def _widen(graph: onnx.GraphProto) -> None:

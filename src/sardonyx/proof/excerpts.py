@@ -22,6 +22,7 @@ from sardonyx.graph.shapes.terms import Atom
 from sardonyx.graph.transaction import Substitution
 
 _COMPARED = 256  # bytes of a constant up to which its values tell two rewrites apart; above it, type and shape do
+_TABLE = 1 << 20  # bytes of a constant from which on the nodes that read it are left outside
 _OWN_DOMAIN = "com.microsoft"
 
 # No rewrite can rely on the values these compute, so the border stays below them: random values of their results reach
@@ -122,12 +123,18 @@ class Excerpt:
     def _levels(self, most: int) -> Iterator[frozenset[ir.Node]]:
         inside, values = self._inside, list(self._border)
         while self._rewrite.opsets[0] == self._rewrite.opsets[1]:  # else nodes above are of one opset or of the other
-            producers = {producer for v in values if (producer := v.producer()) is not None and _is_telling(producer)}
+            producers = {node for v in values if (node := v.producer()) is not None and self._is_telling(node)}
             if producers <= inside or len(inside | producers) > most:
                 return
             values = [v for node in producers - inside for v in node.inputs if v is not None]
             inside = inside | producers
             yield inside
+
+    def _is_telling(self, node: ir.Node) -> bool:
+        """Whether a rewrite may rely on what a node computes; not on the rows of a large table."""
+        if node.op_type in _OPAQUE | RANDOM or is_constant(node) or any(bodies(node)):
+            return False
+        return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 
     @property
     def assumes_sizes(self) -> bool:
@@ -251,11 +258,6 @@ class _Writer:
         for value in graph.outputs:
             proto.output.add(name=self._read(value))
         return proto
-
-
-def _is_telling(node: ir.Node) -> bool:
-    """Whether a rewrite may rely on what a node computes."""
-    return node.op_type not in _OPAQUE | RANDOM and not is_constant(node) and not any(bodies(node))
 
 
 def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:

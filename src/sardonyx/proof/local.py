@@ -24,6 +24,7 @@ from sardonyx.record import Accuracy, RewriteChecks, RolledBack
 
 _MOST_NODES = 60  # of an excerpt
 _MOST_LEVELS = 12  # that the border is moved up
+_OF_ONE_PASS = 0.25  # of the time: the first passes must not leave nothing to the last
 _SUSPECTED = 4  # rounds of values where the rewrite failed on a narrower border
 
 
@@ -50,6 +51,8 @@ class LocalChecks:
         """Spend about so many seconds in all."""
         self._most = seconds
         self.seconds = 0.0  # spent so far
+        self._spent: dict[str, float] = {}  # by pass
+        self._late = False
         self._known: dict[bytes, Outcome] = {}
         self.findings = Findings()
 
@@ -66,6 +69,8 @@ class LocalChecks:
         found = self.findings
         found.rewrites += 1
         found.shapes.add(excerpt.signature())
+        spent = self._spent.get(rule.name, 0.0)
+        self._late = self.seconds > self._most or spent > self._most * _OF_ONE_PASS
         outcome = self._checked(excerpt, rule.accuracy)
         found.states[outcome.state] += 1
         if outcome.state is State.HOLDS:
@@ -73,7 +78,9 @@ class LocalChecks:
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
             found.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
-        self.seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self.seconds += seconds
+        self._spent[rule.name] = spent + seconds
 
     def _checked(self, excerpt: Excerpt, accuracy: Accuracy) -> Outcome:
         """The outcome at the narrowest border where the rewrite holds; otherwise that at the widest that runs.
@@ -97,6 +104,5 @@ class LocalChecks:
     def _outcome(self, excerpt: Excerpt, accuracy: Accuracy, rounds: int = 1) -> Outcome:
         key = f"{accuracy.value} {rounds} ".encode() + excerpt.signature()
         if key not in self._known:
-            late = self.seconds > self._most
-            self._known[key] = Outcome(State.LEFT_OUT) if late else Check(excerpt, accuracy, rounds).outcome()
+            self._known[key] = Outcome(State.LEFT_OUT) if self._late else Check(excerpt, accuracy, rounds).outcome()
         return self._known[key]

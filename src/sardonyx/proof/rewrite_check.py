@@ -14,7 +14,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.graph import io
 from sardonyx.proof import noise
 from sardonyx.proof.border_values import Generator, Style, Way
-from sardonyx.proof.double_precision import in_double, unrounded, widened
+from sardonyx.proof.double_precision import in_double, widened, without_rounding
 from sardonyx.proof.excerpts import Excerpt
 from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.tolerance import is_float
@@ -174,7 +174,7 @@ class Check:
         if trial.style is Style.HIDING:  # a row of which -inf hides everything is NaN: any answer will do
             results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
         judge = Judge([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
-        lines = judge.compare(expected, results, lambda: self._noise(trial, expected))
+        lines = judge.compare(expected, results, lambda: self._noise(trial, expected, results))
         return lines[0] if lines else None
 
     def _open(self, name: str, model: onnx.ModelProto) -> None:
@@ -182,15 +182,17 @@ class Check:
             self._sides[name].close()
         self._sides[name] = _Side(model)
 
-    def _noise(self, trial: _Trial, expected: Sequence[Value]) -> Noise | None:
+    def _noise(self, trial: _Trial, expected: Sequence[Value], results: Sequence[Value]) -> Noise | None:
         """What rounding alone makes of the results of the nodes before the rewrite."""
         if "noise" not in self._sides:
-            model = self._excerpt.before.filled(self._generator.types(trial.way))
-            copy = noise.disturbed(io.from_proto(model))
+            types = self._generator.types(trial.way)
+            before = self._excerpt.before.filled(types)
+            copy = noise.disturbed(io.from_proto(before))
             if copy is None:
                 return None
             self._open("noise", io.to_proto(copy))
-            self._open("double", in_double(model))
+            self._open("before in double", in_double(before))
+            self._open("after in double", in_double(self._excerpt.after.filled(types)))
         first = self._sides["noise"].outputs({**trial.feeds, **noise.draw(1)})
         if first is None:
             return None
@@ -198,8 +200,10 @@ class Check:
         def disturb(number: int) -> Sequence[Value]:
             if number > 0:
                 return self._sides["noise"].outputs({**trial.feeds, **noise.draw(number)}) or first
-            exact = self._sides["double"].outputs({name: widened(value) for name, value in trial.feeds.items()})
-            return [unrounded(*pair) for pair in zip(expected, exact or expected, strict=False)]
+            wide = {name: widened(value) for name, value in trial.feeds.items()}
+            exact = [self._sides[f"{side} in double"].outputs(wide) for side in ("before", "after")]
+            sides = zip(expected, exact[0] or expected, results, exact[1] or results, strict=False)
+            return [without_rounding(*values) for values in sides]
 
         return Noise(expected, disturb, most=_NOISE_SAMPLES)
 
