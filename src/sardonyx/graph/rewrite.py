@@ -230,10 +230,13 @@ class Rewriter:
             self._index[operator(node)].pop(node, None)
         for node in change.added:
             self._index[operator(node)][node] = None
+        merged = {operator(node) for node in change.added} & {operator(node) for node in change.removed}
         for node in _around((*change.added, *change.neighbours)):
-            for pending in self._watching.get(operator(node), ()):
+            name = operator(node)
+            for pending in self._watching.get(name, ()):
                 pending[node] = None
-                pending.move_to_end(node)  # so a chain is merged in pairs, and pairs of these, not link by link
+                if name in merged:  # so a chain is merged in pairs, and pairs of these, not link by link
+                    pending.move_to_end(node)
 
     def _refuse(self, rule: Rule, refused: Refused) -> None:
         node = refused.nodes[-1]

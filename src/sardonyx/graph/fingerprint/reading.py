@@ -6,6 +6,7 @@ Transpose is the weight, and a mask made from sizes is known to come from no inp
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Container, Iterator
 from enum import IntEnum
@@ -17,6 +18,10 @@ from sardonyx.graph.scopes import bodies
 
 NEAR = 64  # values that a search around a place looks at, layers and all: a few layers of any spelling
 WITHIN = 512  # values that a search between layers looks at: attention in windows is spelled in hundreds of nodes
+
+_MOST_NODES = 1 << 11  # of a model that is written out without calls, or so many times the nodes that are stored:
+_GROWTH = 4
+_DEEPEST = 64  # calls within calls
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
 _MEASURES = frozenset({"Shape", "Size", "EyeLike"})
@@ -123,17 +128,40 @@ def above(start: ir.Node) -> set[ir.Node]:
 
 def _written_out(model: ir.Model) -> ir.Model:
     """A copy without calls; the model itself where a call cannot be replaced, which then is a foreign operator."""
-    from onnx_ir.passes import PreconditionError
-    from onnx_ir.passes.common import InlinePass  # only here: it loads every pass of its library
+    from onnx_ir.passes import PreconditionError  # only here: it loads every pass of its library
 
+    from sardonyx.graph.fingerprint.inlining import Inline
+
+    stored = sum(1 for graph in (model, *model.functions.values()) for _ in graph.graph.all_nodes())
+    if _written_size(model) > max(_MOST_NODES, _GROWTH * stored):
+        return model
     copy = model.clone()
     for function in copy.functions.values():  # of operators only the names count here, which no version changes
         function.opset_imports.update({domain: copy.opset_imports.get(domain, 1) for domain in function.opset_imports})
     try:
-        InlinePass()(copy)
+        Inline()(copy)
     except (ValueError, PreconditionError):  # calls in a circle, graphs for arguments, more inputs than there are
         return model
     return copy
+
+
+def _written_size(model: ir.Model) -> float:
+    """How many nodes a model has without calls: functions that call each other twice over make more than can be."""
+    known: dict[tuple[str, str, str], float] = {}
+
+    def size(graph: ir.Graph, depth: int) -> float:
+        return math.inf if depth > _DEEPEST else sum(node_size(node, depth) for node in graph.all_nodes())
+
+    def node_size(node: ir.Node, depth: int) -> float:
+        key = node.op_identifier()
+        if key not in model.functions:
+            return 1
+        if key not in known:
+            known[key] = math.inf  # of one that calls itself
+            known[key] = size(model.functions[key].graph, depth + 1)
+        return known[key]
+
+    return size(model.graph, 0)
 
 
 def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:

@@ -13,6 +13,7 @@ from sardonyx.graph.shapes.given import attributes, number, operand
 
 Rule = Callable[[ir.Node, Ask], Contents | None]
 Maybe = Size | None
+_DOUBLE = 2**53  # whole numbers up to which double precision holds each
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -99,6 +100,9 @@ def _positive_remainder(one: Size, other: Size) -> Maybe:
 
 
 def _remainder_of_positive(one: Size, other: Size) -> Maybe:
+    """Engines go through double precision for it."""
+    if expr.magnitude(one) > _DOUBLE or expr.magnitude(other) > _DOUBLE:
+        return None
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
 
 

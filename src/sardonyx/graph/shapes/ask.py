@@ -19,6 +19,7 @@ class Ask(Protocol):
     """Questions; an answer of None means that it is not known."""
 
     opset: Callable[[ir.Node], int]
+    loops: int  # within whose bodies the question is asked
 
     def typed(self, value: ir.Value) -> Typed:
         """Element type and shape."""

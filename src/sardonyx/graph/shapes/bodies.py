@@ -17,6 +17,7 @@ from sardonyx.graph.shapes.given import body, number, numbers
 from sardonyx.graph.shapes.operators import Rule, Shapely
 
 _TURNS = 4  # of assuming less; after that the state may have any shape
+_NESTED = 2  # loops within each other whose bodies are gone through more than once: the turns of all of them multiply
 _COUNTER: Typed = (ir.DataType.INT64, ())
 _CONDITION: Typed = (ir.DataType.BOOL, ())
 
@@ -79,9 +80,11 @@ def _steady(
 ) -> list[Shape | None]:
     """The shapes the state has in every turn; `first` is its place among the body's outputs."""
     shapes, loose = [shape for _, shape in state], set[Size]()
-    for _ in range(_TURNS):
+    for _ in range(_TURNS if ask.loops < _NESTED else 0):
         ask.assume(inner, [*before, *zip((dtype for dtype, _ in state), shapes, strict=True), *after])
+        ask.loops += 1
         results = [ask.shape(value) for value in inner.outputs[first : first + len(state)]]
+        ask.loops -= 1
         weaker = [_weakened(one, other, loose, ask) for one, other in zip(shapes, results, strict=True)]
         if weaker == shapes:
             return [

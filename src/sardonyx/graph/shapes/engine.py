@@ -37,6 +37,7 @@ _NO_TENSORS = frozenset({"SplitToSequence", "SequenceConstruct", "SequenceEmpty"
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
 _NOTHING: Typed = (None, None)
 _DEEP = 25  # questions within questions, after which makers are asked one by one
+_CALLS = 1 << 11  # of functions that are looked into: functions that call each other twice over make more than can be
 
 
 class Shapes:
@@ -66,6 +67,8 @@ class Shapes:
         self._untold: dict[ir.Value, None] = {}
         self._main = main
         self._settled: dict[Atom, Size] = {}  # what atoms are in every run that comes to an end
+        self.loops: int = 0 if caller is None else caller.loops
+        self._calls = 0
         self._unknowns = 0
         self._depth = 0
         self._seen: set[ir.Graph] = set()
@@ -186,6 +189,7 @@ class Shapes:
             self._contents.pop(value, None)
         self._vague.clear()
         self._untold.clear()
+        self._calls = 0
         for graph in graphs:
             if graph not in self._seen:
                 self._look_at(graph)
@@ -302,9 +306,16 @@ class Shapes:
 
             return standard.infer(node, self)
         function = self._functions.get(node.op_identifier())
-        if function is not None and self._level < _DEEP:  # one that calls itself is no model
+        if function is not None and self._level < _DEEP and self._may_look_into_call():
             return self._called(function, node)
         return [declared_type(output, self.unknown) for output in node.outputs]
+
+    def _may_look_into_call(self) -> bool:
+        """Whether one more body may be gone through for a call; all calls of a model count together."""
+        if self._caller is not None:
+            return self._caller._may_look_into_call()
+        self._calls += 1
+        return self._calls <= _CALLS
 
     def _called(self, function: ir.Function, node: ir.Node) -> list[Typed]:
         """A function's results, worked out from its body for the types and contents of this call."""

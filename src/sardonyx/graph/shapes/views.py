@@ -51,7 +51,7 @@ def resolve_target(source: Shape | None, target: Contents, ask: Ask, *, zeros: b
     """The shape a Reshape target makes: 0 copies a dim (unless `zeros` are meant), -1 is what is left over.
 
     A computed size that may be 0 is a copied dim there. What is left over is certain only where the others are not 0:
-    beside a -1 they never are, or the model could not run.
+    beside a -1 they never are, or the model is not valid.
     """
     dims: list[Size | None] = [_read_size(source, index, dim, zeros) for index, dim in enumerate(target)]
     open_dims = [index for index, dim in enumerate(dims) if dim is None or dim == -1]
