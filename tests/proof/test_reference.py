@@ -112,6 +112,13 @@ def test_the_budget_leaves_out_what_needs_twice_the_memory() -> None:
     assert small.fits(900), "memory does not matter below a gigabyte"
 
 
+def test_empty_trials_do_not_make_the_next_ones_look_expensive() -> None:
+    budget = Budget()
+    for elements in (0, 100, 0, 1, 0, 0):
+        budget.count(elements, 0.5, 300 * MB)
+    assert budget.fits(1000), "half a second for no element is no rate"
+
+
 RELU = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"
 
 

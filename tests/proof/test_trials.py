@@ -124,6 +124,7 @@ NUMBERS = {"one": np.array(1), "zero": np.array(0)}
         ("a = Less (r, c) y = Cast <to = 1> (a)", 78),
         ("a = Cast <to = 1> (r) k = Cast <to = 1> (c) y = Min (a, k)", 78),
         ("d = Sub (i, c) e = Max (d, zero) y = Cast <to = 1> (e)", 78),
+        ("d = Div (r, c) y = Cast <to = 1> (d)", 78),
         ("y = Gather (table, r)", 77),
         ("o = Unsqueeze (i, ax) z = Unsqueeze (zero, ax) y = Slice (table, z, o)", 77),
     ],
@@ -139,6 +140,11 @@ def test_lengths_reach_beyond_what_they_are_held_against(route: str, needed: int
     longest = max(sizes(inputs, "n"))
     assert longest >= needed
     assert longest == needed or "table" not in route, "no length is larger than its table"
+
+
+def test_a_band_of_a_square_is_a_length_to_reach() -> None:
+    body = "g (float[n, 4] x, float[4, n] z) => (float[n, n] y) { m = MatMul (x, z) y = Trilu <upper = 0> (m, c) }"
+    assert max(sizes(inputs_of(body, c=np.array(24)), "n")) > 25
 
 
 def test_a_length_that_is_too_long_to_try_is_told() -> None:
@@ -301,6 +307,14 @@ def test_norms_see_rows_of_small_variance(shape: tuple[int, ...]) -> None:
     variances = array(inputs.draw(plan).feeds["x"]).var(axis=-1).ravel()
     assert (variances == 0).any()
     assert ((variances > 1e-13) & (variances < 1e-6)).any()
+
+
+def test_norms_that_no_small_variance_reaches_are_told() -> None:
+    body = (
+        "g (int64[b, n] i) => (float[b, n, 4] y) { x = Gather (t, i) y = LayerNormalization <epsilon = 1e-5> (x, g) }"
+    )
+    inputs = inputs_of(body, t=np.ones((9, 4), np.float32), g=np.ones(4, np.float32))
+    assert any("epsilon" in note for note in inputs.coverage([inputs.draw(plan) for plan in inputs.plans(SEEDS)]))
 
 
 def test_large_numbers_are_tried_but_in_half_floats() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 SECONDS = 20.0
 _LEAST_TRIALS = 5  # of the reference and of the candidate: ten runs
@@ -18,10 +18,11 @@ class Budget:
     weights: int = 0  # bytes that every run needs, whatever its size
     spent: float = 0.0
     trials: int = 0
-    _slowest: float = 0.0  # seconds for each element of the inputs
+    _largest: int = 0  # elements of the inputs of the largest trial: small ones tell nothing about growth
+    _fewest: int | None = None  # elements of the inputs of the smallest trial
+    _longest: float = 0.0  # seconds that the largest took
     _smallest: int = 0  # the least memory that a run took
-    _widest: float = 0.0  # bytes beside the weights for each element of the inputs
-    sizes: list[int] = field(default_factory=list[int])
+    _widest: int = 0  # the memory that the largest took
 
     @property
     def longest_run(self) -> float:
@@ -32,11 +33,13 @@ class Budget:
         """One more trial has run."""
         self.trials += 1
         self.spent += seconds
-        self.sizes.append(elements)
-        self._slowest = max(self._slowest, seconds / max(elements, 1))
+        if elements >= self._largest:
+            self._longest = max(self._longest if elements == self._largest else 0.0, seconds)
+            self._widest = max(self._widest, peak_bytes)
+            self._largest = elements
+        self._fewest = elements if self._fewest is None else min(self._fewest, elements)
         if peak_bytes:
             self._smallest = min(self._smallest or peak_bytes, peak_bytes)
-            self._widest = max(self._widest, max(peak_bytes - self.weights, 0) / max(elements, 1))
 
     def fits(self, elements: int) -> bool:
         """Whether a trial on inputs of so many elements can be afforded."""
@@ -45,9 +48,11 @@ class Budget:
     def _fits_time(self, elements: int) -> bool:
         if self.trials < _LEAST_TRIALS:
             return True
-        return 2 * (self.spent + elements * self._slowest) <= self.seconds
+        return 2 * (self.spent + self._longest * elements / max(self._largest, 1)) <= self.seconds
 
     def _fits_memory(self, elements: int) -> bool:
-        if not self._smallest or elements <= max(self.sizes):
+        if not self._smallest or elements <= self._largest:
             return True
-        return self.weights + elements * self._widest <= max(2 * self._smallest, _CALM)
+        fixed = max(self.weights, self._smallest) if self._fewest != self._largest else self.weights
+        needed = fixed + (self._widest - fixed) * elements / max(self._largest, 1)
+        return needed <= max(2 * self._smallest, _CALM)

@@ -16,7 +16,7 @@ from sardonyx.proof.coverage import size_notes, value_notes
 from sardonyx.proof.interface import dims
 from sardonyx.proof.lengths import Bounds, find_bounds
 from sardonyx.proof.requirements import Requirements
-from sardonyx.proof.roles import Role, Use, find_use
+from sardonyx.proof.roles import Role, Use, find_use, has_norms
 from sardonyx.proof.sizes import DynamicDims, Sizes, symbolic
 from sardonyx.proof.state import State, find_state
 from sardonyx.proof.values import Brush, Style, make, regions
@@ -265,6 +265,8 @@ class Inputs:
         for name, use in self._uses.items():
             arrays = [value for draw in draws if isinstance(value := draw.feeds.get(name), np.ndarray)]
             notes += value_notes(name, use, arrays)
+        if has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
+            notes.append("no rows of small variance reached the norms: their epsilon was not tested")
         return notes
 
     # Values

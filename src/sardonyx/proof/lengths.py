@@ -17,7 +17,7 @@ from sardonyx.graph.shapes import Expr, Size
 from sardonyx.proof.requirements import atom_name, names_in, numbers_in
 
 _COMPARES = frozenset(
-    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod", "Trilu")
+    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod", "Div", "Trilu")
 )
 # Operators after which a number is still a position or a size, or a difference of such.
 _PASSES = frozenset(
@@ -32,7 +32,7 @@ _MOVES = frozenset(  # these hold what their first operand holds; the others onl
     ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Gather", "Tile", "Split")
 )
 _KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
-_WINDOWED = {"Attention": (), "GroupQueryAttention": ("local_window_size",)}
+_WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
 _LARGEST = 1 << 24  # above it a number stands for "no limit"
 _FEW = 64  # elements of a constant that are looked at
 
@@ -88,6 +88,8 @@ class _Walk:
             return
         if op == "Slice":
             self._crop(node)
+        if op == "Trilu":
+            self._compare(node, self._named((self.facts.shape(node.inputs[0]) or ())[-2:]))
         for attribute in _WINDOWED.get(op, ()):
             self._windowed(node, attribute)
         self._look_up(node)

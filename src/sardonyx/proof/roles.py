@@ -110,6 +110,7 @@ _NORMS = frozenset(
         "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceL2",
     )
 )  # fmt: skip
+_EPSILON = "epsilon"  # the attribute of a norm that counts on rows of small variance only
 _HIDDEN = -1e3  # a constant at or below it hides a position when it reaches a softmax
 
 
@@ -133,6 +134,11 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
     if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
         return replace(use, thresholds=find_thresholds(model, value))
     return use
+
+
+def has_norms(model: ir.Model) -> bool:
+    """Whether some operator adds an epsilon to a variance."""
+    return any(node.op_type in _NORMS and _EPSILON in node.attributes for node in model.graph)
 
 
 def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
