@@ -74,10 +74,10 @@ def disturbed(model: ir.Model, *, stored: Collection[str] = ()) -> ir.Model | No
     copy.graph.inputs.append(frequency)
     opset = copy.opset_imports.get("", 1)
     for number, node in enumerate(sites[:_MOST_SITES]):
-        _disturb(node, types[node.outputs[0]], frequency, _Nodes(f"noise.{number}", opset))
+        _disturb(node, types[node.outputs[0]], frequency, _Nodes(f"noise.{number}", copy.graph, opset))
     for number, node in enumerate(weights):
         kind = types.get(node.inputs[0]) if node.inputs[0] is not None else None
-        _disturb(node, kind or ir.DataType.FLOAT16, frequency, _Nodes(f"noise.weight.{number}", opset))
+        _disturb(node, kind or ir.DataType.FLOAT16, frequency, _Nodes(f"noise.weight.{number}", copy.graph, opset))
     return copy if sites else None
 
 
@@ -129,8 +129,9 @@ def _name(value: ir.Value | None) -> str:
 class _Nodes:
     """New nodes under one prefix, in order."""
 
-    def __init__(self, name: str, opset: int) -> None:
+    def __init__(self, name: str, root: ir.Graph, opset: int) -> None:
         self.name, self.opset = name, opset
+        self._root = root
         self.made: list[ir.Node] = []
 
     def op(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int] | ir.TensorProtocol) -> ir.Value:
@@ -140,8 +141,12 @@ class _Nodes:
         return self.made[-1].outputs[0]
 
     def constant(self, value: float | Sequence[int]) -> ir.Value:
-        array = np.array(value, np.float32 if isinstance(value, float) else np.int64)
-        return self.op("Constant", value=ir.tensor(array))
+        """An initializer of the outermost graph, one for each value: a node for each would slow loading down."""
+        name = f"noise.constant.{value}"
+        if name not in self._root.initializers:
+            array = np.array(value, np.float32 if isinstance(value, float) else np.int64)
+            self._root.register_initializer(ir.Value(name=name, const_value=ir.tensor(array, name=name)))
+        return self._root.initializers[name]
 
     def single(self, value: ir.Value) -> ir.Value:
         return self.op("Cast", value, to=int(ir.DataType.FLOAT))
