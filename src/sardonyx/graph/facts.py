@@ -37,7 +37,11 @@ class Facts:
         self.target = target
         self.evaluate = evaluate
         self.scopes: Mapping[ir.Graph, Scope] = {scope.graph: scope for scope in scopes(model)}
-        self.shapes = Shapes(self.tensor, self.opset, model.graph.inputs, model.functions, main=model.graph)
+        self.place: Scope | None = None  # where nodes that are in no graph yet will be
+        generic = frozenset(graph for graph, scope in self.scopes.items() if scope.in_function)
+        self.shapes = Shapes(
+            self.tensor, self.opset, model.graph.inputs, model.functions, main=model.graph, generic=generic
+        )
         self._places: dict[ir.Node, int] = {}
         self._arrays: dict[ir.Value, np.ndarray] = {}
         self._spelled: dict[ir.Value, ir.TensorProtocol | None] = {}  # of Constant nodes: making them takes time
@@ -58,8 +62,9 @@ class Facts:
                 yield scope
 
     def opset(self, node: ir.Node) -> int:
-        """The version of the default operator set where the node is."""
-        return self.scope(node).opset
+        """The version of the default operator set where the node is, or will be."""
+        scope = self.place if node.graph is None and self.place is not None else self.scope(node)
+        return scope.opset
 
     def first(self, nodes: Collection[ir.Node]) -> ir.Node:
         """The one of some nodes of one graph that comes before the others.
@@ -95,7 +100,9 @@ class Facts:
         if value.is_initializer():
             return None if value.is_graph_input() else value.const_value
         node = value.producer()
-        if node is None or not is_constant(node):
+        if node is None:  # one that a rewrite is about to add has its tensor already
+            return value.const_value if value.graph is None else None
+        if not is_constant(node):
             return None
         if value not in self._spelled:
             self._spelled[value] = constant_tensor(node)
@@ -136,7 +143,7 @@ class Facts:
         """The element type, where it follows from the graph or is declared."""
         if value is None:
             return None
-        return self.shapes.dtype(value) or value.dtype
+        return self.shapes.dtype(value) or self.shapes.declared(value)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """Dims as numbers or expressions, equal only where they certainly are; None where the rank is not known."""

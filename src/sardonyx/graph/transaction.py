@@ -13,6 +13,7 @@ import onnx_ir as ir
 from sardonyx import provenance as p
 from sardonyx.graph import origins
 from sardonyx.graph.build import Builder
+from sardonyx.graph.checks import check
 from sardonyx.graph.facts import Facts, constant_tensor
 from sardonyx.graph.naming import Names
 from sardonyx.graph.opsets.raising import Plan
@@ -81,13 +82,15 @@ class Transactions:
         graph = match.root.graph
         assert graph is not None
         op = Builder(match.root, self._facts, self._names)
+        self._facts.place = op.scope
         try:
             pairs = _pairs(match, rewrite(op))
             for old, value in pairs:
                 _check_interface(old, value, op, pairs)
+            if opset is None:  # what raises the opset is not to be undone halfway
+                check(match, pairs, op, self._facts)
         except Impossible:
-            for node in op.nodes:  # never joined the graph: only its reading of values has to be taken back
-                _detach(node)
+            self._take_back(op)
             raise
         if self.observe is not None:
             self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
@@ -153,6 +156,15 @@ class Transactions:
             freed, path = freed + size, self._facts.scopes[graph].path
         origins.give(kept, merged)
         return Change(Kind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed)
+
+    def _take_back(self, op: Builder) -> None:
+        """Forget nodes that never joined the graph."""
+        for node in op.nodes:
+            _detach(node)
+            for output in node.outputs:
+                self._facts.forget(output)
+        for value in op.constants:
+            self._facts.forget(value)
 
     def _pop_initializer(self, value: ir.Value) -> tuple[ir.Graph, int]:
         graph, tensor = value.graph, value.const_value
@@ -247,9 +259,11 @@ def _together(changes: Sequence[Change]) -> Change:
 def _pairs(match: Match, result: Replacement) -> list[tuple[ir.Value, ir.Value]]:
     """The values replaced, each with what takes its place."""
     new = (result,) if isinstance(result, ir.Value) else tuple(result)
+    if len(new) != len(match.replaced):
+        raise Impossible("it gives another number of values than it replaces")
     pairs = [(old, value) for old, value in zip(match.replaced, new, strict=True) if value is not None]
     if any(old is value for old, value in pairs):
-        raise AssertionError(f"a rewrite at {label(match.root)} replaces a value by itself")
+        raise Impossible("it replaces a value by itself")
     return pairs
 
 

@@ -33,6 +33,10 @@ class Ask(Protocol):
         """The element type."""
         ...
 
+    def declared(self, value: ir.Value) -> ir.DataType | None:
+        """The element type that the file states, where it holds for every run."""
+        ...
+
     def contents(self, value: ir.Value | None) -> Contents | None:
         """The elements of a small tensor of integers."""
         ...

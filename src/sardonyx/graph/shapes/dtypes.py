@@ -59,7 +59,7 @@ def of_output(node: ir.Node, index: int, ask: Ask) -> ir.DataType | None:
         return _BY_NUMBER.get(number(node, name, 0)) if named else _of_first(node, ask)
     if op_type in _BODIES:
         name, first = _BODIES[op_type]
-        return ask.dtype(body(node, name).outputs[index + first]) or node.outputs[index].dtype
+        return ask.dtype(body(node, name).outputs[index + first]) or ask.declared(node.outputs[index])
     if op_type == "ConstantOfShape":
         value = tensor(node, "value")
         return _FLOAT if value is None else value.dtype

@@ -8,7 +8,7 @@ what it makes is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -51,11 +51,14 @@ class Shapes:
         functions: Mapping[tuple[str, str, str], ir.Function] | None = None,
         caller: Shapes | None = None,
         main: ir.Graph | None = None,
+        generic: Container[ir.Graph | None] = frozenset(),
     ) -> None:
         """`constant` tells the tensor a value always has; of `inputs` the declared types are believed.
 
-        `main` is the graph whose nodes are always run.
+        `main` is the graph whose nodes are always run. In `generic` graphs nothing declared is believed: a function may
+        be called with any types.
         """
+        self._generic = generic
         self._constant = constant
         self.opset = opset
         self._functions = functions or {}
@@ -92,6 +95,11 @@ class Shapes:
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type."""
         return None if value is None else self.typed(value)[0]
+
+    def declared(self, value: ir.Value) -> ir.DataType | None:
+        """The element type that the file states, where it holds for every run."""
+        producer = value.producer()
+        return None if (value.graph if producer is None else producer.graph) in self._generic else value.dtype
 
     def contents(self, value: ir.Value | None) -> Contents | None:
         """The elements of a small tensor of integers, such as a shape; None where not even their number is known."""
@@ -137,13 +145,21 @@ class Shapes:
 
     def inside(self, function: ir.Function, node: ir.Node) -> Shapes:
         """What can be said of a function's body when this node calls it."""
-        inner = Shapes(self._constant, self.opset, (), self._functions, self)
+        inner = Shapes(self._constant, self.opset, (), self._functions, self, generic=self._generic)
         inner._depth = self._depth
         for index, value in enumerate(function.inputs):
             given = node.inputs[index] if index < len(node.inputs) else None
             inner._note(value, _NOTHING if given is None else self.typed(given))
             inner._contents[value] = self.contents(given)
         return inner
+
+    def made(self, node: ir.Node) -> Sequence[Typed]:
+        """Type and shape of each output as they follow from the inputs, whatever is known of the outputs."""
+        return self._outputs(node)
+
+    def is_known(self, value: ir.Value) -> bool:
+        """Whether the question was answered before."""
+        return value in self._types
 
     # What is remembered
 
@@ -257,7 +273,7 @@ class Shapes:
         if node is not None and (sparse := sparse_constant(node)) is not None:
             return self._note(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
         if node is None:  # a body's or function's input, which may be different at each call
-            return self._note(value, (value.dtype, None) if is_tensor(value) else _NOTHING)
+            return self._note(value, (self.declared(value), None) if is_tensor(value) else _NOTHING)
         if node.graph is not None and node.graph not in self._seen:
             self._look_at(node.graph)  # in order, so that no question goes deep
             if value in self._types:
@@ -288,7 +304,7 @@ class Shapes:
                 return ((dtype, shapes[0]),)  # almost always
             types = [dtypes.of_output(node, index, self) for index in range(count)]
         except _NONSENSE:
-            return [(output.dtype, None) for output in node.outputs]
+            return [(self.declared(output), None) for output in node.outputs]
         if shapes is not None and None not in types and len(shapes) >= count:
             return list(zip(types, shapes, strict=False))
         padded = [*(shapes or ()), *([None] * count)]
@@ -308,6 +324,8 @@ class Shapes:
         function = self._functions.get(node.op_identifier())
         if function is not None and self._level < _DEEP and self._may_look_into_call():
             return self._called(function, node)
+        if node.graph in self._generic:
+            return [_NOTHING] * len(node.outputs)
         return [declared_type(output, self.unknown) for output in node.outputs]
 
     def _may_look_into_call(self) -> bool:

@@ -35,7 +35,7 @@ Types = dict[str, onnx.TypeProto]
 
 def infer(node: ir.Node, ask: Ask) -> list[Typed]:
     """Element type and shape of each output, as far as onnx can tell; what it cannot is not known."""
-    unknown: list[Typed] = [(output.dtype, None) for output in node.outputs]
+    unknown: list[Typed] = [(ask.declared(output), None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or depends_on_caller(node):
         return unknown
     if any(attribute.type in _SPARSE for attribute in node.attributes.data.values()):
@@ -97,7 +97,7 @@ def _type_proto(value: ir.Value, ask: Ask, dims: dict[str, Expr]) -> onnx.TypePr
     """The type of an input, with a name for every dim that is no number."""
     dtype, shape = ask.typed(value)
     if dtype is None:
-        return ir.to_proto(value.type) if value.type is not None else None
+        return ir.to_proto(value.type) if value.type is not None and ask.declared(value) is not None else None
     proto = onnx.TypeProto()
     proto.tensor_type.elem_type = dtype.value
     if shape is not None:
