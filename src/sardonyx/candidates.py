@@ -18,6 +18,7 @@ import onnx_ir as ir
 from sardonyx import collector, ledger, runtime
 from sardonyx.graph import io, origins
 from sardonyx.graph.facts import Facts
+from sardonyx.graph.growth import Growth, allowance
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE
 from sardonyx.graph.rewrite import Log, Observer, Rewriter, Tally
 from sardonyx.graph.scopes import is_sorted
@@ -57,7 +58,14 @@ class Job:
     """The source and the passes to run on it."""
 
     def __init__(
-        self, source: Source, passes: tuple[Pass, ...], target: str, tell: Progress, *, max_opset: int = HIGHEST
+        self,
+        source: Source,
+        passes: tuple[Pass, ...],
+        target: str,
+        tell: Progress,
+        *,
+        max_opset: int = HIGHEST,
+        allow_growth: bool = False,
     ) -> None:
         self.source = source
         self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
@@ -65,6 +73,7 @@ class Job:
         self.tell = tell
         self._target = target
         self._max_opset = max_opset
+        self._allow_growth = allow_growth
         self.notes: tuple[str, ...] = ()
         self._before: ledger.Portrait | None = None
         self._first: ir.Model | None = self._fresh()
@@ -94,7 +103,8 @@ class Job:
             if not is_sorted(graph):
                 graph.sort()
         hierarchy = origins.attach(model)
-        facts = Facts(model, target=self._target, evaluate=runtime.evaluate)
+        growth = Growth(None if self._allow_growth else allowance(model))
+        facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)
         self._before = before = self._before or ledger.portrait(facts)
         if io.has_training_info(model):
             passes, self.notes = [], (_LEFT_ALONE,)

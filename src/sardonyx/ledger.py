@@ -42,6 +42,7 @@ from sardonyx.record import (
 from sardonyx.wiring_record import Wiring
 
 Progress: TypeAlias = Callable[[str, float | None], None]
+TRIFLE = 4096  # bytes by which a file may grow without a word
 EXAMPLES = 3  # nodes named for each reason of refusal
 _PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
 _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
@@ -111,6 +112,20 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
             )
         )
     return tuple(records)
+
+
+def growth_notes(before: Counts, log: Log) -> tuple[str, ...]:
+    """A line where the file grew by more than a trifle, with the passes that made it, the largest part first."""
+    grown = sum(tally.growth for tally in log.tallies.values())
+    if grown <= max(TRIFLE, before.bytes // 100):
+        return ()
+    parts = sorted(((tally.growth, name) for name, tally in log.tallies.items() if tally.growth > 0), reverse=True)
+    named = ", ".join(f"{name} {_kilobytes(size)}" for size, name in parts[:EXAMPLES])
+    return (f"the file grew by {_kilobytes(grown)} besides its tags: {named}",)
+
+
+def _kilobytes(size: int) -> str:
+    return f"{size / 1000:,.1f} kB"
 
 
 def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:

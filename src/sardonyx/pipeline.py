@@ -54,6 +54,7 @@ def optimize(
     fewest_nodes: bool = False,
     max_opset: int | None = None,
     keep_opset: bool = False,
+    allow_growth: bool = False,
     inputs: Inputs = None,
     seed: int = 0,
     threads: int | None = None,
@@ -80,6 +81,7 @@ def optimize(
         fewest_nodes: run those passes too that make a graph smaller but measured slower.
         max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
         keep_opset: never raise it.
+        allow_growth: let the result be more than 1 % and 64 kB larger than the source.
         inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
         seed: of the drawn inputs.
         threads: of the runtime.
@@ -109,7 +111,8 @@ def optimize(
     usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
     passes = select(target, only, skip, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
-    job = Job(source, passes, target, progress or (lambda _phase, _fraction: None), max_opset=bound)
+    tell: Progress = progress or (lambda _phase, _fraction: None)
+    job = Job(source, passes, target, tell, max_opset=bound, allow_growth=allow_growth)
     how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
     prover = Prover(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
@@ -130,6 +133,7 @@ def optimize(
         "skip": skip,
         "max_opset": max_opset,
         "keep_opset": keep_opset,
+        "allow_growth": allow_growth,
         "seed": seed,
         "dry_run": dry_run,
         "tune": tune,
@@ -188,7 +192,7 @@ def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact
         rolled_back=settled.rolled_back,
         verdict=settled.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
-        notes=job.notes,
+        notes=(*job.notes, *ledger.growth_notes(before.counts, candidate.log)),
         fingerprint=ended.likeness,
         tuning=tuning,
         wiring_before=before.wiring,

@@ -114,14 +114,17 @@ def test_siblings_do_not_see_each_other() -> None:
     assert not log.events
 
 
-def test_a_name_that_means_something_else_inside_is_not_used() -> None:
+def test_a_name_that_means_something_else_inside_is_given_up_there() -> None:
     text = graph_text("""agraph (float[2] x, bool c) => (float[2] y) <float[2] w = {1.0, 2.0}> {
         a = Mul(x, w)
         y = If (c) <then_branch = t () => (float[2] p) <float[2] mine = {1.0, 2.0}> { w = Neg(a)  p = Mul(w, mine) },
                     else_branch = e () => (float[2] q) { q = Identity(a) }>
     }""")
     model = io.from_proto(onnx.parser.parse_model(text))  # the checker forbids such names, but runtimes take them
-    assert not Rewriter(Facts(model), SHARE).run().events
+    facts = Facts(model)
+    assert [event.root for event in Rewriter(facts, SHARE).run().events] == ["mine"]
+    _, inner, _ = facts.scopes
+    assert [value.name for value in inner[1].inputs if value is not None] == ["w_1", "w"]
 
 
 def _large(path: Path, arrays: dict[str, np.ndarray]) -> ir.Model:

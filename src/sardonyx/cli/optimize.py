@@ -57,6 +57,9 @@ MaxOpset = Annotated[
     ),
 ]
 KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
+AllowGrowth = Annotated[
+    bool, typer.Option("--allow-growth", help="Let the file grow by more than 1 % and 64 kB where that saves nodes.")
+]
 TargetOption = Annotated[
     Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
 ]
@@ -100,6 +103,7 @@ def optimize(
     fewest_nodes: FewestNodes = False,
     max_opset: MaxOpset = None,
     keep_opset: KeepOpset = False,
+    allow_growth: AllowGrowth = False,
     verify: Verify = Proof.END,
     verify_seconds: options.VerifySeconds = 20.0,
     runtime: options.Runtimes = None,
@@ -154,6 +158,7 @@ def optimize(
             fewest_nodes=fewest_nodes,
             max_opset=max_opset,
             keep_opset=keep_opset,
+            allow_growth=allow_growth,
             inputs=inputs,
             seed=seed,
             threads=threads,

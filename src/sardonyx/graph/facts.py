@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.graph.growth import Growth
 from sardonyx.graph.scopes import Scope, is_constant, scopes
 from sardonyx.graph.shapes import Contents, Shape, Shapes, Size
 
@@ -31,8 +32,16 @@ RANDOM = frozenset(
 class Facts:
     """Constants, types, shapes and uses of the values of one model."""
 
-    def __init__(self, model: ir.Model, *, target: str = "portable", evaluate: Evaluate | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        target: str = "portable",
+        evaluate: Evaluate | None = None,
+        growth: Growth | None = None,
+    ) -> None:
         """Facts about `model`; `evaluate` runs a model without inputs, for passes that fold."""
+        self.growth = growth or Growth()
         self.model = model
         self.target = target
         self.evaluate = evaluate

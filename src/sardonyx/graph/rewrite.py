@@ -40,6 +40,7 @@ class Tally:
     constants: int = 0
     initializers: int = 0
     bytes: int = 0
+    growth: int = 0  # bytes of the file, as `graph.growth` counts them
     seconds: float = 0.0
 
 
@@ -112,6 +113,8 @@ class Rewriter:
                     self._facts.infer()
         except _LimitReached:
             pass
+        if self._facts.growth.limit is not None:
+            self._transactions.drop_unused()
         self._log.refusals = [refusal for (_, _, node), refusal in self._refusals.items() if node.graph is not None]
         return self._log
 
@@ -223,6 +226,7 @@ class Rewriter:
         tally.constants += change.constants
         tally.initializers += change.initializers
         tally.bytes += change.bytes
+        tally.growth += change.growth
         self._reindex(change)
 
     def _reindex(self, change: Change) -> None:

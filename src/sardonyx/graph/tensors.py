@@ -226,6 +226,11 @@ class HeldTensor(TensorProtoTensor):
         return self._nbytes
 
     @property
+    def stored_bytes(self) -> int:
+        """How many bytes the proto takes: integers listed one by one may be shorter or longer than in memory."""
+        return self._proto.ByteSize()
+
+    @property
     def name(self) -> str:
         """The name, which may differ from the one in the proto."""
         return self._own_name

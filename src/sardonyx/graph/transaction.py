@@ -15,6 +15,7 @@ from sardonyx.graph import origins
 from sardonyx.graph.build import Builder
 from sardonyx.graph.checks import check
 from sardonyx.graph.facts import Facts, constant_tensor
+from sardonyx.graph.growth import Growth, Planned
 from sardonyx.graph.naming import Names
 from sardonyx.graph.opsets.raising import Plan
 from sardonyx.graph.precision import Impossible
@@ -36,6 +37,7 @@ class Change:
     graph: str
     initializers: int
     bytes: int
+    growth: int  # bytes of the file, with what the rewrite leaves without a use taken off
     wholesale: bool = False  # many rewrites at once
 
     @property
@@ -83,12 +85,15 @@ class Transactions:
         assert graph is not None
         op = Builder(match.root, self._facts, self._names)
         self._facts.place = op.scope
+        growth = self._facts.growth
         try:
             pairs = _pairs(match, rewrite(op))
             for old, value in pairs:
                 _check_interface(old, value, op, pairs)
+            planned = growth.plan(match.nodes, pairs, op.nodes, op.constants)
             if opset is None:  # what raises the opset is not to be undone halfway
                 check(match, pairs, op, self._facts)
+                _check_growth(planned, growth)
         except Impossible:
             self._take_back(op)
             raise
@@ -117,6 +122,7 @@ class Transactions:
         for old, value in pairs:
             self._take_over(old, value)
         removed = self._remove_dead(match.nodes)
+        growth.enter(planned)
         self._keep_root_name(match.root, removed, op.nodes)
         bytes_removed = sum(_constant_bytes(node) for node in removed)
         return Change(
@@ -129,6 +135,7 @@ class Transactions:
             self._facts.scopes[graph].path,
             len(op.constants),
             bytes_added + sum(_constant_bytes(node) for node in op.nodes) - bytes_removed,
+            planned.bytes,
         )
 
     def raise_opset(self, planned: Plan) -> Change:
@@ -141,21 +148,37 @@ class Transactions:
 
     def drop(self, value: ir.Value) -> Change:
         """Take out an initializer that nothing reads."""
+        gone = self._facts.growth.drop(value)
         graph, size = self._pop_initializer(value)
-        return Change(Kind.DROP, (), (), (), (), origins.origins(value), self._facts.scopes[graph].path, -1, -size)
+        path = self._facts.scopes[graph].path
+        return Change(Kind.DROP, (), (), (), (), origins.origins(value), path, -1, -size, gone)
 
     def share(self, duplicates: Sequence[ir.Value], kept: ir.Value) -> Change:
         """Let the readers of initializers read their equal, and take them out."""
         merged = p.bounded(p.merge(origins.origins(value) for value in (*duplicates, kept)))
         users: list[ir.Node] = []
-        freed, path = 0, ""
+        freed, path, growth = 0, "", self._facts.growth.take_up(kept)
         for duplicate in duplicates:
             users += duplicate.consumers()
             duplicate.replace_all_uses_with(kept)
+            growth += self._facts.growth.drop(duplicate)
             graph, size = self._pop_initializer(duplicate)
             freed, path = freed + size, self._facts.scopes[graph].path
         origins.give(kept, merged)
-        return Change(Kind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed)
+        return Change(Kind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed, growth)
+
+    def drop_unused(self) -> None:
+        """Take out the constants that rewrites left without a use, where no pass did."""
+        for value in tuple(self._facts.growth.unused):
+            producer = value.producer()
+            if value.uses():
+                continue
+            if value.is_initializer():
+                self._pop_initializer(value)
+            elif producer is not None and producer.graph is not None:
+                producer.graph.remove(producer, safe=True)
+                self._facts.forget(value)
+        self._facts.growth.unused.clear()
 
     def _take_back(self, op: Builder) -> None:
         """Forget nodes that never joined the graph."""
@@ -252,6 +275,7 @@ def _together(changes: Sequence[Change]) -> Change:
         "",
         sum(change.initializers for change in changes),
         sum(change.bytes for change in changes),
+        sum(change.growth for change in changes),
         wholesale=True,
     )
 
@@ -281,6 +305,11 @@ def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequenc
         raise Impossible("the graph's output would lose its name")
     if maker not in op.nodes and maker.graph is not op.scope.graph:
         raise Impossible("a body cannot return a value from outside it")
+
+
+def _check_growth(planned: Planned, growth: Growth) -> None:
+    if growth.room is not None and planned.bytes > max(growth.room, 0):
+        raise Impossible("it would make the file larger than its budget; --allow-growth lifts it")
 
 
 def _release_bodies(node: ir.Node) -> list[ir.Node]:

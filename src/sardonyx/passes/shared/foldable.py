@@ -90,11 +90,12 @@ class Budget:
         values = [value for scope in graph.live_scopes() for value in scope.graph.initializers.values()]
         size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
         spent = sum(cast("Mapping[str, int]", value.meta).get(_GROWTH, 0) for value in values)
-        return cls(max(PER_NODE, size // PART_PER_NODE), max(PER_MODEL, size // PART_PER_MODEL) - spent)
+        left, room = max(PER_MODEL, size // PART_PER_MODEL) - spent, graph.growth.room
+        return cls(max(PER_NODE, size // PART_PER_NODE), left if room is None else min(left, room))
 
     def take(self, growth: int) -> bool:
-        """Whether that many more bytes are allowed; they are then spent."""
-        if growth > min(self.per_node, self.left):
+        """Whether that many more bytes are allowed; they are then spent. Fewer always are."""
+        if growth > max(min(self.per_node, self.left), 0):
             return False
         self.left -= max(growth, 0)
         return True

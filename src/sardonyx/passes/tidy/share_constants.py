@@ -8,7 +8,7 @@ write the same scalar, axes or table once for every use, and because equal nodes
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import onnx_ir as ir
@@ -53,11 +53,10 @@ class ShareConstants(ModelPass):
         """Outer graphs first, so that a body finds its equal there before its own."""
         scopes = tuple(graph.live_scopes())
         alike = _alike(scopes)
-        taken = _definitions(scopes)
         for scope in scopes:
             twins: dict[ir.Value, list[ir.Value]] = defaultdict(list)
             for value in scope.graph.initializers.values():
-                kept = next((one for one in alike.get(value, ()) if _reaches(one, scope, graph, taken)), None)
+                kept = next((one for one in alike.get(value, ()) if _reaches(one, scope, graph)), None)
                 if kept is not None and kept is not value:
                     twins[kept].append(value)
             yield from (Share(tuple(duplicates), kept) for kept, duplicates in twins.items())
@@ -151,23 +150,10 @@ def _is_small(tensor: ir.TensorProtocol | None) -> bool:
     return tensor is not None and (isinstance(tensor, ir.StringTensor) or tensor.nbytes <= SMALL)
 
 
-def _definitions(scopes: Sequence[Scope]) -> Counter[str | None]:
-    """How many values of the model go by each name."""
-    names: Counter[str | None] = Counter()
-    for scope in scopes:
-        graph = scope.graph
-        names.update(value.name for value in graph.inputs)
-        names.update(name for name, value in graph.initializers.items() if not value.is_graph_input())
-        names.update(output.name for node in graph for output in node.outputs)
-    return names
-
-
-def _reaches(value: ir.Value, scope: Scope, graph: Facts, names: Counter[str | None]) -> bool:
-    """Whether a constant can be read in a scope, and its name means the same there."""
+def _reaches(value: ir.Value, scope: Scope, graph: Facts) -> bool:
+    """Whether a constant can be read in a scope."""
     if value.graph is scope.graph:
         return True
-    if names[value.name] != 1:
-        return False
     while (holder := scope.holder) is not None and holder.domain == "" and holder.op_type in _SEES_OUTER:
         assert holder.graph is not None
         scope = graph.scopes[holder.graph]
