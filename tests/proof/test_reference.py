@@ -40,6 +40,16 @@ def test_an_input_that_kills_the_runtime_is_no_trial() -> None:
     assert not verify(lstm, wrong, threads=1).passed
 
 
+def test_what_a_kernel_leaves_unwritten_is_no_trial() -> None:
+    """An LSTM over a sequence of nothing returns whatever its memory held."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, 64, width)).astype(np.float32) for name, width in (("w", 2), ("r", 16))}
+    body = "g (float[s, 2, 2] x) => (float[1, 2, 16] h) { y, h, c = LSTM <hidden_size = 16> (x, w, r) }"
+    for seed in range(3):
+        verdict = verify(text_model(body, **weights), text_model(body, **weights), seeds=(seed,), threads=1)
+        assert verdict.passed, verdict.failures
+
+
 def test_a_candidate_that_kills_the_runtime_fails() -> None:
     split = """g (float[n, 4] x) => (float[n, 4] y) { s = Shape (x) z = Sub (s, s) r = Add (s, z) %s }"""
     plain = split % "y = Reshape (x, r)"
