@@ -305,21 +305,25 @@ class Draft:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=self.chance(0.5))
         except Exception:  # inference may refuse what the runtime takes
             return model
-        wrong = [
-            each.name
-            for each in inferred.graph.output
-            if each.type.HasField("tensor_type")
-            and each.type.tensor_type.HasField("shape")
-            and len(each.type.tensor_type.shape.dim) != self.values[each.name].rank
-        ]
-        if wrong:  # inference is wrong about some operators of sequences
-            return model
+        if any(self._contradicts(each) for each in (*inferred.graph.output, *inferred.graph.value_info)):
+            return model  # inference is wrong about negative axes of old operators, and about sequences
         if self.chance(0.3):
             return inferred
         if self.chance(0.5):
             for ours, theirs in zip(model.graph.output, inferred.graph.output, strict=True):
                 ours.CopyFrom(theirs)
         return model
+
+    def _contradicts(self, info: onnx.ValueInfoProto) -> bool:
+        """Whether a declared shape is not that of the value at the nominal sizes."""
+        kind = info.type.tensor_type
+        value = self.values.get(info.name)
+        if value is None or isinstance(value.array, list) or not kind.HasField("shape"):
+            return False
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+        return len(sizes) != value.rank or any(
+            size not in (None, real) for size, real in zip(sizes, value.shape, strict=True)
+        )
 
 
 def tensor_type(dtype: np.dtype) -> int:

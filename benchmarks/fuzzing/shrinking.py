@@ -230,6 +230,9 @@ def _smaller(case: Case) -> Candidates:
                     if dim.dim_param == symbol and each.name in feed:
                         feed[each.name] = np.take(feed[each.name], range(less), axis=axis)
                         dim.dim_value = less
+            for each in model.graph.output:
+                if each.type.HasField("tensor_type"):
+                    each.type.tensor_type.ClearField("shape")  # it may name the size that was
             yield model, feed
 
 

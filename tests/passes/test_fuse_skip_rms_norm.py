@@ -44,3 +44,10 @@ def test_other_axes_are_left() -> None:
     model, log = run_passes(source, FUSE, target="ort")
     assert op_types(model) == ["Add", "RMSNormalization"]
     assert reasons(log) == ["normalises over other axes than the last"]
+
+
+def test_a_negative_epsilon_stays_where_a_kernel_takes_it() -> None:
+    given = text("s = Add(x, skip)  y = RMSNormalization <epsilon = -0.5> (s, g)")
+    model, log = run_passes(given, FUSE, target="ort")
+    assert op_types(model) == ["Add", "RMSNormalization"]
+    assert reasons(log) == ["the kernel takes no negative epsilon"]
