@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.graph.precision import FORMATS, Impossible, rounded, scaled
+from sardonyx.graph.precision import FORMATS, HEADROOM, Impossible, rounded, scaled
 
 _D = ir.DataType
 NARROW = [_D.FLOAT16, _D.BFLOAT16, _D.FLOAT]
@@ -101,3 +101,13 @@ def test_a_sum_that_cancels_is_as_exact_as_its_terms() -> None:
     assert rounded(np.array([1e-7]), _D.FLOAT16, beside=1.0).size == 1
     with pytest.raises(Impossible):
         rounded(np.array([1e-7]), _D.FLOAT16)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_weight_whose_sums_would_overflow_is_refused(dtype: type[np.floating]) -> None:
+    """(x @ W) * s may cancel before the factor makes it large; x @ (s W) cannot."""
+    weight = ir.Tensor(np.array([[-1.7], [0.8], [0.9]], dtype))
+    near = np.full((1, 1), float(np.finfo(dtype).max) / 4)
+    with pytest.raises(Impossible):
+        scaled(weight, near)
+    scaled(weight, near / HEADROOM)

@@ -19,6 +19,9 @@ from sardonyx.graph.tensors import ComputedTensor
 GUARD = 64.0  # a lost digit may count for this part of a rounding of the largest weight that it is summed with
 
 
+HEADROOM = 128.0  # sums over a folded weight may be this many times as large as it
+
+
 class Impossible(Exception):
     """A rewrite that must not be carried out, and why; nothing was changed."""
 
@@ -29,15 +32,16 @@ class _Format:
 
     roundoff: float  # the largest relative error of rounding to a normal number
     least: float  # the smallest number above 0
+    most: float  # the largest finite number
 
 
 _D = ir.DataType
 FORMATS: Mapping[ir.DataType, _Format] = MappingProxyType(
     {
-        _D.FLOAT16: _Format(2.0**-11, 2.0**-24),
-        _D.BFLOAT16: _Format(2.0**-8, 2.0**-133),
-        _D.FLOAT: _Format(2.0**-24, 2.0**-149),
-        _D.DOUBLE: _Format(2.0**-53, 2.0**-1074),
+        _D.FLOAT16: _Format(2.0**-11, 2.0**-24, 65504.0),
+        _D.BFLOAT16: _Format(2.0**-8, 2.0**-133, (2 - 2.0**-7) * 2.0**127),
+        _D.FLOAT: _Format(2.0**-24, 2.0**-149, (2 - 2.0**-23) * 2.0**127),
+        _D.DOUBLE: _Format(2.0**-53, 2.0**-1074, (2 - 2.0**-52) * 2.0**1023),
     }
 )
 
@@ -97,6 +101,8 @@ def _check_scaled(weight: Array, factor: Array, exact: Callable[[], Array], dtyp
         peaks = largest * np.abs(factor)
     rounded(peaks, dtype, peaks)  # refuses what overflows
     form = FORMATS[dtype]
+    if ((peaks > form.most / HEADROOM) & (largest <= form.most / HEADROOM)).any():
+        raise Impossible(_lost(dtype))  # a sum that the factor is applied to afterwards may cancel before it overflows
     small = (peaks < form.least * GUARD / (2 * form.roundoff)) & (largest > 0) & (factor != 0)
     if not small.any():
         return
