@@ -24,7 +24,7 @@ from sardonyx.record import Accuracy, RewriteChecks, RolledBack
 
 _MOST_NODES = 60  # of an excerpt
 _MOST_LEVELS = 12  # that the border is moved up
-_OF_ONE_PASS = 0.25  # of the time: the first passes must not leave nothing to the last
+_OF_ONE_PASS = 0.5  # of the time: the first passes must not leave nothing to the last
 _SUSPECTED = 4  # rounds of values where the rewrite failed on a narrower border
 
 
