@@ -80,10 +80,6 @@ WRONG: dict[str, tuple[str, str, Build, Accuracy]] = {
         "g (float[N, 3] x) => (int64[2] y) { y = Shape(x) }",
         "Shape", lambda m, op: op.Max(op.Shape(first(m)), op.constant(np.array(1))), Accuracy.EXACT,
     ),
-    "the element type": (
-        "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
-        "Neg", lambda m, op: op.Neg(op.Cast(first(m), to=int(ir.DataType.INT32))), Accuracy.EXACT,
-    ),
     "a factor of one per cent": (
         "g (float[N] x) => (float[N] y) { y = Softsign(x) }",
         "Softsign", lambda m, op: op.Mul(op.Softsign(first(m)), op.constant(number(1.01))), Accuracy.REASSOCIATES,

@@ -263,12 +263,12 @@ class Oracle:
             probe = self._probe or self._opened_probe()
             if probe is None:
                 return None
-            probe.run({**feeds, **noise.draw(0)})
+            first = probe.run({**feeds, **noise.draw(0)})
         except RuntimeFailure:  # an operator without a kernel for the probe's types: no noise is known
             return None
 
         def disturb(draw: int) -> Sequence[Value]:
-            return probe.run({**feeds, **noise.draw(draw)})
+            return probe.run({**feeds, **noise.draw(draw)}) if draw else first
 
         live = self._reference.live
         if live is None:

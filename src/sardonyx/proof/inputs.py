@@ -249,8 +249,9 @@ class Inputs:
             if value.const_value is not None and value.const_value.dtype.is_floating_point() and not _is_table(value)
         )
         most = min(_MOST_ELEMENTS, int(_MOST_WORK / max(weights, 1)))
-        wanted = {name: min(bounds.needed, most) for name, bounds in self._bounds.items()}
-        pins = {name: size for name, size in wanted.items() if size > _LONGEST_USUAL}
+        pins: dict[str, int] = {}
+        for name, bounds in self._bounds.items():  # a length short of the next number tells no more than a usual one
+            pins |= {name: size for size in bounds.telling if _LONGEST_USUAL < size <= most}
         if not pins:
             return ()
         pins |= {name: 1 for name in self._dims.batch if name not in pins}

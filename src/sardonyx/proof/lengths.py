@@ -51,10 +51,10 @@ class Bounds:
         return min(self.rows, default=None)
 
     @property
-    def needed(self) -> int:
-        """The length from which on every number makes a difference, as far as the tables allow it."""
-        beyond = max((number + 3 for number in self.compared), default=0)
-        return max(min(beyond, self.limit or beyond), self.limit or 0)
+    def telling(self) -> list[int]:
+        """Lengths at which one more number makes a difference, as far as the tables allow it, shortest first."""
+        limit = [] if self.limit is None else [self.limit]
+        return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ def disturbed(model: ir.Model, *, stored: Collection[str] = ()) -> ir.Model | No
 
 def draw(number: int) -> dict[str, Value]:
     """What to feed beside the model's own inputs for one draw of roundings."""
-    return {FREQUENCY: np.asarray(1e6 + 7919.0 * number, np.float32)}
+    return {FREQUENCY: np.asarray(1e7 + 79190.0 * number, np.float32)}
 
 
 def _rounds(node: ir.Node) -> bool:
