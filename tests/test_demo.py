@@ -70,7 +70,7 @@ def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
     log = (folder / "log.txt").read_text()
     assert lines[1] in log
     assert "By operator" in log, "all that was said is kept"
-    assert any(str(small) in line and "verified on" in line for line in lines[6:])
+    assert any(str(small) in line and "verified against" in line for line in lines[6:])
     assert not any("bench.json" in line for line in lines), "what is not there is not listed"
 
 

@@ -85,8 +85,10 @@ def _difference(got: Any, expected: Any, rtol: float, atol: float) -> str | None
         return f"{got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"
     if texts:
         return None if got.astype(str).tolist() == expected.astype(str).tolist() else "other strings"
-    if expected.dtype == np.float16:  # the expected value is rounded once and so is ours: they may be two apart
-        rtol = max(rtol, 2 * float(np.finfo(np.float16).eps))
+    if expected.dtype == np.float16:
+        # The expected value is rounded once and so is ours. Where the runtime's own kernels for half precision, as on
+        # ARM, do not reproduce it, the evaluator runs the model, and rounds every step of an expanded attention.
+        rtol = max(rtol, 4 * float(np.finfo(np.float16).eps))
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     close = np.isclose(got.astype(wide), expected.astype(wide), rtol=rtol, atol=atol, equal_nan=True)
     return None if close.all() else f"{np.count_nonzero(~close)} of {close.size} values differ"

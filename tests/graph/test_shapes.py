@@ -378,3 +378,19 @@ def test_deep_arithmetic_needs_no_deep_stack() -> None:
         f0 = Cast <to = 1> (v0)  {steps}  z = Cast <to = 7> (f2000) }}""")
     facts, values = facts_of(text)
     assert facts.contents(values["z"]) in (None, (None,))
+
+
+def test_a_size_that_a_later_reshape_cannot_copy_is_never_zero() -> None:
+    """Attention flattens the heads of its keys, turns them and spells them out again, with sizes read off the keys."""
+    flattened = """agraph (float[B, 2, S, 64] k) => (float[B, 2, 64, S] y)
+    <int64[1] left = {-1}, int64[1] width = {64}> {
+        head = Shape <start = 0, end = 2> (k)  length = Shape <start = 2, end = 3> (k)
+        flat = Concat <axis = 0> (left, length, width)  a = Reshape (k, flat)
+        t = Transpose <perm = [0, 2, 1]> (a)
+        full = Concat <axis = 0> (head, width, length)  y = Reshape (t, full) }"""
+    shapes = shapes_of(graph_text(flattened))
+    assert [str(dim) for dim in shapes["y"] or ()] == ["B", "2", "64", "S"]
+    assert [str(dim) for dim in shapes["a"] or ()] == ["2*B", "S", "64"]
+    other = flattened.replace("Reshape (t, full)", "Relu (t)").replace("[B, 2, 64, S]", "[P, Q, R]")
+    alone = shapes_of(graph_text(other))
+    assert [str(dim) for dim in alone["a"] or ()] != ["2*B", "S", "64"], "a length of 0 copies the number of heads"

@@ -251,7 +251,9 @@ class Inputs:
         most = min(_MOST_ELEMENTS, int(_MOST_WORK / max(weights, 1)))
         pins: dict[str, int] = {}
         for name, bounds in self._bounds.items():  # a length short of the next number tells no more than a usual one
-            pins |= {name: size for size in bounds.telling if _LONGEST_USUAL < size <= most}
+            telling = [size for size in bounds.telling if _LONGEST_USUAL < size <= most]
+            if telling:
+                pins[name] = telling[-1]
         if not pins:
             return ()
         pins |= {name: 1 for name in self._dims.batch if name not in pins}

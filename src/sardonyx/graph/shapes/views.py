@@ -44,7 +44,19 @@ def _reshape(node: ir.Node, ask: Ask) -> Shapely | None:
         target = ask.contents(node.inputs[1])
     if target is None:
         return (_unknown_dims(operand(node, 1), ask),)
-    return (resolve_target(ask.shape(node.inputs[0]), target, ask, zeros=number(node, "allowzero", 0) == 1),)
+    source, zeros = ask.shape(node.inputs[0]), number(node, "allowzero", 0) == 1
+    if source is not None and not zeros:
+        _settle_copies(node, source, target, ask)
+    return (resolve_target(source, target, ask, zeros=zeros),)
+
+
+def _settle_copies(node: ir.Node, source: Shape, target: Contents, ask: Ask) -> None:
+    """A size beyond the dims of the input is never 0, having nothing to copy: elsewhere nothing is copied for it."""
+    for size in target[len(source) :]:
+        for dim in source:
+            atom = expr.only_atom(dim)
+            if atom is not None and atom.kind == "or" and atom.args[0] == size:
+                ask.settle(node, atom, atom.args[0])
 
 
 def resolve_target(source: Shape | None, target: Contents, ask: Ask, *, zeros: bool) -> Shape:
