@@ -192,7 +192,7 @@ def with_hidden_rows_zero(model: onnx.ModelProto) -> onnx.ModelProto | None:
     nodes: list[onnx.NodeProto] = []
     for node in changed.graph.node:
         nodes.append(node)
-        if node.op_type == "Softmax" and version >= 10 and node.output[0] in types:
+        if node.op_type == "Softmax" and version >= 9 and node.output[0] in types:
             nodes += _zeroed(node, version, types[node.output[0]])
     if len(nodes) == len(changed.graph.node):
         return None
@@ -214,7 +214,8 @@ def _zeroed(node: onnx.NodeProto, version: int, elem_type: int) -> list[onnx.Nod
         helper.make_node("Constant", [], [axes], value=numpy_helper.from_array(np.array([axis]))),
         helper.make_node("ReduceMax", outputs=[top], keepdims=1, **reduce),
         helper.make_node("Cast", [top], [f"{top}32"], to=TensorProto.FLOAT),
-        helper.make_node("IsInf", [f"{top}32"], [hidden], detect_positive=0),
+        helper.make_node("Constant", [], [f"{top}lowest"], value=numpy_helper.from_array(np.finfo(np.float32).min)),
+        helper.make_node("Less", [f"{top}32", f"{top}lowest"], [hidden]),
         helper.make_node("Constant", [], [zero], value=numpy_helper.from_array(number)),
         helper.make_node("Where", [hidden, zero, raw], [wanted]),
     ]

@@ -87,6 +87,9 @@ class MergeAttentionHeads(NodePass):
         best = min(plans, key=_Plan.cost, default=None)
         if best is None or best.cost() >= (0, 0):
             return Refused("bringing its operands into that form takes as many nodes as it saves", (node,))
+        whole = graph.shape(best.taken[2].stage.value)
+        if whole is None or not isinstance(whole[-1], int):
+            return Refused("how wide its values are is not told by their own shape", (node,))
         if best.end.chain and any(value.uses() for value in node.outputs[1:]):
             return Refused("its keys, values or scores are read before its result is", (node,))
         dtype = graph.dtype(node.outputs[0])

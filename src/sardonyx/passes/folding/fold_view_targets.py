@@ -66,7 +66,8 @@ class FoldViewTargets(NodePass):
         source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
         if source is None or result is None:
             return None
-        known = reshape_target(source, result, leaves_open=-1 in (graph.contents(target) or ()))
+        sizes = graph.contents(target) or ()
+        known = reshape_target(source, result, open_at=sizes.index(-1) if -1 in sizes else None)
         if known is None:
             return Refused("more than one dim of its result is dynamic", (node,))
         return Match((node,), {"target": known})

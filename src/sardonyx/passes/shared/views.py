@@ -41,11 +41,13 @@ def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[i
             return None
 
 
-def reshape_target(source: Shape | None, result: Shape | None, *, leaves_open: bool = False) -> tuple[int, ...] | None:
+def reshape_target(
+    source: Shape | None, result: Shape | None, *, open_at: int | None = None
+) -> tuple[int, ...] | None:
     """A constant Reshape target that makes `result` of `source` whatever the symbolic dims are, if there is one.
 
     A dim that stays in its place is written 0. One other may be left to -1, but only beside numbers: next to a dim of
-    size zero, -1 has no meaning; but a model that leaves a dim open itself (`leaves_open`) has none there either.
+    size zero, -1 has no meaning; but a model that has a -1 in the same place itself (`open_at`) has none there either.
     """
     if source is None or result is None or 0 in result:
         return None
@@ -56,7 +58,7 @@ def reshape_target(source: Shape | None, result: Shape | None, *, leaves_open: b
         else:
             target.append(0 if index < len(source) and source[index] == dim else -1)
     open_dims = target.count(-1)
-    if open_dims > 1 or (open_dims and 0 in target and not leaves_open):
+    if open_dims > 1 or (open_dims and 0 in target and target.index(-1) != open_at):
         return None
     return tuple(target)
 
