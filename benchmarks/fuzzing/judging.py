@@ -269,7 +269,7 @@ def _difference(
         return "unsteady", text  # a convolution without channels leaves its output as it finds the memory
     if _empty(feed) and any(op.startswith(("Reduce", "Arg")) for op in source.ops):
         return "reduction", text
-    if _empty(feed) and any(attribute.name == "allowzero" for n in source.model.graph.node for attribute in n.attribute):
+    if _empty(feed) and any(each.name == "allowzero" for node in source.model.graph.node for each in node.attribute):
         return "lenient", text  # a -1 beside a 0 that is meant is an error by the standard, and 1 to the runtime
     if [_kind_of(each) for each in answer] != [_kind_of(each) for each in made]:
         return kind, text
