@@ -19,6 +19,7 @@ from fuzzing import comparing, running
 from fuzzing.running import Feed
 from sardonyx import passes
 from sardonyx.graph import io
+from sardonyx.proof.upcast import upcast
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "portable": {},
@@ -34,7 +35,8 @@ TOLERATED = {
     "unsteady": "the source itself does not give the same twice",
     "lenient": "the source breaks the standard, which the runtime sees only where shapes are known",
     "reduction": "the runtime gives a reduction of nothing the shape of its input, against the standard",
-    "half": "tiny numbers in half precision, computed in single precision beside operators that have no kernel",
+    "half": "the same in single precision: which half-precision operators round depends on the kernels around them",
+    "undefined": "a number is cast to an integer type that does not hold it: kernels answer what the processor does",
     "buffers": "the runtime plans its buffers by a wrong shape of its own",
     "empty": "the runtime's fused kernel takes no empty input",
 }
@@ -221,7 +223,7 @@ def _compared(source: Source, made: onnx.ModelProto, setting: str, judged: Judge
         except running.Failed as failed:
             kind, text = _unrunnable(made, feed, str(failed)), f"does not run: {failed}"
         else:
-            kind, text = _difference(source, (name, feed, answer), given, judged, exact=exact)
+            kind, text = _difference(source, (name, feed, answer), given, made, judged, exact=exact)
         if text:
             found = Finding(kind, setting, text, feed, name, fired)
             if found.grave:
@@ -255,7 +257,13 @@ def _unrunnable(made: onnx.ModelProto, feed: Feed, text: str) -> str:
 
 
 def _difference(
-    source: Source, given: tuple[str, Feed, list[Any]], made: list[Any], judged: Judged, *, exact: bool
+    source: Source,
+    given: tuple[str, Feed, list[Any]],
+    made: list[Any],
+    result: onnx.ModelProto,
+    judged: Judged,
+    *,
+    exact: bool,
 ) -> tuple[str, str]:
     """The kind of difference between two runs, and what it is; nothing where rounding explains it."""
     name, feed, answer = given
@@ -267,7 +275,9 @@ def _difference(
         return "", ""
     if not comparing.steady(source.model, feed, answer) or (_empty(feed) and "Conv" in source.ops):
         return "unsteady", text  # a convolution without channels leaves its output as it finds the memory
-    if _empty(feed) and any(op.startswith(("Reduce", "Arg")) for op in source.ops):
+    if _casts_out_of_range(source, feed):
+        return "undefined", text
+    if _reduces_nothing(source, feed):
         return "reduction", text
     if _empty(feed) and any(each.name == "allowzero" for node in source.model.graph.node for each in node.attribute):
         return "lenient", text  # a -1 beside a 0 that is meant is an error by the standard, and 1 to the runtime
@@ -275,11 +285,47 @@ def _difference(
         return kind, text
     if name.startswith("special") and (not exact or "Pow" in source.ops):  # Pow computes integers as doubles
         return "special", text
-    if name.startswith("tiny") and source.half:
+    if source.half and _same_in_single_precision(source.model, result, feed):
         return "half", text
     if (not exact or source.half) and comparing.overflows(source.model, feed):
         return "overflow", text
     return kind, text
+
+
+def _reduces_nothing(source: Source, feed: Feed) -> bool:
+    """Whether a reduction has an input without elements."""
+    reductions = [node for node in source.model.graph.node if node.op_type.startswith(("Reduce", "Arg"))]
+    if not reductions:
+        return False
+    values = running.values(source.model, feed)
+    return any(getattr(values.get(node.input[0], feed.get(node.input[0])), "size", 1) == 0 for node in reductions)
+
+
+def _casts_out_of_range(source: Source, feed: Feed) -> bool:
+    """Whether a float is cast to an integer type that does not hold it."""
+    casts = [node for node in source.model.graph.node if node.op_type == "Cast"]
+    values = running.values(source.model, feed) if casts else {}
+    for node in casts:
+        array = values.get(node.input[0])
+        target = onnx.helper.tensor_dtype_to_np_dtype(node.attribute[0].i)
+        if array is None or array.dtype.kind not in "fV" or target.kind not in "iu":
+            continue
+        limits, numbers = np.iinfo(target), np.trunc(array.astype(np.float64))
+        if not ((numbers >= limits.min) & (numbers <= limits.max)).all():
+            return True
+    return False
+
+
+def _same_in_single_precision(before: onnx.ModelProto, after: onnx.ModelProto, feed: Feed) -> bool:
+    """Whether the two agree when what they compute in half precision is computed in single precision."""
+    answers: list[list[Any]] = []
+    for model in (before, after):
+        wide = upcast(io.from_proto(model))
+        try:
+            answers.append(running.Session(model if wide is None else io.to_proto(wide)).run(feed))
+        except running.Failed:
+            return False
+    return not any(comparing.difference(x, y) for x, y in zip(*answers, strict=True))
 
 
 def _kind_of(array: Any) -> Any:
