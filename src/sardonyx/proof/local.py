@@ -4,7 +4,7 @@ A rewrite is right if both sides agree whatever the border holds, whether or not
 This also covers bodies that no trial enters. Rewrites of one structure are checked once. Where the two sides disagree,
 the rewrite may rely on what the producers of the border compute (indices that count up, a mask of zeros and ones): the
 border is moved up past them, and only a rewrite that disagrees there too is wrong. The reasons are in
-`docs/decisions/0021-rewrites-checked-where-they-happen.md`.
+`docs/decisions/0020-rewrites-checked-where-they-happen.md`.
 """
 
 from __future__ import annotations
