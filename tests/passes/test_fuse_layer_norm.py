@@ -306,3 +306,10 @@ def test_older_opsets_are_raised_or_told_what_is_needed() -> None:
     after, log = run_passes(text, PASSES)
     assert op_types(after)[0] == "LayerNormalization" or any("opset 17" in each for each in reasons(log))
     assert_same(text, after, exact=False)
+
+
+def test_a_norm_without_epsilon_is_left_alone() -> None:
+    """Of equal numbers the operator has a variance of 0, and divides 0 by it, where the source has rounding errors."""
+    body = f"m = {mean()} (x)  d = Sub (x, m)  q = Pow (d, two)  v = {mean()} (q)  s = Sqrt (v)  y = Div (d, s)"
+    _, log = run_passes(model(body), PASSES)
+    assert reasons(log) == ["it has no epsilon"]

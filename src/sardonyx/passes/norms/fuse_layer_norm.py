@@ -3,8 +3,9 @@
 In any spelling: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it, gamma or beta
 absent, casts to float and back. Refuses where the mean is over other than the last axes or drops them, where epsilon is
 outside the root, where an inner value has other consumers, where a scale of ones would have more than 8,192 numbers,
-for squares in half precision, which overflow from 256 on, and for doubles, which the operator may compute in single
-precision. Helps because eight sweeps over the data become one, also where ONNX Runtime's own fusion does not look.
+for squares in half precision, which overflow from 256 on, for doubles, which the operator may compute in single
+precision, and without an epsilon. Helps because eight sweeps over the data become one, also where ONNX Runtime's own
+fusion does not look.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class FuseLayerNorm(NodePass):
         found = normalised(node, graph, about_mean=True)
         if not isinstance(found, Normalised):
             return found
+        if not found.epsilon:  # the operator's variance of equal numbers is 0 where the source's is a rounding error
+            return Refused("it has no epsilon", found.nodes)
         bare, casts = uncast(found.source, node, graph)
         middle = centred(bare, node, graph)
         if isinstance(middle, Refused):
