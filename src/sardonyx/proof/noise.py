@@ -174,10 +174,13 @@ def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Node
     size = op("Abs", y)
     floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm tells apart numbers of any magnitude
     sign = op("Div", y, floor)
-    wave = op("Mul", op("Sin", op("Mul", op("Log", floor), frequency)), sign)
+    sine = op("Sin", op("Mul", op("Log", floor), frequency))
+    wave = op("Mul", sine, sign)
     amplitude = nodes.constant(_FLOATS[kind])
     if node.op_type in _SUMS:
         error = op("Mul", op("Mul", wave, amplitude), op("Add", size, _scale(node, size, nodes)))
+    elif node.op_type == "Sigmoid":  # kernels approximate it up to an error that does not shrink with the result
+        error = op("Mul", op("Mul", op("Mul", sine, sine), amplitude), op("Sub", nodes.constant(1.0), y))
     elif node.op_type == "Cast":  # a constant of a narrow type, in single precision: cannot overflow
         error = op("Mul", op("Mul", wave, op("Mul", amplitude, nodes.constant(0.5))), y)
     else:
