@@ -41,7 +41,7 @@ class Growth:
     unused: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])  # with their sizes, taken off already
 
     @property
-    def room(self) -> int | None:
+    def remaining(self) -> int | None:
         """Bytes that may still be added; None where any number may."""
         return None if self.limit is None else self.limit - self.total
 

@@ -308,7 +308,7 @@ def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequenc
 
 
 def _check_growth(planned: Planned, growth: Growth) -> None:
-    if growth.room is not None and planned.bytes > max(growth.room, 0):
+    if growth.remaining is not None and planned.bytes > max(growth.remaining, 0):
         raise Impossible("it would make the file larger than its budget; --allow-growth lifts it")
 
 

@@ -43,5 +43,5 @@ def preserves_values(source: ir.DataType | None, to: ir.DataType | int | None) -
         return bits <= FLOATS[_D(to)]
     if to not in INTEGERS:
         return False
-    room, has_sign = INTEGERS[_D(to)]
-    return bits <= room and (has_sign or not signed)
+    width, has_sign = INTEGERS[_D(to)]
+    return bits <= width and (has_sign or not signed)

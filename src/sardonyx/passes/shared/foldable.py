@@ -90,8 +90,8 @@ class Budget:
         values = [value for scope in graph.live_scopes() for value in scope.graph.initializers.values()]
         size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
         spent = sum(cast("Mapping[str, int]", value.meta).get(_GROWTH, 0) for value in values)
-        left, room = max(PER_MODEL, size // PART_PER_MODEL) - spent, graph.growth.room
-        return cls(max(PER_NODE, size // PART_PER_NODE), left if room is None else min(left, room))
+        left, remaining = max(PER_MODEL, size // PART_PER_MODEL) - spent, graph.growth.remaining
+        return cls(max(PER_NODE, size // PART_PER_NODE), left if remaining is None else min(left, remaining))
 
     def take(self, growth: int) -> bool:
         """Whether that many more bytes are allowed; they are then spent. Fewer always are."""

@@ -1,7 +1,7 @@
 """From a normalisation found in a graph to the operands of one operator: what goes in, its scale, its bias, its type.
 
 The operators want one number of scale for each normalised element, and a scale at all; constants that say the same in
-another shape are rewritten, and ones are made where nothing scales, as long as that takes little room.
+another shape are rewritten, and ones are made where nothing scales, as long as they are few.
 """
 
 from __future__ import annotations
