@@ -11,6 +11,7 @@ from sardonyx.rendering import words
 from sardonyx.rendering.analysis_figures import headings, rows
 from sardonyx.rendering.analysis_modules import module_lines
 from sardonyx.rendering.model import module_name, titled
+from sardonyx.rendering.names import grouped
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.view import View
 
@@ -74,12 +75,13 @@ def _facts(found: Analysis, view: View) -> list[str]:
 
 
 def _inputs(source: Source) -> str:
-    return ", ".join(map(_port, source.inputs))
+    found = grouped(source.inputs, lambda port: port.name, _port)
+    return ", ".join(f"{label}={_port(port)}" for label, (port, *_) in found)
 
 
 def _port(port: Port) -> str:
     shape = "?" if port.shape is None else ",".join("?" if dim is None else str(dim) for dim in port.shape)
-    return words.visible(f"{port.name}={port.type}[{shape}]")
+    return words.visible(f"{port.type}[{shape}]")
 
 
 def _figures(found: Analysis, view: View) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sardonyx.bench_record import Benchmark, Finding, Machine, Point, Timing
 from sardonyx.rendering import words
 from sardonyx.rendering.bench_words import (
@@ -17,6 +19,7 @@ from sardonyx.rendering.bench_words import (
     verdict,
 )
 from sardonyx.rendering.model import titled
+from sardonyx.rendering.names import grouped
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.view import View
 
@@ -50,7 +53,7 @@ def facts(found: Benchmark, verbose: bool = False) -> dict[str, str]:
                 f"{asked['clock']} clock",
             )
         ),
-        "inputs": ", ".join(words.visible(f"{name}={each}") for name, each in first.inputs.items()) or "none",
+        "inputs": ", ".join(_inputs(first.inputs)) or "none",
     }
     if same:
         said["sizes"] = size(same)
@@ -64,6 +67,11 @@ def facts(found: Benchmark, verbose: bool = False) -> dict[str, str]:
             for each in found.files
         )
     return said
+
+
+def _inputs(shapes: Mapping[str, str]) -> list[str]:
+    found = grouped(shapes, str, lambda name: shapes[name])
+    return [f"{label}={words.visible(shapes[first])}" for label, (first, *_) in found]
 
 
 def _machine(machine: Machine) -> str:

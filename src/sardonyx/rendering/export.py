@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sardonyx.export_record import Export
+from sardonyx.export_record import ExampleInput, Export
 from sardonyx.rendering import words
 from sardonyx.rendering.model import coverage_line, root_table, titled, weight_table
+from sardonyx.rendering.names import grouped, short_lines, short_names
 from sardonyx.rendering.table import Line, table, text_column
 from sardonyx.rendering.text import closing_sentence
 from sardonyx.rendering.verdict import proof, verdict_lines
@@ -20,7 +21,7 @@ def render_export(made: Export, view: View | None = None) -> str:
     blocks = [
         _facts(made, view),
         _inputs(made, view),
-        [f"  {words.one_line(note)}" for note in made.notes],
+        [f"  {words.one_line(note)}" for note in short_lines(made.notes)],
         weight_table("Weights of several modules", made.tied, view),
         root_table(made.root_nodes if view.verbose else made.root_nodes[:ROOTS_SHOWN], view),
         verdict_lines(made.verdict, view.style, verbose=view.verbose),
@@ -60,9 +61,13 @@ def _facts(made: Export, view: View) -> list[str]:
 
 def _inputs(made: Export, view: View) -> list[str]:
     columns = (text_column("--input"), text_column("dynamic"))
-    lines = [
-        Line((words.visible(str(each)), ", ".join(f"{axis}={words.name(dim)}" for axis, dim in each.dynamic.items())))
-        for each in made.inputs
-    ]
-    outputs = ", ".join(words.name(name) for name in made.outputs)
+    found = grouped(made.inputs, lambda each: each.name, _sizes)
+    lines = [Line((f"{label}={dtype}", dims)) for label, (each, *_) in found for dtype, dims in [_sizes(each)]]
+    outputs = ", ".join(short_names(made.outputs))
     return [view.style.strong("Example inputs"), *table(columns, lines, view.style), f"  outputs: {outputs}"]
+
+
+def _sizes(each: ExampleInput) -> tuple[str, str]:
+    """What is shown of an example input besides its name."""
+    dims = ", ".join(f"{axis}={words.name(dim)}" for axis, dim in each.dynamic.items())
+    return words.visible(str(each).removeprefix(f"{each.name}=")), dims

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sardonyx.extraction_record import BoundaryValue, Extraction
 from sardonyx.rendering import words
+from sardonyx.rendering.names import grouped
 from sardonyx.rendering.table import Line, table, text_column
 from sardonyx.rendering.verdict import proof, verdict_lines
 from sardonyx.rendering.view import View
@@ -70,19 +71,16 @@ def _boundary(found: Extraction, view: View) -> list[str]:
 
 
 def _lines(kind: str, values: Sequence[BoundaryValue], found: Extraction) -> list[Line]:
-    return [
-        Line(
-            (
-                kind,
-                words.name(value.name),
-                words.name(value.type),
-                _shape(value),
-                "model input" if value.module is None else _module(value.module),
-                *((words.name(value.live or "·"),) if found.live is not None else ()),
-            )
+    def cells(value: BoundaryValue) -> tuple[str, ...]:
+        return (
+            words.name(value.type),
+            _shape(value),
+            "model input" if value.module is None else _module(value.module),
+            *((words.name(value.live or "·"),) if found.live is not None else ()),
         )
-        for value in values
-    ]
+
+    groups = grouped(values, lambda value: value.name, cells)
+    return [Line((kind, label, *cells(first))) for label, (first, *_) in groups]
 
 
 def _shape(value: BoundaryValue) -> str:

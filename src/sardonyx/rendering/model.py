@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sardonyx.inspection import Coverage, Family, Fingerprint, Inspection, Module, OpUse, Port, RootNode, Weight
 from sardonyx.rendering import words
 from sardonyx.rendering.modules import module_label, module_rows
+from sardonyx.rendering.names import grouped
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.view import View
 
@@ -91,17 +92,21 @@ def coverage_line(found: Coverage) -> str:
 def interface(inputs: Iterable[Port], outputs: Iterable[Port], view: View) -> list[str]:
     """What goes in and what comes out."""
     columns = (text_column(""), text_column("name"), text_column("type"), text_column("shape"))
-    lines = [Line(("input", *_port(port))) for port in inputs]
-    lines += [Line(("output", *_port(port))) for port in outputs]
+    lines = [
+        Line((kind, label, *_port(port)))
+        for kind, ports in (("input", inputs), ("output", outputs))
+        for label, (port, *_) in grouped(ports, lambda port: port.name, _port)
+    ]
     return [view.style.strong("Interface"), *table(columns, lines, view.style)] if lines else []
 
 
-def _port(port: Port) -> tuple[str, str, str]:
+def _port(port: Port) -> tuple[str, str]:
+    """What is shown of an input or output besides its name."""
     if port.shape is None:
         shape = "any rank"
     else:
         shape = f"[{', '.join('?' if dim is None else words.name(str(dim)) for dim in port.shape)}]"
-    return words.name(port.name), words.name(port.type), shape + (" has a default" if port.overridable else "")
+    return words.name(port.type), shape + (" has a default" if port.overridable else "")
 
 
 def _dynamic(found: Inspection, view: View) -> list[str]:
@@ -110,10 +115,18 @@ def _dynamic(found: Inspection, view: View) -> list[str]:
     columns = (text_column("dim"), text_column("where"))
     lines: list[Line] = []
     for dim in found.dynamic_dims:
-        places = dim.where if view.verbose else dim.where[:6]
-        more = f" and {len(dim.where) - len(places)} more" if len(places) < len(dim.where) else ""
-        lines.append(Line((words.name(dim.name), ", ".join(map(words.name, places)) + more)))
+        where = _places(dim.where)
+        places = where if view.verbose else where[:6]
+        more = f" and {len(where) - len(places)} more" if len(places) < len(where) else ""
+        lines.append(Line((words.name(dim.name), ", ".join(places) + more)))
     return [view.style.strong("Dynamic dims"), *table(columns, lines, view.style)]
+
+
+def _places(where: Iterable[str]) -> list[str]:
+    """Axes of inputs and outputs, given as name[axis]."""
+    parts = {place: place.rpartition("[") for place in where}
+    found = grouped(parts, lambda place: parts[place][0], lambda place: parts[place][2])
+    return [f"{label}[{words.name(parts[first][2])}" for label, (first, *_) in found]
 
 
 def _inside(found: Inspection, view: View) -> list[str]:

@@ -18,7 +18,7 @@ from sardonyx.rendering.modules import module_rows, nested_label
 from sardonyx.rendering.part import Part
 from sardonyx.rendering.pictures.module_drawings import top_module
 from sardonyx.rendering.text import closing_sentence
-from sardonyx.rendering.verdict import proof
+from sardonyx.rendering.verdict import output_groups, proof
 from sardonyx.rendering.view import View
 from sardonyx.rendering.viewers.mermaid import module_mermaid
 
@@ -213,14 +213,14 @@ def _proof(run: Run) -> Part:
         return Part("Proof", (), ())
     lines = [
         (
-            words.name(each.name),
+            words.name(each.name, 100),
             each.dtype,
             "ok" if each.passed else "DIFFERS",
             words.difference(each.max_abs),
             words.difference(each.max_rel),
             f"{words.difference(each.rtol)}, {words.difference(each.atol)}",
         )
-        for each in run.verdict.outputs
+        for each in output_groups(run.verdict)
     ]
     about = (
         f"{_cell(proof(run.verdict))}; reference: {run.verdict.reference}; accuracy class {run.verdict.accuracy.value}."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from sardonyx.record import OutputDifference, RuntimeCheck, Trial, Verdict
 from sardonyx.rendering import words
+from sardonyx.rendering.names import grouped, short_lines
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.words import Style
 
@@ -81,7 +83,12 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
 
 def notes(verdict: Verdict) -> list[str]:
     """What a reader should know besides; what was not covered has a line of its own."""
-    return [note for note in verdict.notes if note not in verdict.not_covered]
+    return short_lines(note for note in verdict.notes if note not in verdict.not_covered)
+
+
+def gaps(verdict: Verdict) -> list[str]:
+    """What the trials did not cover."""
+    return short_lines(verdict.not_covered)
 
 
 def runtime_lines(verdict: Verdict) -> list[str]:
@@ -105,7 +112,7 @@ def _runtime_line(check: RuntimeCheck) -> str:
 
 def _not_covered(verdict: Verdict, *, verbose: bool) -> list[str]:
     """One line, or one line each."""
-    listed = [words.one_line(each) for each in verdict.not_covered]
+    listed = [words.one_line(each) for each in gaps(verdict)]
     if verbose or not listed:
         return [f"  not covered: {each}" for each in listed]
     more = f"; and {len(listed) - SHOWN_GAPS} more (-v lists them)" if len(listed) > SHOWN_GAPS else ""
@@ -139,10 +146,30 @@ def conditions(verdict: Verdict) -> str:
     )
 
 
+def output_groups(verdict: Verdict) -> list[OutputDifference]:
+    """The outputs, numbered ones that passed as one: the largest differences, and the smallest tolerances."""
+
+    def worst(label: str, group: list[OutputDifference]) -> OutputDifference:
+        if len(group) == 1:
+            return group[0]
+        return dataclasses.replace(
+            group[0],
+            name=label,
+            max_abs=max(each.max_abs for each in group),
+            max_rel=max(each.max_rel for each in group),
+            max_ulp=max(each.max_ulp for each in group),
+            rtol=min(each.rtol for each in group),
+            atol=min(each.atol for each in group),
+        )
+
+    found = grouped(verdict.outputs, lambda each: each.name, lambda each: (each.dtype, each.passed or each.name))
+    return [worst(label, group) for label, group in found]
+
+
 def output_cells(output: OutputDifference) -> tuple[str, ...]:
     """One row under `OUTPUTS`."""
     return (
-        words.name(output.name),
+        words.name(output.name, 100),
         words.name(output.dtype),
         words.difference(output.max_abs),
         words.difference(output.max_rel),
@@ -164,7 +191,7 @@ def trial_cells(trial: Trial) -> tuple[str, ...]:
 
 
 def _outputs(verdict: Verdict, style: Style) -> list[str]:
-    lines = [Line(output_cells(output), None if output.passed else style.bad) for output in verdict.outputs]
+    lines = [Line(output_cells(output), None if output.passed else style.bad) for output in output_groups(verdict)]
     return table(OUTPUTS, lines, style) if lines else []
 
 

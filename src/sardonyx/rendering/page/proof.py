@@ -15,8 +15,10 @@ from sardonyx.rendering.verdict import (
     OUTPUTS,
     TRIALS,
     conditions,
+    gaps,
     notes,
     output_cells,
+    output_groups,
     proof,
     rewrite_lines,
     runtime_lines,
@@ -57,12 +59,18 @@ class Step:
     @property
     def outputs(self) -> list[tuple[str, ...]]:
         """A row for each output."""
-        return [] if self.verdict is None else [output_cells(each) for each in self.verdict.outputs]
+        return [] if self.verdict is None else [output_cells(each) for each in output_groups(self.verdict)]
 
     @property
     def differing(self) -> list[int]:
         """Which of them differ."""
-        return [] if self.verdict is None else [i for i, each in enumerate(self.verdict.outputs) if not each.passed]
+        groups = [] if self.verdict is None else output_groups(self.verdict)
+        return [i for i, each in enumerate(groups) if not each.passed]
+
+    @property
+    def gaps(self) -> list[str]:
+        """What the trials did not cover."""
+        return [] if self.verdict is None else gaps(self.verdict)
 
     @property
     def rewrites(self) -> list[str]:

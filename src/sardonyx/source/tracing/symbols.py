@@ -13,6 +13,7 @@ from sardonyx.graph.scopes import scopes
 Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dim
 Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
 _SYMBOL = re.compile(r"\bs\d+\b")
+_SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
 _BOUNDLESS = 1 << 31
 
 
@@ -74,4 +75,11 @@ def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
 
 def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
     plain = _plain(dim)
-    return _SYMBOL.sub(lambda found: names.get(found[0], found[0]), plain) if isinstance(plain, str) else plain
+    if not isinstance(plain, str):
+        return plain
+    return _in_order(_SYMBOL.sub(lambda found: names.get(found[0], found[0]), plain))
+
+
+def _in_order(formula: str) -> str:
+    """A sum with its terms in order: torch writes the same sum in either, and a reader takes them for two dims."""
+    return " + ".join(sorted(formula.split(" + "))) if _SUM.fullmatch(formula) else formula
