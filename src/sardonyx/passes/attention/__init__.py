@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.passes.attention.delay_rotary_scale import DelayRotaryScale
 from sardonyx.passes.attention.fuse_attention import FuseAttention
+from sardonyx.passes.attention.fuse_attention_cache import FuseAttentionCache
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
 from sardonyx.passes.attention.halve_doubled_angles import HalveDoubledAngles
 from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
@@ -16,5 +17,6 @@ ATTENTION: tuple[Pass, ...] = (
     DelayRotaryScale(),
     HoistRotaryEmbedding(),
     FuseAttention(),
+    FuseAttentionCache(),
     MergeAttentionHeads(),
 )

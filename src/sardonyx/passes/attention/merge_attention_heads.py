@@ -23,8 +23,6 @@ from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.shared.views import VIEWS
 from sardonyx.record import Accuracy
 
-_PAST = 4  # the first of the inputs that hold earlier keys and values
-
 
 class MergeAttentionHeads(NodePass):
     """Heads split off for Attention only."""
@@ -71,8 +69,6 @@ class MergeAttentionHeads(NodePass):
         inputs = node.inputs[:3]
         if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
             return None
-        if any(value is not None for value in node.inputs[_PAST:]):
-            return None
         trails = [None if value is None else trace(value, graph, node=node, scales=False) for value in inputs]
         q, k, v = trails
         if q is None or k is None or v is None:
@@ -90,12 +86,13 @@ class MergeAttentionHeads(NodePass):
         whole = graph.shape(best.taken[2].stage.value)
         if whole is None or not isinstance(whole[-1], int):
             return Refused("how wide its values are is not told by their own shape", (node,))
-        if best.end.chain and any(value.uses() for value in node.outputs[1:]):
-            return Refused("its keys, values or scores are read before its result is", (node,))
         dtype = graph.dtype(node.outputs[0])
         extra = tuple(value for value in node.outputs[1:] if value.uses() or value.is_graph_output())
         told = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
-        return Match(best.nodes, told, outputs=(best.nodes[-1].outputs[0], *extra))
+        end_value = best.nodes[-1].outputs[0]
+        # Keys, values and scores may be read before the last node taken over: then the new ones go to the first place.
+        nodes = (*(each for each in best.nodes if each is not node), node) if extra else best.nodes
+        return Match(nodes, told, outputs=(end_value, *extra))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """The Attention on whole rows."""

@@ -1,0 +1,109 @@
+"""Attention(q, Concat(past_k, k), Concat(past_v, v), mask) => Attention(q, k, v, mask, past_k, past_v).
+
+The operator appends the new keys and values to the earlier ones itself and gives both out, as the cache of the next
+step. Refuses where only the keys or only the values are appended, where more than two pieces are, and where the
+appended ones are read before the attention. Helps because heads of the new keys and values need not be split off
+first, and because the two copies are made where they are read.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.graph.build import Builder
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.shared.matching import maker, operand
+from sardonyx.record import Accuracy
+
+_KEYS, _VALUES, _PAST = 1, 2, 4
+_LENGTH = 2  # the axis of the positions, of [batch, heads, length, width]
+
+
+class FuseAttentionCache(NodePass):
+    """Earlier keys and values, concatenated for Attention."""
+
+    name = "fuse-attention-cache"
+    accuracy = Accuracy.EXACT
+    roots = ("Attention",)
+    opset = 23
+    needs = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
+                    float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
+            {
+                all_k = Concat <axis = 2> (past_k, k)  all_v = Concat <axis = -2> (past_v, v)
+                y = Attention(q, all_k, all_v)
+            }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
+                    float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
+            {
+                y, all_k, all_v = Attention(q, k, v, , past_k, past_v)
+            }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
+                    float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k)
+            <float zero = {0}> {
+                all_k = Concat <axis = 2> (past_k, k)  all_v = Concat <axis = 2> (past_v, v)
+                size = Shape <start = 2, end = 3> (all_v)  mask = Expand(zero, size)
+                y = Attention(q, all_k, all_v, mask)
+            }
+        """,
+        refusal="read before the attention",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """An Attention of four axes that concatenates two pieces of keys and of values."""
+        if any(graph.rank(operand(node, index)) != 4 for index in (_KEYS, _VALUES)):
+            return None
+        if any(value is not None for value in node.inputs[_PAST:]):
+            return None
+        keys, values = (_appended(node, index) for index in (_KEYS, _VALUES))
+        if keys is None and values is None:
+            return None
+        if keys is None or values is None:
+            return Refused("only its keys or only its values are appended", (node,))
+        nodes = (*dict.fromkeys((keys, values)), node)
+        if any(len(each.inputs) != 2 for each in nodes[:-1]):
+            return Refused("its keys or values are more than two pieces", nodes)
+        if keys is values or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+            return Refused("it gives its keys and values out already, or both are the same", nodes)
+        early = _readers_before(node, (keys, values), graph)
+        if early is None:
+            return Refused("the appended keys or values are read before the attention", nodes)
+        ends = tuple(each.outputs[0] for each in (node, keys, values, *early))
+        return Match((keys, values, *early, node), {"early": early}, outputs=ends)
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The Attention with its past, then what is given out of the appended keys and values only in part."""
+        keys, values, node = match.nodes[0], match.nodes[1], match.root
+        inputs = (node.inputs[0], keys.inputs[1], values.inputs[1], operand(node, 3), keys.inputs[0], values.inputs[0])
+        result, *appended = op.node("Attention", inputs, dict(node.attributes), outputs=3)
+        now: dict[ir.Value | None, ir.Value] = {keys.outputs[0]: appended[0], values.outputs[0]: appended[1]}
+        early: tuple[ir.Node, ...] = match.found["early"]
+        parts = [op.like(each, tuple(now.get(value, value) for value in each.inputs)) for each in early]
+        return [result, *appended, *parts]
+
+
+def _readers_before(node: ir.Node, appended: tuple[ir.Node, ...], graph: Facts) -> tuple[ir.Node, ...] | None:
+    """The readers that stand before the attention; None where one is needed by another node, maybe for the mask."""
+    readers = dict.fromkeys(use.node for each in appended for use in each.outputs[0].uses() if use.node is not node)
+    if any(reader.graph is not node.graph for reader in readers):
+        return None
+    early = tuple(reader for reader in readers if graph.first((reader, node)) is reader)
+    given_out = all(len(each.outputs) == 1 and not each.outputs[0].uses() for each in early)
+    return early if given_out else None
+
+
+def _appended(node: ir.Node, index: int) -> ir.Node | None:
+    """The Concat along the length that makes an operand."""
+    concat = maker(node, index, ("Concat",))
+    return concat if concat is not None and concat.attributes.get_int("axis", 0) % 4 == _LENGTH else None
