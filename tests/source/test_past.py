@@ -14,12 +14,24 @@ from sardonyx.source.inputs.examples import derive
 from sardonyx.source.inputs.past import with_past
 from sardonyx.source.models.resolve import resolve
 from sardonyx.source.running import run
-from sardonyx.source.tracing.cache import join_cache, split_cache
+from sardonyx.source.tracing.cache import join_cache, keeping_all, named_pairs, split_cache, window
 
 DECODERS = {
     "gpt2": "GPT2LMHeadModel?n_layer=2,n_embd=24,n_head=3,vocab_size=50",
     "llama": "LlamaForCausalLM?num_hidden_layers=2,hidden_size=24,num_attention_heads=6,num_key_value_heads=3,"
     "intermediate_size=24,vocab_size=50",
+    "mistral": "MistralForCausalLM?num_hidden_layers=1,hidden_size=24,num_attention_heads=6,num_key_value_heads=3,"
+    "intermediate_size=24,vocab_size=50,sliding_window=4,head_dim=4",
+}
+_READER = (
+    "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
+    "encoder_ffn_dim=24,decoder_ffn_dim=24,vocab_size=50,pad_token_id=1,bos_token_id=0,eos_token_id=2,"
+    "decoder_start_token_id=2"
+)
+READERS = {
+    "t5": "T5ForConditionalGeneration?num_layers=1,d_model=16,d_kv=8,d_ff=24,num_heads=2,vocab_size=50",
+    "bart": f"BartForConditionalGeneration?{_READER},max_position_embeddings=64,forced_eos_token_id=2",
+    "whisper": f"WhisperForConditionalGeneration?{_READER},max_source_positions=50,max_target_positions=40",
 }
 
 
@@ -27,7 +39,7 @@ def decoder(name: str) -> nn.Module:
     return resolve(f"hf-config:{DECODERS[name]}").module
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_the_past_is_real_and_no_other_size_is_like_it(name: str) -> None:
     module = decoder(name)
     example = with_past(module, derive(module))
@@ -61,6 +73,42 @@ def test_continuing_equals_reading_all_at_once(name: str) -> None:
     torch.testing.assert_close(continued, whole[:, past:], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [2, 9])
+def test_a_windowed_decoder_continues_a_past_of_any_length(length: int) -> None:
+    """Its own cache keeps a window and counts the rest in a number, which a graph would keep as a constant."""
+    module = decoder("mistral")
+    kwargs = dict(with_past(module, derive(module)).kwargs)
+    pairs = split_cache(kwargs["past_key_values"])
+    assert pairs is not None
+    ids = kwargs["input_ids"]
+    first = run(module, (), {"input_ids": ids[:, :1].repeat(1, length), "use_cache": True, "past_key_values": None})
+    assert window(first.past_key_values) == 4
+    whole = run(module, (), {"input_ids": torch.cat([ids[:, :1].repeat(1, length), ids], 1), "use_cache": False}).logits
+    unbounded: Any = keeping_all(first.past_key_values)
+    run(module, (), {"input_ids": ids[:, :1].repeat(1, length), "use_cache": True, "past_key_values": unbounded})
+    given = join_cache(kwargs["past_key_values"], split_cache(unbounded) or [])
+    mask = torch.ones(2, length + 11, dtype=torch.int64)
+    answer = run(module, (), {**kwargs, "attention_mask": mask, "past_key_values": given})
+    torch.testing.assert_close(answer.logits, whole[:, length:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_decoder_of_an_encoder_continues_with_both_caches(name: str) -> None:
+    module = resolve(f"hf-config:{READERS[name]}").module
+    plain = derive(module)
+    kwargs = dict(with_past(module, plain).kwargs)
+    pairs = named_pairs(kwargs["past_key_values"])
+    assert pairs is not None
+    assert list(pairs) == ["0.decoder", "0.encoder"]
+    past = pairs["0.decoder"][0].shape[2]
+    assert not {"input_ids", "input_features"} & kwargs.keys()
+    kwargs["decoder_attention_mask"] = torch.ones_like(kwargs["decoder_attention_mask"])
+    ids = plain.kwargs["decoder_input_ids"]
+    before = ids[:, torch.arange(past) % ids.shape[1]]
+    whole = run(module, (), {**plain.kwargs, "decoder_input_ids": torch.cat([before, ids], 1)}).logits
+    torch.testing.assert_close(run(module, (), kwargs).logits, whole[:, past:], rtol=1e-4, atol=1e-5)
+
+
 def test_a_joined_cache_is_its_own_and_leaves_the_template_alone() -> None:
     module = decoder("gpt2")
     kwargs = with_past(module, derive(module)).kwargs
@@ -92,7 +140,11 @@ def test_what_is_no_filled_cache_is_not_split(value: object) -> None:
     ("source", "said"),
     [
         ("BertModel?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "returns no cache"),
-        ("T5Model?num_layers=1,d_model=16,d_kv=8,d_ff=24,num_heads=2,vocab_size=50", "more than one list"),
+        (
+            "Lfm2Model?num_hidden_layers=2,hidden_size=16,num_attention_heads=2,num_key_value_heads=1,"
+            "intermediate_size=24,vocab_size=50,layer_types=['conv','full_attention']",
+            "does not hold keys and values in every layer",
+        ),
         ("ViTModel?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "takes no past"),
     ],
 )

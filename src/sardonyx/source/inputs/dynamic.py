@@ -21,7 +21,7 @@ from sardonyx.source.words import reason
 Place: TypeAlias = tuple[str, int]  # an input and one of its axes
 Run: TypeAlias = Callable[[Sequence[Tensor]], object]
 
-BATCH, SEQUENCE, PAST = "batch", "sequence", "past_sequence"
+BATCH, SEQUENCE, PAST, ENCODER = "batch", "sequence", "past_sequence", "encoder_sequence"
 _LONGEST_TRIED = 1024
 _OFFSETS = 4  # position tables may keep a few rows for themselves
 
@@ -67,6 +67,10 @@ class _Finder:
         batch = [place for place in firsts if self._size(place) == self._size(firsts[0])]
         self._settle(batch, BATCH)
         rest = [place for place in places if place not in batch]
+        encoder = self._encoder(rest)
+        if encoder:
+            self._settle(encoder, ENCODER)
+            rest = [place for place in rest if place not in encoder]
         past = [place for place in rest if self._is_past(place)]
         sequence = self._sequence([place for place in rest if place not in past])
         both = self._sums(rest, past, sequence)
@@ -89,6 +93,12 @@ class _Finder:
         """A cache's axis of positions: the last but one, everywhere the same."""
         name, axis = place
         return name.endswith((".key", ".value")) and axis == self._leaves[name].dim() - 2
+
+    def _encoder(self, places: Sequence[Place]) -> list[Place]:
+        """The axis of positions of a cross-attention's cache, and of all that runs along with it."""
+        cached = [place for place in places if ".encoder." in place[0] and self._is_past(place)]
+        sizes = {self._size(place) for place in cached}
+        return [p for p in places if p in cached or (p[1] == 1 and self._size(p) in sizes and not self._is_cache(p))]
 
     def _sequence(self, places: Sequence[Place]) -> list[Place]:
         """The second axis of the first integer input, and all that have its size."""

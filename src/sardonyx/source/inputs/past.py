@@ -1,12 +1,14 @@
 """Decoders with a key/value cache: an example that continues a past.
 
-The cache's shapes come from the module itself, which is asked to fill one.
+The cache's shapes come from the module itself, which is asked to fill one. A decoder that reads an encoder's output
+continues with what the encoder answered, and with the keys and values that its cross-attention has made of it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -16,12 +18,22 @@ from sardonyx.errors import UsageError
 from sardonyx.source.inputs.candidates import Role, role_of
 from sardonyx.source.inputs.examples import Example
 from sardonyx.source.running import probe, run
-from sardonyx.source.tracing.cache import Pair, join_cache, split_cache
+from sardonyx.source.tracing.cache import Pair, keeping_all, named_pairs, window, with_pairs
 from sardonyx.source.words import reason
 
 PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # what every cached decoder calls them
+_DECODER, _ENCODED = "decoder_", "encoder_outputs"  # likewise for decoders that read an encoder's output
 _SHORTEST_PAST = 3
 _HINT = "leave out --with-past"
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """What a module leaves after reading some tokens."""
+
+    cache: object
+    pairs: Mapping[str, Pair]
+    encoded: object  # the encoder's output; None where the module has no encoder
 
 
 def with_past(module: nn.Module, example: Example) -> Example:
@@ -34,69 +46,107 @@ def with_past(module: nn.Module, example: Example) -> Example:
     if PAST not in parameters:
         raise UsageError(f"{kind} takes no {PAST}", hint=_HINT)
     named = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
-    ids = next((name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)), None)
+    ids = _token_ids(named)
     if ids is None:
         raise UsageError(f"{kind} reads no token ids that could follow a past", hint=_HINT)
-    pairs, cache = _filled(module, named, ids, _SHORTEST_PAST)
-    length = _unlike(named, pairs, new=named[ids].shape[1])
+    filled = _filled(module, named, ids, _SHORTEST_PAST)
+    length = _unlike(named, filled.pairs, new=named[ids].shape[1])
     if length != _SHORTEST_PAST:
-        pairs, cache = _filled(module, named, ids, length)
-    continued = _continued(named, ids, cache, length, has_mask=MASK in parameters)
+        filled = _filled(module, named, ids, length)
+    continued = _continued(named, ids, filled, length, parameters)
     order = [*parameters, SWITCH]
     kwargs = {name: continued[name] for name in sorted(continued, key=order.index)}
-    refusal = probe(module, (), {**kwargs, PAST: join_cache(cache, pairs)})
+    fresh = with_pairs(filled.cache, list(filled.pairs.values()))
+    refusal = probe(module, (), {**kwargs, PAST: fresh})
     if refusal is not None:
         raise UsageError(f"{kind} does not continue its own past: {reason(refusal)}", hint=_HINT) from refusal
-    shape = "x".join(map(str, pairs[0][0].shape))
-    return Example((), kwargs, (*example.notes, f"{PAST}: {len(pairs)} layers of {shape}, read from {length} tokens"))
+    keys = next(iter(filled.pairs.values()))[0]
+    shape, count = "x".join(map(str, keys.shape)), len(filled.pairs)
+    layers = f"{count} layers of {shape}"
+    if filled.encoded is not None:
+        layers = f"{count // 2} layers of {shape} and their cross-attention"
+    return Example((), kwargs, (*example.notes, f"{PAST}: {layers}, read from {length} tokens"))
 
 
-def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> tuple[list[Pair], object]:
-    """The cache that the module leaves after reading some tokens."""
+def _token_ids(named: Mapping[str, Any]) -> str | None:
+    """The argument with the tokens that are decoded."""
+    found = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
+    return next((name for name in found if name.startswith(_DECODER)), found[0] if found else None)
+
+
+def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> _Filled:
+    """The cache that the module leaves after reading some tokens, with every position in it."""
     tokens = cast("Tensor", named[ids])
     some = tokens[:, torch.arange(length) % tokens.shape[1]]
-    rest = {name: value for name, value in named.items() if not _is_text(name, value, tokens) and name != SWITCH}
-    kind = type(module).__name__
+    rest = {name: value for name, value in named.items() if not _follows(name, value, ids, tokens) and name != SWITCH}
+    cache, encoded = _read(module, {**rest, ids: some, SWITCH: True})
+    if window(cache) is not None:
+        cache, encoded = _read(module, {**rest, ids: some, SWITCH: True, PAST: keeping_all(cache)})
+    pairs = named_pairs(cache)
+    if pairs is None:
+        kind = type(module).__name__
+        raise UsageError(
+            f"the {type(cache).__name__} of {kind} does not hold keys and values in every layer, which is required",
+            hint=_HINT,
+        )
+    detached = {name: (keys.detach().clone(), values.detach().clone()) for name, (keys, values) in pairs.items()}
+    return _Filled(with_pairs(cache, list(detached.values())), detached, encoded)
+
+
+def _read(module: nn.Module, arguments: Mapping[str, Any]) -> tuple[object, object]:
+    """The cache that a call returns, and what the module's encoder answered on the way."""
+    kind, seen = type(module).__name__, list[object]()
+    get_encoder = getattr(module, "get_encoder", None) if any(name.startswith(_DECODER) for name in arguments) else None
+    encoder: nn.Module | None = get_encoder() if callable(get_encoder) else None
+    hook = encoder.register_forward_hook(lambda _module, _args, output: seen.append(output)) if encoder else None
     try:
-        answer = run(module, (), {**rest, ids: some, SWITCH: True})
+        answer = run(module, (), arguments)
     except Exception as error:  # a forward may raise anything; it is reported, not hidden
         raise UsageError(f"{kind} cannot fill a cache: {reason(error)}", hint=_HINT) from error
+    finally:
+        if hook is not None:
+            hook.remove()
     cache = getattr(answer, PAST, None)
     if cache is None:
         raise UsageError(f"{kind} returns no cache", hint="is it a decoder? " + _HINT)
-    pairs = split_cache(cache)
-    if pairs is None:
-        raise UsageError(
-            f"the {type(cache).__name__} of {kind} is more than one list of keys and values, which is not supported",
-            hint=_HINT,
-        )
-    detached = [(keys.detach().clone(), values.detach().clone()) for keys, values in pairs]
-    return detached, join_cache(cache, detached)
+    return cache, seen[0] if seen else None
 
 
-def _is_text(name: str, value: Any, tokens: Tensor) -> bool:
-    """Whether an argument runs along the tokens: masks, segments, positions and the tokens themselves."""
+def _follows(name: str, value: Any, ids: str, tokens: Tensor) -> bool:
+    """Whether an argument runs along the decoded tokens: masks, segments, positions and the tokens themselves."""
+    if ids.startswith(_DECODER):
+        return name.startswith(_DECODER)
     return isinstance(value, Tensor) and not value.is_floating_point() and value.shape[:2] == tokens.shape
 
 
-def _unlike(named: Mapping[str, Any], pairs: Sequence[Pair], *, new: int) -> int:
+def _unlike(named: Mapping[str, Any], pairs: Mapping[str, Pair], *, new: int) -> int:
     """The shortest past whose length, alone and with the new tokens, is no other size here."""
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     sizes = {size for tensor in tensors for size in tensor.shape}
-    for keys, values in pairs:
-        sizes.update(*(set(tensor.shape[:-2]) | {tensor.shape[-1]} for tensor in (keys, values)))
-    return next(length for length in range(_SHORTEST_PAST, 99) if not {length, length + new} & sizes)
+    for name, pair in pairs.items():
+        for tensor in pair:
+            past = () if name.endswith("encoder") else (tensor.dim() - 2,)
+            sizes.update(size for axis, size in enumerate(tensor.shape) if axis not in past)
+    return next(length for length in range(_SHORTEST_PAST, 999) if not {length, length + new} & sizes)
 
 
-def _continued(named: Mapping[str, Any], ids: str, cache: object, length: int, *, has_mask: bool) -> dict[str, Any]:
+def _continued(
+    named: Mapping[str, Any], ids: str, filled: _Filled, length: int, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of the call that reads the example's tokens after the past."""
     tokens = cast("Tensor", named[ids])
-    continued = {**named, PAST: cache, SWITCH: True}
-    if has_mask:
-        like = named.get(MASK)
+    continued = {**named, PAST: filled.cache, SWITCH: True}
+    if filled.encoded is not None:  # its input is of no use any more; the mask of that input still is
+        kept = {name for name in continued if name.startswith(_DECODER)} | {PAST, SWITCH, MASK}
+        continued = {name: value for name, value in continued.items() if name in kept} | {_ENCODED: filled.encoded}
+    prefix = _DECODER if ids.startswith(_DECODER) else ""
+    mask_name = prefix + MASK
+    if mask_name in parameters:
+        like = named.get(mask_name)
         mask = torch.ones(tokens.shape[0], length + tokens.shape[1], dtype=torch.int64)
         mask[1:, : length - 1] = torch.arange(length - 1) > 0
-        continued[MASK] = mask.to(like.dtype) if isinstance(like, Tensor) else mask
+        continued[mask_name] = mask.to(like.dtype) if isinstance(like, Tensor) else mask
     for name, value in named.items():
-        if role_of(name) is Role.POSITIONS and isinstance(value, Tensor):
+        if role_of(name) is Role.POSITIONS and name.startswith(prefix) and isinstance(value, Tensor):
             continued[name] = value + length
     return continued

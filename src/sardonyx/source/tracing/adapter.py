@@ -13,6 +13,7 @@ import torch
 
 from sardonyx.source.tracing.structure import Flat, named_arguments
 
+_PAST = "past_key_values"
 INNER = "module"  # the attribute that holds the real module: its name is in front of all that torch reports
 
 
@@ -25,6 +26,7 @@ class Call:
         self._flat = Flat(named_arguments(module, args, kwargs))
         self._positional = len(args)
         self.inputs = self._flat.names
+        self._continues = any(name.startswith(f"{_PAST}.") for name in self.inputs)
         self._tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
         self.outputs: list[str] = []  # known once the module has run, or was traced
 
@@ -44,9 +46,13 @@ class Call:
         values: dict[str, Any] = self._flat.rebuilt(tensors)
         given = list(values.items())
         result = self.module(*(value for _, value in given[: self._positional]), **dict(given[self._positional :]))
-        leaves = Flat(result).leaves
+        leaves = [leaf for leaf in Flat(result).leaves if not self._is_passed_through(leaf.tensor, tensors)]
         self.outputs[:] = _output_names([leaf.name for leaf in leaves], taken=self.inputs)
         return tuple(leaf.tensor for leaf in leaves)
+
+    def _is_passed_through(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a call that continues a past returns what it was given: a runtime that holds it needs no copy."""
+        return self._continues and any(tensor is each for each in given)
 
 
 class Adapter(torch.nn.Module):
@@ -70,7 +76,7 @@ def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
         head, dot, tail = name.partition(".")
         if head.isdecimal():
             head = f"output_{head}"
-        elif head == "past_key_values":
+        elif head == _PAST:
             head = "present"
         plain = head + dot + tail
         found.append(f"{plain}_out" if plain in taken or plain in found else plain)

@@ -1,7 +1,7 @@
 """Key-value caches as flat tensors.
 
-A cache is known by its looks: an object with `layers`, each with `keys` and `values`. No library is named and none is
-imported.
+A cache is known by its structure: an object with `layers`, each with `keys` and `values`; or one that holds two of
+those, for self-attention and cross-attention. No library is named and none is imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
+_SELF, _CROSS = "self_attention_cache", "cross_attention_cache"
 
 
 def split_cache(value: object) -> list[Pair] | None:
@@ -37,3 +38,54 @@ def join_cache(template: object, pairs: Sequence[Pair]) -> object:
         layer.keys, layer.values = keys, values
     fresh.layers = layers
     return fresh
+
+
+def named_pairs(value: object) -> dict[str, Pair] | None:
+    """The keys and values of a cache by name, layer by layer; None for anything that is no filled cache.
+
+    A layer is called `0`, and `0.decoder` and `0.encoder` where the cache has a part for cross-attention.
+    """
+    own, cross = split_cache(getattr(value, _SELF, value)), split_cache(getattr(value, _CROSS, None))
+    if own is None:
+        return None
+    if not hasattr(value, _CROSS):
+        return {str(layer): pair for layer, pair in enumerate(own)}
+    if cross is None:
+        return None
+    both = enumerate(zip(own, cross, strict=True))
+    return {
+        f"{layer}.{part}": pair
+        for layer, pairs in both
+        for part, pair in zip(("decoder", "encoder"), pairs, strict=True)
+    }
+
+
+def with_pairs(template: object, pairs: Sequence[Pair]) -> object:
+    """A new cache like `template` with other contents, in the order of `named_pairs`."""
+    if not hasattr(template, _CROSS):
+        return join_cache(template, pairs)
+    fresh = cast("Any", copy.copy(template))
+    setattr(fresh, _SELF, join_cache(getattr(template, _SELF), pairs[::2]))
+    setattr(fresh, _CROSS, join_cache(getattr(template, _CROSS), pairs[1::2]))
+    if hasattr(fresh, "is_updated"):  # which layers' cross-attention is cached; modules write into it
+        fresh.is_updated = dict(fresh.is_updated)
+    return fresh
+
+
+def window(cache: object) -> int | None:
+    """The shortest window of positions that a layer of the cache keeps; None where all layers keep every position."""
+    layers: Any = getattr(getattr(cache, _SELF, cache), "layers", ())
+    sizes = [getattr(layer, "sliding_window", None) for layer in layers if getattr(layer, "is_sliding", False)]
+    return min((size for size in sizes if isinstance(size, int)), default=None)
+
+
+def keeping_all(cache: object) -> object:
+    """An empty cache of the same kind whose layers keep every position.
+
+    A window of positions is then applied by the mask alone, which changes no result, and the length of the past is the
+    length of its tensors.
+    """
+    kind: Any = type(cache)
+    if not hasattr(cache, _CROSS):
+        return kind()
+    return kind(*(keeping_all(getattr(cache, part)) for part in (_SELF, _CROSS)))

@@ -31,7 +31,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint="try --exporter torchscript"
         )
     wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
-    with quietly():
+    with quietly(), torch.no_grad():  # attention kernels for training lay their results out in other ways
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=(wanted,), strict=False)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
             captured,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from sardonyx.source.tracing.cache import join_cache, split_cache
+from sardonyx.source.tracing.cache import Pair, named_pairs, with_pairs
 
 Rebuild: TypeAlias = "Callable[[Iterator[torch.Tensor]], Any]"
 
@@ -47,7 +47,7 @@ class Flat:
         if isinstance(value, torch.Tensor):
             self.leaves.append(Leaf(name or "output", value))
             return next
-        if (pairs := split_cache(value)) is not None:
+        if (pairs := named_pairs(value)) is not None:
             return self._take_cache(value, pairs, name)
         if isinstance(value, Mapping):
             return self._take_mapping(cast("Mapping[Any, object]", value), name)
@@ -76,12 +76,12 @@ class Flat:
             return lambda tensors: cast(Any, kind)(*[take(tensors) for take in takes])
         return lambda tensors: cast(Any, kind)([take(tensors) for take in takes])
 
-    def _take_cache(self, value: object, pairs: list[tuple[torch.Tensor, torch.Tensor]], name: str) -> Rebuild:
+    def _take_cache(self, value: object, pairs: Mapping[str, Pair], name: str) -> Rebuild:
         """A cache of keys and values; as an output it is the present, as an input the past."""
-        for layer, (key, item) in enumerate(pairs):
+        for layer, (key, item) in pairs.items():
             self.leaves.append(Leaf(f"{name}.{layer}.key", key))
             self.leaves.append(Leaf(f"{name}.{layer}.value", item))
-        return lambda tensors: join_cache(value, [(next(tensors), next(tensors)) for _ in pairs])
+        return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
 
 
 def named_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:

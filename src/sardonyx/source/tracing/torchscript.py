@@ -25,6 +25,7 @@ from sardonyx.graph.scopes import scopes
 from sardonyx.record import How
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.engine import to_array
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
 from sardonyx.source.tracing.symbols import Axes
@@ -55,8 +56,19 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
     _place(model, modules, tree, entry)
     _rename(model, entry)
+    _restore_inputs(model, call, axes)
     name_interface(model, call)
     return model, []
+
+
+def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:
+    """Put inputs back that nothing in the graph reads: the tracer drops some of them, and callers feed all."""
+    held = {value.name for value in model.graph.inputs}
+    for place, (name, tensor) in enumerate(zip(call.inputs, call.tensors, strict=True)):
+        if name not in held:
+            dims = [axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape)]
+            kind = ir.TensorType(ir.DataType.from_numpy(to_array(tensor).dtype))
+            model.graph.inputs.insert(place, ir.Value(name=name, type=kind, shape=ir.Shape(dims)))
 
 
 def _entry(root: torch.nn.Module) -> str:
