@@ -47,6 +47,8 @@ _VERBS = {
     "verify": "sardonyx.proof",
 }
 
+_ON_TORCH = frozenset(("decompose", "export", "fuse_attention"))
+
 __all__ = [
     "adopt",
     "analyze",
@@ -73,6 +75,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
     with collector.paused():
         importlib.import_module("sardonyx.graph")  # first, since it makes onnx_ir load quickly
+        if name in _ON_TORCH:
+            importlib.import_module("sardonyx.source.installed").require_torch()
         return getattr(importlib.import_module(_VERBS[name]), name)
 
 

@@ -6,7 +6,6 @@ would run it; of what it says the closing lines are shown, and all of it is kept
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import subprocess
 import sys
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from sardonyx.errors import SardonyxError, UsageError
+from sardonyx.errors import SardonyxError
 from sardonyx.rendering.table import Column, Line, table, text_column
 from sardonyx.rendering.words import Style, seconds, size
+from sardonyx.source.installed import require_installed
 
 Say = Callable[[str], None]
 
@@ -98,8 +98,7 @@ def run(folder: Path, *, say: Say | None = None) -> None:
         say: receives each line of the tour; by default it goes to standard output.
     """
     for package in ("torch", "transformers", "onnxscript"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"the demo needs {package}, which is not installed", hint='pip install "sardonyx[torch]"')
+        require_installed(package, "the demo needs")
     tell = say or _tell
     planned = steps(folder)
     for part in NAMES:

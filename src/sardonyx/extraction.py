@@ -103,7 +103,7 @@ def extract(
     proven = _Proven()
     if verify:
         proof = _proof(whole, cut, live, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
-        proven = _judged(proof, cut, live, args, kwargs or {})
+        proven = _judged(proof, whole, cut, live, args, kwargs or {})
         _learn_ranks(cut.model, proof)
     if output is not None:
         tell("writing", None)
@@ -159,7 +159,12 @@ def _proof(
 
 
 def _judged(
-    proof: ModuleProof, cut: cutting.Extract, live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    proof: ModuleProof,
+    whole: Tagged,
+    cut: cutting.Extract,
+    live: nn.Module | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> _Proven:
     """Both proofs, as far as there is something to compare with.
 
@@ -178,8 +183,29 @@ def _judged(
         return _Proven(verdict, notes=(f"{name} is never called itself: it was compared with the whole model only",))
     seen = _one_of(calls, cut)
     against = proof.against_live(name, seen[0], seen[1])
+    if not against.verdict.passed:
+        _insist_on_weights(whole, live)
     _insist(against.verdict, f"the cut does not compute what the live module {name} computes")
     return _Proven(verdict, against)
+
+
+def _insist_on_weights(whole: Tagged, live: nn.Module) -> None:
+    """Say so where the live model has other weights than the file: then nothing else can be compared.
+
+    Raises:
+        VerificationFailed: the weights differ.
+    """
+    from sardonyx.proof.weights import other_weights
+    from sardonyx.source.models.identity import named_state
+    from sardonyx.source.tracing.engine import to_array
+
+    other = other_weights(whole.model, ((name, to_array(tensor)) for name, tensor in named_state(live)))
+    if other:
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        raise VerificationFailed(
+            f"the live model has other weights than the file: '{other[0]}'{more} differ{'' if more else 's'}",
+            hint="give the checkpoint, or the --seed, that the file was exported from; nothing was written",
+        )
 
 
 def _insist(verdict: Verdict, message: str) -> None:

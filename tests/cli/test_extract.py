@@ -156,3 +156,34 @@ def test_a_source_that_computes_something_else_fails_the_proof(command: Command,
     assert (result.code, result.out) == (3, "")
     assert "does not compute what the live module layer.0 computes" in result.err
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_source_with_other_weights_is_told_from_one_that_computes_something_else(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        textwrap.dedent("""
+        import torch
+
+        def build():
+            return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)), torch.ones(3, 4)
+
+        def other_norm():
+            module, inputs = build()
+            with torch.no_grad():
+                module[2].bias += 1
+            return module, inputs
+        """)
+    )
+    model = tmp_path / "net.onnx"
+    assert command("export", f"{tmp_path}/net.py:build", "-o", model, "--seed", "5").code == 0
+    cut = ("extract", model, "-m", "2", "-o", tmp_path / "cut.onnx", "--source")
+    result = command(*cut, f"{tmp_path}/net.py:build", "--seed", "6")
+    assert (result.code, result.out) == (3, "")
+    assert result.err.splitlines()[0] == (
+        "error: the live model has other weights than the file: '0.bias' and 3 more differ"
+    )
+    assert "--seed" in result.err.splitlines()[1]
+    result = command(*cut, f"{tmp_path}/net.py:other_norm", "--seed", "5")
+    assert "the live model has other weights than the file: '2.bias' differs" in result.err
+    assert command(*cut, f"{tmp_path}/net.py:build", "--seed", "5").code == 0

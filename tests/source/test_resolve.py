@@ -186,6 +186,7 @@ def with_tensor(): return module(), torch.ones(3, 4)
 def with_tuple(): return module(), (torch.ones(3, 4),)
 def with_dict(): return module(), {"input": torch.ones(3, 4)}
 def with_junk(): return module(), 7
+def seeded(seed, width=4): return torch.nn.Linear(width, seed)
 def triple(): return 1, 2, 3
 def text(): return "no module"
 def breaks():
@@ -224,7 +225,7 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
     ("name", "said", "hinted"),
     [
         ("modul", "has no function 'modul'", "module"),
-        ("breaks", "json.py:19: breaks() failed: ZeroDivisionError: division by zero", "--debug"),
+        ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "--debug"),
         ("text", "returned str, not a module", "torch.nn.Module"),
         ("triple", "returned 3 things", "torch.nn.Module"),
         ("with_junk", "returned int as example inputs", "a tensor"),
@@ -250,3 +251,12 @@ def test_a_file_that_cannot_be_imported_says_where(tmp_path: Path, text: str, sa
         resolve(f"{path}:f")
     assert said in caught.value.message
     assert not [name for name in set(sys.modules) - before if name.startswith("_sardonyx")]
+
+
+def test_the_seed_reaches_a_factory(script: Path) -> None:
+    before = torch.get_rng_state()
+    weights = [resolve(f"{script}:module", seed=seed).module.state_dict()["weight"] for seed in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert resolve(f"{script}:seeded", seed=3).module.state_dict()["weight"].shape == (3, 4)

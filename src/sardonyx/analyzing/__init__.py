@@ -9,6 +9,8 @@ from sardonyx import collector, ledger
 from sardonyx.analysis_record import Analysis
 from sardonyx.analyzing import onnx_files
 from sardonyx.errors import UsageError
+from sardonyx.source.installed import require_torch
+from sardonyx.source.models.sources import parse_source
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,7 +70,10 @@ def analyze(
             raise UsageError("only ONNX files stand side by side", hint="analyze a torch model alone")
         if sizes:
             raise UsageError("sizes are for ONNX files", hint="give a torch model inputs of those sizes")
+        if isinstance(source, str):
+            parse_source(source, task=task)
         with clock.phase("loading torch"):
+            require_torch()
             from sardonyx.analyzing import torch_models
         wish = torch_models.Wish(inputs, kwargs, task, dynamic, as_in_notes, seed)
         with collector.paused():

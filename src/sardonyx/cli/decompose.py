@@ -55,11 +55,15 @@ def decompose(
     files.check_free(output, force=force)
 
     from sardonyx.source.inputs.specs import parse_inputs, read_arrays
+    from sardonyx.source.installed import require_torch
+    from sardonyx.source.models.sources import parse_source
 
+    parse_source(source, task=task)
     inputs = read_arrays(input_file) if input_file is not None else parse_inputs(input_specs or ())
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
+        require_torch()
         from sardonyx.analyzing.taking_apart import take_apart
 
         found = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)

@@ -128,7 +128,9 @@ def export(
     files.check_destinations(destination, record, force=force)
 
     from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.source.models.sources import parse_source
 
+    parse_source(source, task=task)  # a mistake in it is told before torch is loaded
     request = parse_dynamic(dynamic or ())
     given: Mapping[str, Any] = parse_inputs(input_specs or ())
     if input_file is not None:

@@ -81,6 +81,12 @@ def extract(
     reject_both("--no-verify", not verify, "--source", source is not None)
     if task is not None and source is None:
         raise UsageError("--task chooses the head of a --source", hint="give the --source too")
+    if source is not None:
+        from sardonyx.source.installed import require_torch
+        from sardonyx.source.models.sources import parse_source
+
+        parse_source(source, task=task)
+        require_torch()
     destination = output or _beside(model, module)
     if destination.resolve() == model.resolve():
         raise UsageError("--output names the model itself", hint="choose another name")

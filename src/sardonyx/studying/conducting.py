@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from sardonyx import ledger
 from sardonyx.errors import OutputError, UsageError
+from sardonyx.source.installed import require_installed
 from sardonyx.study_record import Failure, Finding, Study, Table
 from sardonyx.studying import cells, experiments, sources
 from sardonyx.studying.cells import Shelf
@@ -79,6 +80,8 @@ def study(
     _check_ours(folder)
     subjects = sources.found(models, apart_from=folder)
     maker = Maker(recipes(zoo)) if zoo is not None else None
+    if maker is not None:
+        require_installed("torch", "the models of a zoo need")
     with cells.alone_in(folder):
         conductor = Conductor(Shelf(folder, cells.our_code()), asked, jobs or os.cpu_count() or 1, progress)
         subjects += conductor.made(maker, folder) if maker is not None else []

@@ -33,6 +33,7 @@ class Role(StrEnum):
     WAVE = "audio samples"
     FEATURES = "audio features"
     HIDDEN = "hidden states"
+    LENGTHS = "lengths"
     UNKNOWN = "data"
 
 
@@ -58,6 +59,7 @@ _WORDS = (
     (Role.MASK, {"mask", "masks"}),
     (Role.SEGMENTS, {"type", "segment"}),
     (Role.POSITIONS, {"position", "positions"}),
+    (Role.LENGTHS, {"lengths", "lens"}),
     (Role.IDS, {"ids", "idx", "tokens", "token", "indices"}),
     (Role.IMAGE, {"pixel", "image", "images", "img"}),
     (Role.FEATURES, {"features"}),
@@ -92,6 +94,8 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
     elif role is Role.MASK:
         yield "int64", (batch, length), None
         yield "bool", (batch, length), None
+    elif role is Role.LENGTHS:
+        yield "int64", (batch,), length + 1
     elif role is Role.IMAGE:
         for shape in _images(facts):
             yield real, (batch, *shape), None

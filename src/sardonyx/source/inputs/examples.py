@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError
 from sardonyx.source.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
 from sardonyx.source.inputs.facts import Facts
+from sardonyx.source.inputs.refusal import parameters_at_fault
 from sardonyx.source.inputs.specs import Spec, check_names
 from sardonyx.source.inputs.values import draw
 from sardonyx.source.running import Probe, probe
@@ -28,7 +29,8 @@ _LENGTHS = (11, 16, 32, 64, 128)
 _DECODER_LENGTH = 7
 _MOST_PROBES = 120
 _TELLING = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # what a module may miss without saying so
-_PLAIN = ("int", "bool", "float", "str")  # annotations of what is no tensor
+_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotations, and the type of the tensor to give
+_CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
 _SWITCHES = {"use_cache": False}  # a cache is an output nobody asked for
 
 
@@ -78,7 +80,7 @@ class _Search:
             check_names(given, self._parameters)
         self._sizes = list(_ladder(self._facts, given, batch))
         self._probes = 0
-        self._first: Exception | None = None
+        self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and why it was refused
 
     def run(self) -> Example:
         """Try guesses until one is accepted, with more parameters where the module asks for them."""
@@ -128,11 +130,12 @@ class _Search:
             if self._probes >= _MOST_PROBES:
                 break
             self._probes += 1
-            args, kwargs = self._arguments(self._values(guess))
+            values = self._values(guess)
+            args, kwargs = self._arguments(values)
             refusal = self._probe(self._module, args, kwargs)
             if refusal is None:
                 return Example(args, kwargs, tuple(self._notes(guess))), refusals
-            self._first = self._first or refusal
+            self._first = self._first or (values, refusal)
             refusals.append(refusal)
             if len(refusals) == 1 and self._missing(names, refusals):
                 break  # sizes are not the matter
@@ -157,7 +160,7 @@ class _Search:
         given = self._given.get(name)
         if given is None:
             annotation = self._parameters[name].annotation
-            is_plain = getattr(annotation, "__name__", annotation) in _PLAIN
+            is_plain = _written(annotation) in (*_SCALARS, "str")
             return [] if is_plain else candidates(name, self._facts, sizes)
         if isinstance(given, Tensor):
             return [Candidate(Spec(name, str(given.dtype).removeprefix("torch."), tuple(given.shape)), Role.UNKNOWN)]
@@ -206,20 +209,60 @@ class _Search:
     def _underivable(self, name: str) -> UsageError:
         return UsageError(
             f"no example can be derived for parameter '{name}' of {type(self._module).__name__}",
-            hint=f"--input {name}=float32[2,16], or the right type and sizes",
+            hint=self._hint(name, "float32[2,16], or the right type and sizes"),
         )
 
     def _refused(self, names: Sequence[str]) -> UsageError:
-        why = reason(self._first) if self._first is not None else "nothing to try"
         kind = type(self._module).__name__
+        if self._first is None:
+            return UsageError(f"no example was found that {kind} accepts: it takes no inputs", hint="check its forward")
+        values, refusal = self._first
+        why = reason(refusal)
+        tried = {name: _spec(name, value) for name, value in values.items()}
         if names and all(name in self._given for name in names):
-            shown = ", ".join(str(self._choices(name, self._sizes[0])[0].spec) for name in names)
+            shown = ", ".join(map(str, tried.values()))
             return UsageError(f"{kind} does not accept {shown}: {why}", hint="check the types and sizes")
-        name = next((name for name in names if name not in self._given), "input")
+        name = self._at_fault(values)
+        if name is None:
+            guessed = [name for name in tried if name not in self._given]
+            return UsageError(
+                f"no example was found that {kind} accepts: {why}",
+                hint=f"give type and sizes of {' and '.join(guessed)}: --input NAME=DTYPE[DIMS]",
+            )
         return UsageError(
             f"no example was found that {kind} accepts; parameter '{name}': {why}",
-            hint=f"--input {name}=float32[2,16], or the right type and sizes",
+            hint=self._hint(name, f"DTYPE[DIMS] (tried: {tried[name].partition('=')[2]})"),
         )
+
+    def _at_fault(self, values: Mapping[str, Tensor]) -> str | None:
+        """The parameter that the refusal is about; of several, one whose name says nothing about its values."""
+        args, kwargs = self._arguments(values)
+        suspects = parameters_at_fault(self._module, args, kwargs, values, self._probe)
+        guessed = [name for name in suspects or values if name not in self._given]
+        unsure = [name for name in guessed if role_of(name) is Role.UNKNOWN]
+        if not suspects and len(guessed) != 1:
+            return None
+        return next(iter(unsure or guessed), None)
+
+    def _hint(self, name: str, tensor: str) -> str:
+        """What to give for a parameter: a scalar or a tensor on the command line, anything else from a function."""
+        written = _written(self._parameters[name].annotation)
+        if written in _SCALARS:
+            return f"--input {name}={_SCALARS[written]}[]"
+        if written and "Tensor" not in _CONTAINER.sub("", written):
+            return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
+        return f"--input {name}={tensor}; or file.py:factory, returning (module, {{'{name}': …}})"
+
+
+def _spec(name: str, value: Tensor) -> str:
+    return str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+
+
+def _written(annotation: Any) -> str:
+    """An annotation as it is written, with the names of its classes alone; empty where it says nothing."""
+    is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
+    written = re.sub(r"\w+\.", "", annotation.__name__ if is_class else str(annotation))
+    return "" if annotation is inspect.Parameter.empty or written in ("Any", "object") else written
 
 
 def _ladder(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:

@@ -20,6 +20,8 @@ def draw(candidate: Candidate, facts: Facts, generator: torch.Generator, *, padd
         return _mask(shape).to(dtype)
     if candidate.role is Role.POSITIONS and shape:
         return torch.arange(shape[-1]).expand(shape).clone().to(dtype)
+    if candidate.role is Role.LENGTHS and candidate.high and len(shape) == 1:
+        return torch.tensor(_real_lengths((shape[0], candidate.high - 1))).to(dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).to(dtype)
     if dtype.is_floating_point:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -14,22 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
+from sardonyx.source.models.weights import seeded
 from sardonyx.source.words import reason, suggest
 
 _EXAMPLE = "return a torch.nn.Module, or (module, inputs) where inputs is a tensor, a tuple of them, or a dict by name"
 
 
-def call_factory(path: Path, name: str) -> tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any] | None]:
-    """The module in eval mode, and positional and named example inputs where the factory gives some."""
-    script = _load(path)
-    factory = getattr(script, name, None)
-    if not callable(factory):
-        known = [key for key, value in vars(script).items() if callable(value) and not key.startswith("_")]
-        raise UsageError(f"{path} has no function '{name}'", hint=suggest(name, known) or f"define def {name}(): …")
-    try:
-        made = cast("Any", factory())
-    except Exception as error:  # the user's own code may raise anything; it is reported, not hidden
-        raise _user_error(path, f"{name}() failed", error) from error
+def call_factory(
+    path: Path, name: str, *, seed: int = 0
+) -> tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any] | None]:
+    """The module in eval mode, and positional and named example inputs where the factory gives some.
+
+    Torch's generator starts at `seed` while the file is loaded and the factory runs; a factory with a parameter `seed`
+    is given the number as well.
+    """
+    with seeded(seed):
+        made = _made(path, name, seed)
     parts: tuple[Any, ...] = cast("tuple[Any, ...]", made) if isinstance(made, tuple) else (made, None)
     if len(parts) != 2:
         raise UsageError(f"{path}:{name} returned {len(parts)} things", hint=_EXAMPLE)
@@ -38,6 +39,27 @@ def call_factory(path: Path, name: str) -> tuple[nn.Module, tuple[Any, ...] | No
         raise UsageError(f"{path}:{name} returned {type(module).__name__}, not a module", hint=_EXAMPLE)
     args, kwargs = _example(inputs, f"{path}:{name}")
     return module.eval(), args, kwargs
+
+
+def _made(path: Path, name: str, seed: int) -> Any:
+    """What the factory returns."""
+    script = _load(path)
+    factory = getattr(script, name, None)
+    if not callable(factory):
+        known = [key for key, value in vars(script).items() if callable(value) and not key.startswith("_")]
+        raise UsageError(f"{path} has no function '{name}'", hint=suggest(name, known) or f"define def {name}(): …")
+    try:
+        return factory(seed=seed) if _takes_seed(factory) else factory()
+    except Exception as error:  # the user's own code may raise anything; it is reported, not hidden
+        raise _user_error(path, f"{name}() failed", error) from error
+
+
+def _takes_seed(factory: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(factory).parameters.get("seed")
+    except ValueError:  # a builtin without a signature
+        return False
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
 def _load(path: Path) -> ModuleType:

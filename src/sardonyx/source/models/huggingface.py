@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import os
-import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +13,8 @@ from urllib.parse import urlsplit
 from torch import nn
 
 from sardonyx.errors import UsageError
+from sardonyx.source.installed import missing
+from sardonyx.source.models.sources import parse_overrides
 from sardonyx.source.models.weights import built
 from sardonyx.source.quiet import quietly
 from sardonyx.source.words import reason, suggest
@@ -51,7 +51,7 @@ def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = 
     """A model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
     library = _transformers()
     what, _, assignments = text.partition("?")
-    overrides = _overrides(assignments)
+    overrides = parse_overrides(assignments)
     kind = None
     path = Path(what).expanduser()
     if path.exists():
@@ -77,9 +77,7 @@ def _transformers() -> Any:
         with quietly():
             return importlib.import_module("transformers")
     except ImportError as error:
-        raise UsageError(
-            "Hugging Face models need transformers, which is not installed", hint='pip install "sardonyx[torch]"'
-        ) from error
+        raise missing("transformers", "Hugging Face models need") from error
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -174,31 +172,6 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         merged[key] = _merged(cast("Any", below), cast("Any", value)) if both else value
     return merged
-
-
-def _overrides(text: str) -> dict[str, Any]:
-    """`a=1,b.c=[2,3]` as `{"a": 1, "b": {"c": [2, 3]}}`."""
-    values: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[(]*[\])])", text) if text else ():  # commas inside brackets belong to a list
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f"'{part}' is not a config value", hint="write ?key=value,key=value")
-        *above, last = key.strip().split(".")
-        place = values
-        for step in above:
-            place = place.setdefault(step, {})
-        place[last] = _literal(value.strip())
-    return values
-
-
-def _literal(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text  # a plain word
 
 
 def _model_class(library: Any, config: Any, task: str | None) -> Any:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 
+def named_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """A module's parameters and buffers by name, in order."""
+    yield from sorted((*module.named_parameters(), *module.named_buffers()), key=lambda pair: pair[0])
+
+
 def state_sha256(module: nn.Module) -> str:
     """SHA-256 over the names, types, shapes and bytes of a module's parameters and buffers."""
     digest = hashlib.sha256()
-    for name, tensor in sorted((*module.named_parameters(), *module.named_buffers())):
+    for name, tensor in named_state(module):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         flat = tensor.detach().cpu().contiguous().view(-1)
         digest.update(flat.view(torch.uint8).numpy().data)

@@ -12,6 +12,7 @@ from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, SardonyxError
 from sardonyx.graph import armour, origins
 from sardonyx.graph.scopes import scopes
+from sardonyx.source.installed import missing
 from sardonyx.source.tracing import dynamo, torchscript
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.live import LiveTree
@@ -88,6 +89,8 @@ def _refused(error: BaseException, exporter: Exporter) -> SardonyxError:
         error = error.__cause__
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
+    if isinstance(error, ModuleNotFoundError) and error.name == "onnxscript":
+        return missing("onnxscript", "torch's exporters need")
     return ModelError(
         f"torch cannot export the model: {reason(error)}",
         hint=f"try --exporter {_OTHER[exporter]}, or other example inputs with --input",

@@ -1,0 +1,44 @@
+"""Which optional packages are there; one that is missing is a usage error that says what to install."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from sardonyx.errors import UsageError
+from sardonyx.source.words import reason
+
+_INSTALL = 'pip install "sardonyx[torch]"'
+
+
+def require_torch() -> None:
+    """Load torch.
+
+    Raises:
+        UsageError: it is not installed, or does not load.
+    """
+    try:
+        importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        raise missing("torch", "PyTorch models need") from error
+    except (ImportError, OSError) as error:  # a library that it was built against is missing
+        raise UsageError(f"torch does not load: {reason(error)}", hint=_INSTALL) from error
+
+
+def require_installed(package: str, needed_by: str) -> None:
+    """Refuse to go on without a package, which is not loaded; `needed_by` begins the sentence: "the demo needs".
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        found = importlib.util.find_spec(package)
+    except ImportError:
+        found = None
+    if found is None:
+        raise missing(package, needed_by)
+
+
+def missing(package: str, needed_by: str) -> UsageError:
+    """The error for a package of the extra `torch` that is not installed."""
+    return UsageError(f"{needed_by} {package}, which is not installed", hint=_INSTALL)

@@ -1,0 +1,83 @@
+"""SOURCE as it is written on the command line, read and checked without torch: a mistake is reported at once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import UsageError
+
+FORMS = "forms: hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…], torchvision:NAME, timm:NAME, file.py:factory"
+
+
+class Kind(StrEnum):
+    """Where a module comes from."""
+
+    PRETRAINED = "hf"
+    CONFIG = "hf-config"
+    TORCHVISION = "torchvision"
+    TIMM = "timm"
+    FACTORY = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A source: its kind and what follows the colon; for a factory, its name, and the file it is in."""
+
+    kind: Kind
+    name: str
+    file: Path | None = None
+
+
+def parse_source(source: str, *, task: str | None = None) -> ModelSource:
+    """What SOURCE stands for.
+
+    Raises:
+        UsageError: it has none of the known forms, names a file that does not exist, or takes no task.
+    """
+    scheme, colon, rest = source.partition(":")
+    if not colon or not rest:
+        raise UsageError(f"'{source}' is not a model source", hint=FORMS)
+    if scheme in (Kind.PRETRAINED, Kind.CONFIG):
+        parse_overrides(rest.partition("?")[2] if scheme == Kind.CONFIG else "")
+        return ModelSource(Kind(scheme), rest)
+    if task is not None:
+        raise UsageError(f"--task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
+    if scheme in (Kind.TORCHVISION, Kind.TIMM):
+        return ModelSource(Kind(scheme), rest)
+    file, _, name = source.rpartition(":")
+    path = Path(file).expanduser()
+    if path.suffix != ".py":
+        raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=FORMS)
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist", hint=FORMS)
+    return ModelSource(Kind.FACTORY, name, path)
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """`a=1,b.c=[2,3]` as `{"a": 1, "b": {"c": [2, 3]}}`."""
+    values: dict[str, Any] = {}
+    for part in re.split(r",(?![^\[(]*[\])])", text) if text else ():  # commas inside brackets belong to a list
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"'{part}' is not a config value", hint="write ?key=value,key=value")
+        *above, last = key.strip().split(".")
+        place = values
+        for step in above:
+            place = place.setdefault(step, {})
+        place[last] = _literal(value.strip())
+    return values
+
+
+def _literal(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text  # a plain word
