@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 
 from sardonyx.errors import UsageError
@@ -18,7 +17,7 @@ def require_torch() -> None:
         UsageError: it is not installed, or does not load.
     """
     try:
-        importlib.import_module("torch")
+        import torch as _  # here, so that the error can be told
     except ModuleNotFoundError as error:
         raise missing("torch", "PyTorch models need") from error
     except (ImportError, OSError) as error:  # a library that it was built against is missing
