@@ -17,7 +17,7 @@ def require_torch() -> None:
         UsageError: it is not installed, or does not load.
     """
     try:
-        import torch as _  # here, so that the error can be told
+        import torch as _  # noqa: F401 (whether it loads is the question)
     except ModuleNotFoundError as error:
         raise missing("torch", "PyTorch models need") from error
     except (ImportError, OSError) as error:  # a library that it was built against is missing
