@@ -24,12 +24,12 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: models that run side by side do not share their cores' threads
 
-import catalogue_table
 import torch
+
+import catalogue_table
+import sardonyx
 from catalogue_case import LIMIT, Row, in_process, measure, plainly
 from catalogue_models import Subject, subjects
-
-import sardonyx
 from sardonyx.source.inputs.examples import Example
 
 HERE = Path(__file__).parent

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import zoo
-from small_configs import smaller
 
+import zoo
 from sardonyx.source.models.resolve import resolve
+from small_configs import smaller
 
 MOST_PARAMETERS = 60_000_000
 
@@ -82,7 +82,7 @@ def _types() -> list[str]:
     for name, module in modules.items():
         if name in classes:
             packages[module].append(name)
-    return [min(names, key=lambda name: (name.replace("-", "_") != module)) for module, names in packages.items()]
+    return [min(names, key=lambda name: name.replace("-", "_") != module) for module, names in packages.items()]
 
 
 def _transformers_module(name: str, folder: Path) -> Iterator[tuple[torch.nn.Module, str, str]]:
@@ -133,7 +133,7 @@ def _members(module: str) -> list[str]:
     return timm.list_models(module=module)
 
 
-_SMALL = re.compile(r"test|atto|zepto|femto|pico|nano|tiny|mini|small|xxs|xs|_s(?![a-z])|_t(?![a-z])|_0|b0|18|micro|lite")
+_SMALL = re.compile(r"atto|zepto|femto|pico|nano|tiny|mini|micro|lite|small|xxs|xs|_s(?![a-z])|_t(?![a-z])|_0|b0|18")
 _SHORT_LIST = 5
 
 

@@ -1,8 +1,8 @@
 """Small configs of transformers' model types, by rule: nothing here knows an architecture.
 
-Widths are divided by one ratio in the whole config, so that sizes that depend on each other still do; counts of heads
-stay, layers are cut to as many as show every kind of layer, vocabularies are cut and token ids moved into them. Where the
-model cannot be built so, milder cuts are tried, and last the default config.
+Widths are divided by one ratio in the whole config, so that sizes that depend on each other still do. Counts of heads
+stay, layers are cut to as many as show every kind of layer, vocabularies are cut and token ids moved into them. Where
+the model cannot be built so, milder cuts are tried, and last the default config.
 """
 
 from __future__ import annotations
