@@ -188,7 +188,7 @@ def page(rows: Sequence[Row]) -> str:
         "",
         "One small model for each model package of transformers, each family of torchvision and each module of timm,",
         "on example inputs derived without help, compared with `torch.onnx.export(dynamo=True)` on the same inputs.",
-        "Measured by `python benchmarks/catalogue.py RESULTS`, then with `--exporter torchscript`; written by `--table`.",
+        "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
         f"{versions}, Python {platform.python_version()}, {platform.machine()}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",
         "",
