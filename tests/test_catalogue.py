@@ -1,0 +1,161 @@
+"""The catalogue: small configs keep their proportions, a row is one model in its own process, the figures add up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import catalogue
+import catalogue_table
+from catalogue_case import failure, in_process
+from small_configs import CUTS, VOCABULARY, Cut, smaller
+
+# Small configs
+
+
+def small(name: str, cut: Cut = CUTS[0]) -> Any:
+    import transformers
+
+    kind = getattr(transformers, name)
+    found = smaller(kind, transformers.PreTrainedConfig, lambda _config: True)
+    return next(config for config, used in found if used == cut)
+
+
+def test_widths_share_one_ratio_and_heads_stay() -> None:
+    config = small("BertConfig")
+    assert (config.hidden_size, config.intermediate_size) == (96, 384)
+    assert (config.num_attention_heads, config.num_hidden_layers) == (12, 2)
+    assert (config.vocab_size, config.type_vocab_size) == (VOCABULARY, 2)
+
+
+def test_enough_layers_stay_to_show_every_kind() -> None:
+    config = small("Gemma3TextConfig")
+    assert set(config.layer_types) == {"sliding_attention", "full_attention"}
+    assert len(config.layer_types) == config.num_hidden_layers == 6
+
+
+def test_a_token_is_the_same_everywhere_and_in_the_vocabulary() -> None:
+    config = small("LlavaConfig")
+    assert config.text_config.vocab_size == VOCABULARY > config.image_token_id >= 0
+    assert config.vision_config.image_size == 84
+    assert config.vision_config.hidden_size == 128  # set by the config around it, not the default of its class
+    assert config.vision_config.num_attention_heads == 16
+
+
+def test_settings_that_follow_from_others_are_derived_anew() -> None:
+    config = small("MistralConfig")
+    assert config.head_dim * config.num_attention_heads == config.hidden_size == 512
+
+
+def test_a_milder_cut_follows_where_the_model_refuses() -> None:
+    import transformers
+
+    found = smaller(transformers.BertConfig, transformers.PreTrainedConfig, lambda config: config.hidden_size > 200)
+    config, cut = next(found)
+    assert config.hidden_size == 384
+    assert cut == Cut(2, None)
+
+
+# A process for each
+
+
+def test_a_process_answers_crashes_or_is_stopped() -> None:
+    assert in_process(lambda: {"answer": os.getpid()})["answer"] != os.getpid()
+    assert in_process(lambda: os._exit(3)) == {"error": "crashed with exit 3"}
+    assert in_process(lambda: {"sum": sum(iter(int, 1))}, limit=1) == {"error": "not done after 1 s of CPU"}
+
+
+def test_a_failure_is_told_by_its_innermost_reason() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("advice") from KeyError("inside")
+    assert failure(caught.value)["error"] == "KeyError: 'inside'"
+
+
+# The run
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("catalogue")
+    patterns = ["transformers.distilbert", "torchvision.squeezenet"]
+    subprocess.run([sys.executable, catalogue.__file__, folder, *patterns], check=True, capture_output=True)
+    return folder
+
+
+def test_small_models_are_exported_verified_and_compared(results: Path) -> None:
+    rows = catalogue_table.read(results)
+    assert [row["library"] for row in rows] == ["torchvision", "transformers"]
+    for row in rows:
+        assert row["ours"]["verified"], row["ours"]
+        assert row["ours"]["root"] == 0
+        assert row["ours"]["ort"] <= row["ours"]["portable"] < row["ours"]["nodes"]
+        assert row["plain"]["answers"] == "same"
+        assert row["unread"] == []
+        assert catalogue_table.reason(row) == ""
+
+
+def test_what_was_run_is_not_run_again(results: Path) -> None:
+    path = next(results.glob("*.json"))
+    assert not catalogue.wanted(path, None)
+    assert not catalogue.wanted(path, "failed")
+    assert catalogue.wanted(path, "all")
+    assert catalogue.wanted(path.with_name("another.json"), None)
+
+
+# The table
+
+
+def row(name: str, **changes: Any) -> dict[str, Any]:
+    made = {"exported": True, "verified": True, "nodes": 9, "portable": 5, "ort": 4, "root": 0.0, "notes": []}
+    plain = {"exported": True, "seconds": 2.0, "nodes": 8, "answers": "same"}
+    whole = {"library": "timm", "name": name, "exporter": "dynamo", "commit": "abc", "size": "as published"}
+    whole |= {"class": "Net", "parameters": 10**6, "unread": [], "plain": plain}
+    whole["ours"] = made | {"seconds": {"export": 1.5, "proof": 3.0, "writing": 0.5}}
+    for key, value in changes.items():
+        whole[key] = whole[key] | value if isinstance(value, dict) else value
+    return whole
+
+
+def refused(name: str, at: int) -> dict[str, Any]:
+    error = f"no example was found that {name}Model accepts: expected {at} channels"
+    return row(name, ours={"exported": False, "verified": False, "stage": "inputs", "error": error})
+
+
+def test_the_figures_count_what_they_say() -> None:
+    rows = [
+        row("good"),
+        row("slow", plain={"seconds": 1.0}),
+        row("ours", plain={"exported": False, "error": "no"}, unread=["vision"]),
+        row("told", unread=["vision"], ours={"notes": ["vision: never reached"]}),
+        refused("A", 3),
+    ]
+    text = "\n".join(catalogue_table.summary(rows))
+    assert "5 of 5 models could be built; 4 are exported, 4 of them verified" in text
+    assert "Plain torch exports 4 of them; of these Sardonyx exports 3 and verifies 3 (75.0%)" in text
+    assert "Only Sardonyx exports, verified: 1 (ours)" in text
+    assert "unreached in 2 models, without a note in 1 (ours)" in text
+    assert "median 1.00" in text
+
+
+def test_causes_group_what_differs_in_names_and_numbers_only() -> None:
+    lines = list(catalogue_table.causes([refused("A", 3), refused("B", 4), row("good")]))
+    assert len(lines) == 1
+    assert lines[0].startswith("- 2 × no example inputs found: ")
+    assert lines[0].endswith(": A, B")
+
+
+def test_the_page_has_a_row_for_every_result(tmp_path: Path) -> None:
+    for each in (row("good"), refused("A", 3), {**row("none"), "unbuildable": "ValueError: a | b"}):
+        (tmp_path / f"{each['name']}.json").write_text(json.dumps(each))
+    page = tmp_path / "page.md"
+    catalogue_table.write(tmp_path, page)
+    table = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert len(table) == 4
+    assert all(line.count("|") == table[0].count("|") for line in table)
+    assert "9 → 5 → 4 | 2.0 | 3.0 | 2.0 s" in page.read_text()
