@@ -53,6 +53,7 @@ def test_the_cache_may_be_read_after_the_attention() -> None:
 
 
 LEFT_ALONE = {
+    "causal": (f"{APPEND}  y = Attention <is_causal = 1> (q, all_k, all_v)", "it is causal"),
     "keys only": ("all_k = Concat <axis = 2> (past_k, k)  y = Attention(q, all_k, past_v)", "only its keys"),
     "three pieces": (
         "all_k = Concat <axis = 2> (past_k, k, k)  all_v = Concat <axis = 2> (past_v, v, v)  "

@@ -1,9 +1,10 @@
 """Attention(q, Concat(past_k, k), Concat(past_v, v), mask) => Attention(q, k, v, mask, past_k, past_v).
 
 The operator appends the new keys and values to the earlier ones itself and gives both out, as the cache of the next
-step. Refuses where only the keys or only the values are appended, where more than two pieces are, and where the
-appended ones are read before the attention. Helps because heads of the new keys and values need not be split off
-first, and because the two copies are made where they are read.
+step. Refuses where only the keys or only the values are appended, where more than two pieces are, where the appended
+ones are read before the attention, and with is_causal: without a past, query i sees the keys up to i; with a past of
+length p, those up to p + i. Helps because heads of the new keys and values need not be split off first, and because the
+two copies are made where they are read.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class FuseAttentionCache(NodePass):
         if keys is None or values is None:
             return Refused("only its keys or only its values are appended", (node,))
         nodes = (*dict.fromkeys((keys, values)), node)
+        if node.attributes.get_int("is_causal", 0):
+            return Refused("it is causal, which means other keys with a past", nodes)
         if any(len(each.inputs) != 2 for each in nodes[:-1]):
             return Refused("its keys or values are more than two pieces", nodes)
         if keys is values or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
