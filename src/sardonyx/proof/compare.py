@@ -20,6 +20,7 @@ from sardonyx.proof.budget import SECONDS
 from sardonyx.proof.inputs import Inputs
 from sardonyx.proof.interface import interface_changes
 from sardonyx.proof.judge import Judge, Noise
+from sardonyx.proof.padding import Padding, hidden_positions, unseeing
 from sardonyx.proof.precision import SinglePrecision
 from sardonyx.proof.reference import Progress, Reference
 from sardonyx.proof.rounding import LiveEngine, rounded_anew
@@ -169,6 +170,7 @@ class Oracle:
         failures += [f"in {each.runtime}: {line}" for each in runtimes for line in each.from_rewrite]
         if self._probe is not None:
             self._probe.close()  # it opens itself again for the next candidate that needs it
+        not_covered = reference.not_covered + judge.left_out
         return Verdict(
             passed=not failures,
             reference=self.name,
@@ -176,8 +178,8 @@ class Oracle:
             trials=tuple(trials),
             outputs=judge.outputs(),
             failures=tuple(failures),
-            notes=tuple(dict.fromkeys(reference.not_covered + judge.notes)),
-            not_covered=tuple(reference.not_covered),
+            notes=tuple(dict.fromkeys(not_covered + judge.notes)),
+            not_covered=tuple(not_covered),
             runtimes=tuple(runtimes),
             seconds=time.perf_counter() - began,
         )
@@ -204,9 +206,20 @@ class Oracle:
                 lines = []
         else:
             lines = judge.compare(
-                answer.outputs, result, lambda: self._noise_of(number, answer), hides_rows=self.inputs.masked
+                answer.outputs,
+                result,
+                lambda: self._noise_of(number, answer),
+                hides_rows=self.inputs.masked,
+                padding=self._padding_of(answer),
             )
         return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
+
+    def _padding_of(self, answer: Answer) -> list[Padding | None]:
+        """The positions of each output at which a live module's answer comes from attention to nothing."""
+        live, feeds = self._reference.live, answer.draw.feeds
+        hidden = hidden_positions(feeds[name] for name in self.inputs.masks) if live is not None else []
+        disturbed = live.run_unattended(feeds) if live is not None and hidden else None
+        return unseeing(answer.outputs, disturbed[0], hidden, disturbed[1]) if disturbed is not None else []
 
     def _in_single_precision(
         self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]

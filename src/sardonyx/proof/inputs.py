@@ -163,7 +163,7 @@ class Inputs:
             Plan(seed(2), 2, Style.WIDE),
             Plan(seed(3), 3, Style.POSITIVE),
         ]
-        if self._masks:
+        if self.masks:
             plans.append(Plan(seed(0), 3, Style.NORMAL, hides_row=True))
         plans += self._compared_plans(seed(1))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
@@ -195,10 +195,11 @@ class Inputs:
     @property
     def masked(self) -> bool:
         """Whether some input is a mask."""
-        return bool(self._masks)
+        return bool(self.masks)
 
     @property
-    def _masks(self) -> list[str]:
+    def masks(self) -> list[str]:
+        """The names of the inputs that are masks."""
         return [name for name, use in self._uses.items() if use.role in (Role.MASK, Role.ADDED_MASK)]
 
     @property

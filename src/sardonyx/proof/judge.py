@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sardonyx.proof.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place, gap
+from sardonyx.proof.padding import Padding
 from sardonyx.proof.tolerance import Difference, Limit, float_difference, is_float, limit
 from sardonyx.record import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
@@ -96,6 +97,8 @@ class Judge:
         self._random = random
         self._worst = [_Worst() for _ in names]
         self._hides_rows = False
+        self._padding: Sequence[Padding | None] = ()
+        self._left_out: dict[str, tuple[int, int]] = {}  # positions of padding that were not compared, of how many
         self.inexact = False  # whether some float output was not equal bit for bit
         self.notes: list[str] = []
 
@@ -104,7 +107,13 @@ class Judge:
         return Judge(self._names, self._accuracy, self._random, exported=self._exported)
 
     def compare(
-        self, reference: Sequence[Value], results: Sequence[Value], noise: NoiseSource, *, hides_rows: bool = False
+        self,
+        reference: Sequence[Value],
+        results: Sequence[Value],
+        noise: NoiseSource,
+        *,
+        hides_rows: bool = False,
+        padding: Sequence[Padding | None] = (),
     ) -> list[str]:
         """One line for every output that is not what it should be.
 
@@ -114,8 +123,9 @@ class Judge:
             noise: Asked only where the noise of the reference can matter.
             hides_rows: Whether a mask hides whole rows in these inputs: a row that is NaN throughout in the reference
                 may then hold numbers in the result.
+            padding: Per output the positions that are not compared; nothing if all are.
         """
-        self._hides_rows = hides_rows
+        self._hides_rows, self._padding = hides_rows, padding
         lines: list[str] = []
         for index, (a, b) in enumerate(zip(reference, results, strict=True)):
             line = self._compare_values(a, b, index, (index,), noise)
@@ -123,6 +133,15 @@ class Judge:
                 self._worst[index].passed = False
                 lines.append(f"output '{self._names[index]}': {line}")
         return lines
+
+    @property
+    def left_out(self) -> list[str]:
+        """One line on the padding that was not compared; nothing if there was none."""
+        if not self._left_out:
+            return []
+        (name, (count, positions)), *others = self._left_out.items()
+        rest = f", and as many in {len(others)} other outputs" if others else ""
+        return [f"{count} of {positions} positions of '{name}' are padding that sees no key: not compared{rest}"]
 
     def outputs(self) -> tuple[OutputDifference, ...]:
         """The worst of every output, as the record holds it."""
@@ -157,6 +176,8 @@ class Judge:
             return f"shape {list(b.shape)} instead of {list(a.shape)}"
         if self._names[index] in self._random:
             return None
+        if path == (index,) and index < len(self._padding):
+            a, b = self._without_padding(a, b, index, self._padding[index])
         if is_float(a.dtype) or a.dtype.kind == "c":
             return self._compare_floats(a, b, index, path, noise)
         return self._compare_discrete(a, b, index, path, noise)
@@ -211,6 +232,15 @@ class Judge:
                 f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there proves little"
             )
         return left, moves
+
+    def _without_padding(self, a: Array, b: Array, index: int, padding: Padding | None) -> tuple[Array, Array]:
+        """Leave out positions at which no number is right or wrong."""
+        if padding is None:
+            return a, b
+        count, positions = self._left_out.get(self._names[index], (0, 0))
+        self._left_out[self._names[index]] = (count + padding.count, positions + padding.positions)
+        zero = a.dtype.type(0)
+        return np.where(padding.where, zero, a), np.where(padding.where, zero, b)
 
     def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
         """Leave out rows that are NaN throughout in the reference and hold numbers in the result."""

@@ -17,10 +17,17 @@ from sardonyx.runtime import Engine, Feeds, Value
 
 
 class LiveEngine(Engine, Protocol):
-    """A module that can also compute in double precision."""
+    """A module that can also compute in double precision, and with other numbers where nothing is attended to."""
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision; None where the module cannot."""
+        ...
+
+    def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
+        """All outputs with other numbers in attention rows that see no key, and the lengths of these attentions.
+
+        None if every row sees a key.
+        """
         ...
 
 

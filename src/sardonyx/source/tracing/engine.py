@@ -11,6 +11,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.unattended import UnattendedRows
 from sardonyx.source.words import reason
 
 
@@ -28,23 +29,34 @@ class TorchEngine:
 
     def run(self, feeds: Feeds) -> list[Value]:
         """All outputs in the order of the graph's."""
-        tensors = [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
         try:
             with torch.no_grad(), quietly():
-                return [to_array(tensor) for tensor in self._call(tensors)]
+                return [to_array(tensor) for tensor in self._call(self._tensors(feeds))]
         except Exception as error:  # a forward is the user's code and may fail in any way
             raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
+
+    def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
+        """All outputs with other numbers in attention rows that see no key, and how long the sequences are.
+
+        None if every row sees a key.
+        """
+        rows = UnattendedRows()
+        with rows:
+            outputs = self.run(feeds)
+        return (outputs, frozenset(rows.lengths)) if rows.found else None
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision by a copy of the module; None where it cannot."""
         try:
             precise = self._call.with_module(copy.deepcopy(self._call.module).double())
-            tensors = [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
-            doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+            doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
             with torch.no_grad(), quietly():
                 return [to_array(tensor) for tensor in precise(doubled)]
         except Exception:  # the module's own code may insist on its types, and then nothing is known
             return None
+
+    def _tensors(self, feeds: Feeds) -> list[torch.Tensor]:
+        return [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
 
 
 def to_array(tensor: torch.Tensor) -> Array:

@@ -1,0 +1,100 @@
+"""Which output positions are padding that sees no key, so that no number is right or wrong there.
+
+A decoder that is padded on the left has queries before the first real token: the causal mask hides what comes after,
+the attention mask what comes before. Kernels answer such a row with zeros, with a mean, or with NaN. A position is left
+out of the comparison if all of this holds:
+
+- the mask among the inputs hides it,
+- what the live module answers there depends on rows that see no key: it answers otherwise when they hold other numbers,
+- nothing that the mask keeps depends on them, in any position of the same output.
+
+Only the live module and the inputs decide this. The graph that is judged takes no part, so that no fault of it can
+remove a position.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.proof.tolerance import float_difference, is_float, limit
+from sardonyx.record import Accuracy
+from sardonyx.runtime import Array, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """The positions of one output that are not compared."""
+
+    where: Array  # True there; of the output's rank, with size 1 on the axes that are neither batch nor sequence
+
+    @property
+    def count(self) -> int:
+        """How many positions are left out."""
+        return int(np.count_nonzero(self.where))
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are."""
+        return self.where.size
+
+
+def hidden_positions(masks: Iterable[Value]) -> list[Array]:
+    """Per mask of one row an item: True where it hides a position; nothing for masks that keep everything."""
+    arrays = [mask for mask in masks if isinstance(mask, np.ndarray) and mask.ndim == 2]
+    return [hidden for mask in arrays if (hidden := np.asarray(mask == 0)).any()]
+
+
+def unseeing(
+    outputs: Sequence[Value], disturbed: Sequence[Value], hidden: Sequence[Array], lengths: Iterable[int]
+) -> list[Padding | None]:
+    """The positions of each output that are padding without a key to see; None for outputs that have none.
+
+    Args:
+        outputs: What the module answers.
+        disturbed: What it answers with other numbers in the rows that see no key.
+        hidden: Which positions the masks hide: batch by sequence.
+        lengths: How many queries and keys the attentions have: what the sequence axis of an output may be as long as.
+    """
+    known = frozenset(lengths)
+    return [_padding(a, b, hidden, known) for a, b in zip(outputs, disturbed, strict=True)]
+
+
+def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int]) -> Padding | None:
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
+        return None
+    moved = _moved(a, b)
+    if not moved.any():
+        return None
+    return next((Padding(where) for mask in hidden for where in _placed(moved, mask, lengths)), None)
+
+
+def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
+    """Positions that moved, for each pair of axes that can be batch and sequence if the mask hides all of them.
+
+    A sequence axis that is shorter than the mask holds the last positions: the new ones after a past, or a window.
+    """
+    items, longest = hidden.shape
+    for batch, sequence in itertools.permutations(range(moved.ndim), 2):
+        length = moved.shape[sequence]
+        if moved.shape[batch] != items or length not in lengths | {longest} or length > longest:
+            continue
+        rest = tuple(axis for axis in range(moved.ndim) if axis not in (batch, sequence))
+        where = np.asarray(moved.any(axis=rest, keepdims=True))
+        positions = where.reshape(items, length) if batch < sequence else where.reshape(length, items).T
+        if not (positions & ~hidden[:, longest - length :]).any():
+            yield where
+
+
+def _moved(a: Array, b: Array) -> Array:
+    """Elements that differ by more than rounding."""
+    if not is_float(a.dtype):
+        return np.asarray(a != b)
+    scale = float_difference(a, b).scale
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(one - other) > limit(a.dtype, Accuracy.REASSOCIATES).rtol * (np.abs(one) + scale)
+    return np.asarray(far | (np.isnan(one) != np.isnan(other)) | (np.isinf(one) != np.isinf(other)))

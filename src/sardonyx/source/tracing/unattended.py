@@ -1,0 +1,70 @@
+"""What a module answers when attention rows that see no key hold other numbers.
+
+A softmax over no key has no value of its own: one kernel answers zeros, another the mean of all values, a third NaN. Run
+once with other numbers in those rows, a module shows which of its outputs depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_SOFTMAX = ("_softmax", "_safe_softmax")
+_FUSED = "_scaled_dot_product"  # what the kernels of scaled_dot_product_attention start with
+_MASKS = ("attn_mask", "attn_bias")  # what they call the mask
+
+
+class UnattendedRows(TorchDispatchMode):
+    """Replaces the result of every attention row whose keys are all hidden.
+
+    Attributes:
+        found: Whether there was such a row.
+        lengths: How many queries and keys the attentions with such rows had.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+        self.lengths: set[int] = set()
+        self._generator = torch.Generator().manual_seed(0)
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run the operation, then change the rows."""
+        result, name = func(*args, **(kwargs or {})), func.__name__.partition(".")[0]
+        if name in _SOFTMAX:
+            hidden = _hidden(args[0]).all(args[1], keepdim=True)
+            return self._replaced(result, hidden, args[0].shape[-2:]) if bool(hidden.any()) else result
+        if name.startswith(_FUSED) and (mask := _mask(func, args, kwargs or {})) is not None:
+            hidden = _hidden(mask).all(-1, keepdim=True)
+            if bool(hidden.any()):
+                lengths = (args[0].shape[-2], args[1].shape[-2])
+                return (self._replaced(result[0], hidden, lengths), *result[1:])
+        return result
+
+    def _replaced(self, rows: Tensor, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        self.found = True
+        self.lengths.update(lengths)
+        other = torch.randn(rows.shape, generator=self._generator).to(rows.device, rows.dtype)
+        return torch.where(hidden, other, rows)
+
+
+def _hidden(scores: Tensor) -> Tensor:
+    """Where a key is hidden: False, -inf, or a score that a number near the lowest of its type was added to."""
+    return ~scores if scores.dtype is torch.bool else scores <= torch.finfo(scores.dtype).min / 2
+
+
+def _mask(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The mask that a fused attention was given, by position or by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return next((given[name] for name in _MASKS if isinstance(given.get(name), Tensor)), None)
