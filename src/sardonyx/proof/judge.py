@@ -140,7 +140,7 @@ class Judge:
         if not self._left_out:
             return []
         (name, (count, positions)), *others = self._left_out.items()
-        rest = f", and as many in {len(others)} other outputs" if others else ""
+        rest = f", nor in {len(others)} other outputs" if others else ""
         return [f"{count} of {positions} positions of '{name}' are padding that sees no key: not compared{rest}"]
 
     def outputs(self) -> tuple[OutputDifference, ...]:

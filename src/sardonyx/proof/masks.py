@@ -20,6 +20,7 @@ HIDING = -1e3  # a number added to a score hides it when it is no greater
 class Pattern(StrEnum):
     """How the rows of one item are masked."""
 
+    FULL = "all kept"
     RIGHT = "padded on the right"
     LEFT = "padded on the left"
     HOLES = "holes anywhere"
@@ -42,14 +43,14 @@ def _item_axis(shape: tuple[int, ...]) -> int | None:
 
 def _item(shape: tuple[int, ...], rng: np.random.Generator, pattern: Pattern) -> Array:
     length = shape[-1]
+    if pattern is Pattern.FULL:
+        return np.ones(shape, bool)
     if pattern is Pattern.HOLES:
         mask = rng.random(shape) < 0.6
         if length:
             mask[..., int(rng.integers(0, length))] = True
         return np.asarray(mask)
-    lengths = np.asarray(rng.integers(1, max(length, 1) + 1, shape[:-1]))
-    if lengths.size:
-        lengths.reshape(-1)[0:1] = max(length // 2, 1)
+    lengths = np.asarray(rng.integers(1, max(length, 2), shape[:-1]))  # something is padded, and something is not
     if pattern is Pattern.HIDDEN:
         lengths.reshape(-1)[::2] = 0
     position = np.arange(length)[::-1] if pattern is Pattern.LEFT else np.arange(length)

@@ -57,7 +57,7 @@ def unseeing(
         outputs: What the module answers.
         disturbed: What it answers with other numbers in the rows that see no key.
         hidden: Which positions the masks hide: batch by sequence.
-        lengths: How many queries and keys the attentions have: what the sequence axis of an output may be as long as.
+        lengths: How many queries and keys the attentions have.
     """
     known = frozenset(lengths)
     return [_padding(a, b, hidden, known) for a, b in zip(outputs, disturbed, strict=True)]
@@ -73,20 +73,26 @@ def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int
 
 
 def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
-    """Positions that moved, for each pair of axes that can be batch and sequence if the mask hides all of them.
-
-    A sequence axis that is shorter than the mask holds the last positions: the new ones after a past, or a window.
-    """
-    items, longest = hidden.shape
+    """Positions that moved, for each pair of axes that can be batch and sequence if the mask hides all of them."""
     for batch, sequence in itertools.permutations(range(moved.ndim), 2):
-        length = moved.shape[sequence]
-        if moved.shape[batch] != items or length not in lengths | {longest} or length > longest:
+        items, length = moved.shape[batch], moved.shape[sequence]
+        if items != hidden.shape[0] or (moved.ndim == 2 and length not in lengths):  # a number for each class
             continue
         rest = tuple(axis for axis in range(moved.ndim) if axis not in (batch, sequence))
         where = np.asarray(moved.any(axis=rest, keepdims=True))
         positions = where.reshape(items, length) if batch < sequence else where.reshape(length, items).T
-        if not (positions & ~hidden[:, longest - length :]).any():
+        if any(not (positions & ~those).any() for those in _last(hidden, length, lengths)):
             yield where
+
+
+def _last(hidden: Array, length: int, lengths: frozenset[int]) -> Iterator[Array]:
+    """The last positions of a mask: those after a past, or the window of a cache.
+
+    Masks that are longer than the keys are read from their start.
+    """
+    for end in sorted(lengths | {hidden.shape[1]}, reverse=True):
+        if length <= end <= hidden.shape[1]:
+            yield hidden[:, end - length : end]
 
 
 def _moved(a: Array, b: Array) -> Array:

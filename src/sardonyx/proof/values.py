@@ -32,10 +32,12 @@ class Style(StrEnum):
     GIVEN = "given"  # the user's own
 
 
+# The first is that of a batch of one. Where nothing is padded, every position of every output can be compared.
 _PATTERNS: Mapping[Style, Sequence[Pattern]] = {
-    Style.NORMAL: (Pattern.RIGHT,),
-    Style.LARGE: (Pattern.RIGHT, Pattern.LEFT),
+    Style.NORMAL: (Pattern.RIGHT, Pattern.FULL),
+    Style.LARGE: (Pattern.LEFT, Pattern.RIGHT, Pattern.FULL),
     Style.WIDE: (Pattern.HOLES, Pattern.LEFT, Pattern.RIGHT),
+    Style.POSITIVE: (Pattern.FULL,),
 }
 _MIXED = (Pattern.RIGHT, Pattern.LEFT, Pattern.HOLES)
 _HIDDEN = (Pattern.HIDDEN, Pattern.HIDDEN, Pattern.HIDDEN, Pattern.LEFT)

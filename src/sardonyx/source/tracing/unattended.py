@@ -1,7 +1,7 @@
 """What a module answers when attention rows that see no key hold other numbers.
 
-A softmax over no key has no value of its own: one kernel answers zeros, another the mean of all values, a third NaN. Run
-once with other numbers in those rows, a module shows which of its outputs depend on them.
+A softmax over no key has no value of its own: one kernel answers zeros, another the mean of all values, a third NaN.
+Run with other numbers in those rows, a module shows which of its outputs depend on them.
 """
 
 from __future__ import annotations
