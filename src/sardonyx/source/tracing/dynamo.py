@@ -16,6 +16,7 @@ from sardonyx.record import How
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing import symbols
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.decompositions import decompose_locally
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree
 from sardonyx.source.tracing.stacks import path_of
@@ -33,6 +34,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     with quietly(), torch.no_grad():  # attention kernels for training lay their results out in other ways
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=(wanted,), strict=False)
+        decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
             captured,
             (),

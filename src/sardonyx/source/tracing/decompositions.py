@@ -1,0 +1,208 @@
+"""Decompositions of an exported program, node by node.
+
+torch's own `run_decompositions` traces the whole program twice more, with symbolic sizes. That takes longer than the
+export itself, and replaces a handful of operators in every layer. Here an operator that stays is the same node
+afterwards, and one that does not is traced by itself, on the values that the export noted. An operator that writes in
+place gives way to the one that does not, where nothing else looks at the memory. What cannot be taken apart alone
+(control flow, writes through views, constants made on the way) is left to torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_aggregate
+
+from sardonyx.source.tracing.memory import Memory, NotLocalError, is_overload
+
+Table = Mapping[Any, Callable[..., Any]]
+_ORIGIN = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")  # where the export saw a node
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]  # no public name
+_SIZE = torch.ops.aten.sym_size.int
+_COUNT = torch.ops.aten.sym_numel.default
+_NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+
+
+def decompose_locally(program: torch.export.ExportedProgram) -> None:
+    """Let the program decompose itself node by node when it is asked to, and torch's way where that is not possible."""
+    wholly = program.run_decompositions
+
+    def run_decompositions(table: Table) -> torch.export.ExportedProgram:
+        try:
+            Memory.check(program.graph)
+            with _composites(table) as (composite, rest), torch.no_grad(), enable_python_dispatcher():
+                graph = _Rewrite(program.graph_module, table, composite, rest).run()
+        except NotLocalError:
+            return wholly(dict(table))
+        _adopt(program, graph)
+        return program
+
+    program.run_decompositions = run_decompositions  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextlib.contextmanager
+def _composites(table: Table) -> Generator[tuple[Table, Table]]:
+    """Let composite operators do what torch's own way lets them do: those that the exporter knows stay in one piece.
+
+    Yields what becomes of composite operators, and the decompositions of the others.
+    """
+    try:
+        from torch.export.exported_program import (
+            _override_composite_implicit_decomp,  # pyright: ignore[reportPrivateUsage]
+            _split_decomp_table_to_cia_and_python_decomp,  # pyright: ignore[reportPrivateUsage]
+        )
+    except ImportError as error:  # another version of torch
+        raise NotLocalError from error
+    composite, rest = _split_decomp_table_to_cia_and_python_decomp(dict(table))
+    with _override_composite_implicit_decomp(composite):
+        yield composite, rest
+
+
+def _adopt(program: torch.export.ExportedProgram, graph: Graph) -> None:
+    """Put a graph of the same interface in the place of the program's."""
+    before, after = ([*each.nodes][-1].args[0] for each in (program.graph, graph))
+    names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
+    for spec in program.graph_signature.output_specs:
+        if (name := getattr(spec.arg, "name", None)) in names:
+            spec.arg.name = names[name]
+    graph.eliminate_dead_code()
+    program.graph_module.graph = graph
+    program.graph_module.delete_all_unused_submodules()
+
+
+class _Rewrite:
+    """One graph on its way to another that has no operator of the table in it."""
+
+    def __init__(self, module: GraphModule, table: Table, composite: Table, rest: Table) -> None:
+        self._module, self._table, self._composite, self._rest = module, table, composite, rest
+        self._graph = Graph(owning_module=module)
+        self._sizes: dict[Any, Node] = {}
+        self._memory = Memory()
+
+    def run(self) -> Graph:
+        """The new graph.
+
+        Raises:
+            NotLocalError: For anything that cannot be taken apart by itself.
+        """
+        known: dict[Node, Any] = {}
+        for node in self._module.graph.nodes:
+            known[node] = self._taken(node, known, self._module)
+            for other in self._memory.written(node):
+                known[other] = known[node]
+        return self._graph
+
+    def _taken(self, node: Node, known: Mapping[Node, Any], home: GraphModule) -> Any:
+        """What stands for a node of `home` in the new graph: a node, or several in the structure that it returns."""
+        if node.op in ("placeholder", "output"):
+            return self._copied(node, known)
+        if node.op == "get_attr" and isinstance(child := getattr(home, str(node.target)), GraphModule):
+            return child
+        target: Any = node.target
+        if node.op != "call_function":
+            raise NotLocalError
+        if target is operator.getitem and not isinstance(known[node.args[0]], Node):
+            return known[node.args[0]][node.args[1]]
+        if is_overload(target):
+            self._memory.see(node)
+            instead = self._memory.without_writing(node)
+            if instead is None:
+                return self._copied(node, known) if self._stays(target) else self._decomposed(node, known, target)
+            return _of_the_same_type(self._decomposed(node, known, instead), node)
+        if target is _NO_GRADIENTS:  # they mean nothing here
+            _enabled, body, *given = node.args
+            return self._inlined(known[body], [known[each] for each in given], node)
+        if isinstance(target, types.BuiltinFunctionType) or target in (torch.sym_max, torch.sym_min):
+            return self._copied(node, known)  # arithmetic on sizes
+        raise NotLocalError
+
+    def _stays(self, target: Any) -> bool:
+        """Whether torch's own way leaves an operator as it is."""
+        if target is _COUNT:
+            return True
+        is_composite = target.has_kernel_for_dispatch_key(_COMPOSITE)
+        return target not in self._table and (target in self._composite or not is_composite)
+
+    def _copied(self, node: Node, known: Mapping[Node, Any]) -> Node:
+        def renewed(each: Node) -> Node:
+            if not isinstance(known[each], Node):
+                raise NotLocalError
+            return known[each]
+
+        size: Any = node.meta.get("val")
+        if not isinstance(size, torch.SymInt) or node.op == "placeholder":
+            return self._graph.node_copy(node, renewed)
+        if node.target is _COUNT:
+            return self._count(renewed(node.args[0]), node.args[0].meta["val"].shape, node)
+        return self._size(size, lambda: self._graph.node_copy(node, renewed), node)
+
+    def _size(self, size: torch.SymInt, make: Callable[[], Node], like: Node) -> Node:
+        """A size, computed once: the node that has it, or a new one."""
+        formula = size.node.expr
+        if formula not in self._sizes:
+            self._sizes[formula] = make()
+            self._sizes[formula].meta.update(like.meta, val=size)
+        return self._sizes[formula]
+
+    def _count(self, tensor: Node, shape: Sequence[int | torch.SymInt], like: Node) -> Any:
+        """The number of elements as a product of sizes: the exporter has no operator for it."""
+        value: Any = math.prod(size for size in shape if isinstance(size, int))
+        product: Any = value
+        for axis, size in enumerate(shape):
+            if isinstance(size, torch.SymInt):
+                value = value * size
+                factors = product, self._size(size, partial(self._graph.call_function, _SIZE, (tensor, axis)), like)
+                product = self._size(value, partial(self._graph.call_function, operator.mul, factors), like)
+        return product
+
+    def _decomposed(self, node: Node, known: Mapping[Node, Any], target: Any) -> Any:
+        """The operators that a node is made of."""
+        inputs = list(dict.fromkeys(node.all_input_nodes))
+
+        def call(*values: Any) -> Any:
+            given = dict(zip(inputs, values, strict=True))
+            args, kwargs = (map_aggregate(each, lambda a: given.get(a, a)) for each in (node.args, node.kwargs))
+            return target(*args, **kwargs)
+
+        traced = make_fx(call, decomposition_table=dict(self._rest))(*(each.meta["val"] for each in inputs))
+        if any(is_overload(each.target) and not self._is_final(each.target) for each in traced.graph.nodes):
+            raise NotLocalError
+        return self._inlined(traced, [known[each] for each in inputs], node)
+
+    def _is_final(self, target: Any) -> bool:
+        return self._stays(target) and not target._schema.is_mutable  # pyright: ignore[reportPrivateUsage]
+
+    def _inlined(self, module: GraphModule, given: Sequence[Any], caller: Node) -> Any:
+        """The nodes of a part of the graph, in the place of the node that stands for it."""
+        known: dict[Node, Any] = {}
+        waiting = iter(given)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(waiting)
+            elif node.op == "output":
+                return map_aggregate(node.args[0], lambda each: known.get(each, each))
+            else:
+                seen = {key: caller.meta[key] for key in _ORIGIN if key in caller.meta and key not in node.meta}
+                node.meta.update(seen)
+                known[node] = self._taken(node, known, module)
+        raise NotLocalError
+
+
+def _of_the_same_type(made: Any, node: Node) -> Any:
+    """What was made in place of a write; the write would have kept the type and shape that the memory has."""
+    new, old = (each.meta.get("val") for each in (made, node)) if isinstance(made, Node) else (None, None)
+    if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor):
+        raise NotLocalError
+    if new.dtype != old.dtype or list(new.shape) != list(old.shape):
+        raise NotLocalError
+    return made
