@@ -58,6 +58,7 @@ class Export:
     optimized: Run | None  # of the optimized file against the exported one
     seconds: dict[str, float]
     notes: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read on the example inputs
     schema_version: int = EXPORT_VERSION
 
     def to_json(self) -> bytes:

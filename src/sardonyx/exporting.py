@@ -21,6 +21,7 @@ from sardonyx.proof import Oracle, seeds_from
 from sardonyx.provenance import module_of
 from sardonyx.record import Accuracy, Artifact, Verdict
 from sardonyx.source.inputs.past import with_past as continued
+from sardonyx.source.inputs.reach import unreached
 from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
 from sardonyx.source.models.identity import state_sha256
 from sardonyx.source.models.resolve import Resolved, resolve
@@ -111,6 +112,7 @@ def export(
         job = _Job(call, Path(folder) / "exported.onnx", seed, threads, clock)
         with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
+            missed = unreached(plain, lambda: call(call.tensors))
         verdict = job.prove(model, dims.named) if verify else None
         run = job.optimize(model, output, force=force, external=external) if optimize else None
         result = (
@@ -129,6 +131,7 @@ def export(
             optimized=run,
             seconds=clock.seconds,
             notes=tuple(dict.fromkeys((*example.notes, *dims.notes, *noted))),
+            unreached=missed,
             model=model if run is None else run.model,
         )
 
@@ -168,7 +171,7 @@ class _Job:
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
-                hint="try the other --exporter; a tracer keeps only the branch and the sizes it saw",
+                hint="torchscript keeps only the branch and sizes it saw, dynamo all; --no-verify writes it as it is",
             )
         if stiff := _seen_at_one_size(named, verdict):
             raise ModelError(

@@ -1,6 +1,6 @@
 """`--fail-if` expressions: a name, a comparison and a limit; read by a fixed grammar, never evaluated as code.
 
-expression = [form "."] name sign limit
+expression = [form "."] name sign limit  |  name    (alone: > 0, for names of which there should be none)
 limit      = number [unit | "%"]  |  "baseline" [("+" | "-") number [unit | "%"]]  |  number "*" "baseline"
 """
 
@@ -105,7 +105,13 @@ class Gate:
 
 
 def parse(
-    text: str, names: Sequence[str], *, shares: Collection[str] = (), forms: Sequence[str] = (), baseline: bool = True
+    text: str,
+    names: Sequence[str],
+    *,
+    shares: Collection[str] = (),
+    forms: Sequence[str] = (),
+    alone: Collection[str] = (),
+    baseline: bool = True,
 ) -> Gate:
     """The expression, or a usage error that says what would be right.
 
@@ -114,9 +120,10 @@ def parse(
         names: what may be asked for.
         shares: names of which a percentage makes sense.
         forms: what may stand before a name and a dot.
+        alone: names that may stand without a limit, which is then none at all.
         baseline: whether there is one to ask for.
     """
-    found = _FORM.fullmatch(text)
+    found = _FORM.fullmatch(f"{text} > 0" if text.strip() in alone else text)
     if found is None:
         raise UsageError(f"cannot read --fail-if {text!r}", hint=_EXAMPLE)
     name, form = found["name"], found["form"]

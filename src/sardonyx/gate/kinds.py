@@ -25,12 +25,13 @@ class Kind:
     measures: Callable[[Any], Measures]
     names: Mapping[str, str]  # name -> what it is
     shares: Collection[str] = ()  # names that may be asked for in percent
+    alone: Collection[str] = ()  # names of which there should be none: they need no limit
     forms: Sequence[str] = ()  # a name after one of these and a dot asks of that form
     common: Collection[str] = ()  # names that mean the same in other kinds
 
     def parse(self, text: str, *, baseline: bool = False) -> Gate:
         """An expression about a record of this kind; `baseline`: whether there is one to ask for."""
-        return parse(text, tuple(self.names), shares=self.shares, forms=self.forms, baseline=baseline)
+        return parse(text, tuple(self.names), shares=self.shares, forms=self.forms, alone=self.alone, baseline=baseline)
 
     def help(self) -> str:
         """The paragraph that a command's help has about its gates."""

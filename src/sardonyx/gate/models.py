@@ -54,6 +54,7 @@ def _of_export(made: Export) -> Measures:
             "file_bytes": Measure(made.result.bytes),
             "parameters": Measure(made.module.parameters),
             "modules": Measure(made.modules),
+            "unreached": Measure(len(made.unreached)),
             "seconds": spent(made.seconds),
         }
         | placed(made.coverage)
@@ -147,8 +148,16 @@ EXPORT = Kind(
     "an export",
     Export,
     _of_export,
-    COUNTED | FILE | PARAMETERS | OWNING | PLACED | PROVEN | SECONDS,
+    COUNTED
+    | FILE
+    | PARAMETERS
+    | OWNING
+    | {"unreached": "outermost modules whose weights the example inputs never reach"}
+    | PLACED
+    | PROVEN
+    | SECONDS,
     shares=SHARES,
+    alone=("unreached",),
     common=(*COUNTED, *FILE, *PLACED, *PROVEN),
 )
 INSPECTION = Kind(

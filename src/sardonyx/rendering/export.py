@@ -13,6 +13,7 @@ from sardonyx.rendering.view import View
 from sardonyx.rendering.words import Style
 
 ROOTS_SHOWN = 10
+UNREACHED_SHOWN = 8
 
 
 def render_export(made: Export, view: View | None = None) -> str:
@@ -22,6 +23,7 @@ def render_export(made: Export, view: View | None = None) -> str:
         _facts(made, view),
         _inputs(made, view),
         [f"  {words.one_line(note)}" for note in short_lines(made.notes)],
+        [unreached_line(made)] if made.unreached else [],
         weight_table("Weights of several modules", made.tied, view),
         root_table(made.root_nodes if view.verbose else made.root_nodes[:ROOTS_SHOWN], view),
         verdict_lines(made.verdict, view.style, verbose=view.verbose),
@@ -44,6 +46,13 @@ def export_sentence(made: Export, style: Style | None = None) -> str:
     ]
     where = f" → {words.visible(made.result.path)}" if made.result.path else ""
     return style.strong(", ".join(clauses) + where)
+
+
+def unreached_line(made: Export) -> str:
+    """Which modules the export does not hold because the example inputs never reach them."""
+    shown = [words.name(path) for path in made.unreached[:UNREACHED_SHOWN]]
+    rest = f" and {len(made.unreached) - len(shown)} more" if len(made.unreached) > len(shown) else ""
+    return f"never reached by these inputs, and not in the file: {', '.join(shown)}{rest}"
 
 
 def _facts(made: Export, view: View) -> list[str]:

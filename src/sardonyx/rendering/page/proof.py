@@ -9,6 +9,7 @@ from sardonyx.export_record import Export
 from sardonyx.record import Artifact, Counts, Run, Verdict
 from sardonyx.rendering import words
 from sardonyx.rendering.dossier import Dossier
+from sardonyx.rendering.export import unreached_line
 from sardonyx.rendering.page.section import Section, rendered
 from sardonyx.rendering.text import undone_sentence
 from sardonyx.rendering.verdict import (
@@ -114,6 +115,7 @@ def _pytorch(export: Export | None) -> Station:
     facts = (
         f"{words.name(module.class_name)}, {words.plural(module.modules, 'module')}",
         words.plural(module.parameters, "parameter"),
+        *([unreached_line(export)] if export.unreached else []),
     )
     return Station("PyTorch", module.label, facts, module.sha256)
 

@@ -20,6 +20,8 @@ _LINE_SIZES = (64, 1000, 4000, 16000, *_ANY_SIZES)
 _VOLUME_SIZES = ((16, 32, 32), (8, 112, 112), (16, 64, 64))
 _WAVE_SIZES = (4000, 16000, 48000)
 _FEW_FRAMES = 100
+_BATCH = {"batch_size", "batch", "bs", "num_images"}
+_LENGTH = {"sequence_length", "seq_length", "seq_len", "token_sequence_length", "text_sequence_length", "input_length"}
 
 
 class Role(StrEnum):
@@ -28,6 +30,8 @@ class Role(StrEnum):
     IDS = "token ids"
     SEGMENTS = "segment ids"
     POSITIONS = "positions"
+    BOXES = "bounding boxes"
+    SIZES = "sizes"
     MASK = "mask"
     IMAGE = "image"
     WAVE = "audio samples"
@@ -57,14 +61,16 @@ class Candidate:
 
 _WORDS = (
     (Role.MASK, {"mask", "masks"}),
+    (Role.BOXES, {"bbox", "boxes", "box"}),
+    (Role.SIZES, {"sizes", "thw"}),
     (Role.SEGMENTS, {"type", "segment"}),
     (Role.POSITIONS, {"position", "positions"}),
     (Role.LENGTHS, {"lengths", "lens"}),
     (Role.IDS, {"ids", "idx", "tokens", "token", "indices"}),
+    (Role.HIDDEN, {"embeds", "embeddings", "states"}),
     (Role.IMAGE, {"pixel", "image", "images", "img"}),
     (Role.FEATURES, {"features"}),
     (Role.WAVE, {"values", "waveform", "wav", "audio"}),
-    (Role.HIDDEN, {"embeds", "embeddings", "states"}),
 )
 
 
@@ -74,13 +80,15 @@ def role_of(name: str) -> Role:
     return next((role for role, telling in _WORDS if words & telling), Role.UNKNOWN)
 
 
-def candidates(name: str, facts: Facts, sizes: Sizes) -> list[Candidate]:
-    """What to try for a parameter, in order, without repetition."""
+def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) -> list[Candidate]:
+    """What to try for a parameter, in order, without repetition; what only layers suggest comes last."""
     role = role_of(name)
     said = [
         Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
     ]
-    if role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
+    written = list(_by_description(name, role, facts, sizes))
+    said = [*written, *said] if role in (Role.SEGMENTS, Role.UNKNOWN) else [*said, *written]
+    if layers and role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
         said.extend(_by_layers(name, facts, sizes))
     return list(dict.fromkeys(said))
 
@@ -91,6 +99,8 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
     if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
         high = {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
         yield "int64", (batch, length), high
+    elif role is Role.BOXES:
+        yield "int64", (batch, length, 4), facts.count("coordinates")
     elif role is Role.MASK:
         yield "int64", (batch, length), None
         yield "bool", (batch, length), None
@@ -110,6 +120,42 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
             yield real, (batch, *shape), None
     elif role is Role.HIDDEN and (width := facts.count("width")):
         yield real, (batch, length, width), None
+
+
+def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
+    """The shape that the forward's documentation gives, where all of its sizes are known."""
+    said = facts.descriptions.get(name)
+    if said is None or said.dims is None:
+        return
+    resolved = [_size_of(dim, name, facts, sizes) for dim in said.dims]
+    shape = tuple(size for size in resolved if size is not None)
+    if len(shape) == len(resolved):
+        dtype = facts.dtype if said.dtype in (None, "float") else said.dtype
+        if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
+            dtype = "int64"  # masks are documented as floats that hold 0 and 1
+        high = facts.count("segments") if role is Role.SEGMENTS else None
+        yield Candidate(Spec(name, dtype, shape), role, high)
+
+
+def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
+    """A documented size: a number, one that inputs share, or a setting of the config; products of these."""
+    if "*" in dim:
+        factors = [_size_of(factor.strip(), name, facts, sizes) for factor in dim.split("*")]
+        return None if None in factors else math.prod(factor for factor in factors if factor is not None)
+    if dim.isdecimal():
+        return int(dim)
+    word = dim.removeprefix("config.")
+    if word in _BATCH:
+        return sizes.batch
+    if facts.setting(word) is not None:
+        return facts.setting(word)
+    if word.startswith("target_") or (name.startswith("decoder_") and word in _LENGTH):
+        return sizes.decoder_length
+    if word in _LENGTH:
+        return sizes.length
+    if word in ("height", "width", "image_size") and facts.image is not None:
+        return facts.image[word == "width"]
+    return facts.count("channels") if word == "num_channels" else None
 
 
 def _images(facts: Facts) -> Iterator[tuple[int, ...]]:

@@ -1,37 +1,20 @@
-"""Example inputs from the module itself: its signature and config suggest some, and running it decides.
+"""Example inputs from the module itself: its signature, documentation and config suggest some, and running it decides.
 
-The best guess is tried first. A refusal that names a parameter adds that parameter; any other refusal leads to the next
-guess. Nothing here knows an architecture.
+What the module needs comes first; then optional inputs are added that make more of it run.
 """
 
 from __future__ import annotations
 
-import inspect
-import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from sardonyx.errors import UsageError
-from sardonyx.source.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
-from sardonyx.source.inputs.facts import Facts
-from sardonyx.source.inputs.refusal import parameters_at_fault
-from sardonyx.source.inputs.specs import Spec, check_names
-from sardonyx.source.inputs.values import draw
+from sardonyx.source.inputs.optional import Extension
+from sardonyx.source.inputs.search import Search
+from sardonyx.source.inputs.specs import Spec
 from sardonyx.source.running import Probe, probe
-from sardonyx.source.words import reason
-
-_LENGTHS = (11, 16, 32, 64, 128)
-_DECODER_LENGTH = 7
-_MOST_PROBES = 120
-_TELLING = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # what a module may miss without saying so
-_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotations, and the type of the tensor to give
-_CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
-_SWITCHES = {"use_cache": False}  # a cache is an output nobody asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,228 +38,17 @@ def derive(
 
     Args:
         module: anything with a forward; it is run in eval mode and left as it was.
-        given: inputs that are fixed, by parameter name: their values, or a specification to draw them by.
-        seed: where the drawn values start.
+        given: inputs that are fixed, by parameter name: their values, or a specification to generate them by;
+            no optional inputs are added to them.
+        seed: of the generated values.
         batch: how many items a batch has, where the module lets us choose.
         probe: tries the module; the exception it answers with, if any.
 
     Raises:
         UsageError: no input was found that the module accepts, or it refuses what was given.
     """
-    return _Search(module, dict(given or {}), seed, batch, probe).run()
-
-
-class _Search:
-    """One search for example inputs."""
-
-    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
-        self._module, self._given, self._seed, self._probe = module, given, seed, probe
-        self._facts = Facts(module)
-        parameters = inspect.signature(module.forward).parameters.values()
-        self._parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        self._open = [p for p in parameters if p.kind is p.VAR_POSITIONAL] if not self._parameters else []
-        self._parameters.update({p.name: p for p in self._open})
-        if self._parameters or not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            check_names(given, self._parameters)
-        self._sizes = list(_ladder(self._facts, given, batch))
-        self._probes = 0
-        self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and why it was refused
-
-    def run(self) -> Example:
-        """Try guesses until one is accepted, with more parameters where the module asks for them."""
-        names = self._wanted()
-        while self._probes < _MOST_PROBES:
-            example, refusals = self._try(names)
-            if example is not None:
-                return example
-            more = self._missing(names, refusals) or self._unasked(names)
-            if not more:
-                break
-            names = self._ordered([*names, *more])
-        raise self._refused(names)
-
-    def _wanted(self) -> list[str]:
-        """What has no default, the module's main input, what was given, and what belongs to it."""
-        names = [p.name for p in self._parameters.values() if p.default is p.empty or p in self._open]
-        main = getattr(self._module, "main_input_name", None)
-        if isinstance(main, str) and main in self._parameters:
-            names.append(main)
-        if not names and self._parameters:
-            names.append(next(iter(self._parameters)))
-        names.extend(self._given)
-        if not any(isinstance(value, Tensor) for value in self._given.values()):
-            names.extend(self._companions(names))
-        return self._ordered(names)
-
-    def _companions(self, names: Sequence[str]) -> Iterator[str]:
-        """Inputs that are optional, yet always fed in use."""
-        is_text = any(role_of(name) is Role.IDS for name in names)
-        has_segments = (self._facts.count("segments") or 0) > 1
-        for name in self._parameters:
-            is_mask = name == "attention_mask" and is_text
-            is_segment = role_of(name) is Role.SEGMENTS and is_text and has_segments
-            is_second = name.startswith("decoder_") and role_of(name) is Role.IDS and self._facts.is_encoder_decoder
-            if is_mask or is_segment or is_second:
-                yield name
-
-    def _ordered(self, names: Iterable[str]) -> list[str]:
-        chosen = list(dict.fromkeys(names))
-        order = list(self._parameters)
-        return sorted(chosen, key=lambda name: order.index(name) if name in order else len(order))
-
-    def _try(self, names: Sequence[str]) -> tuple[Example | None, list[Exception]]:
-        refusals: list[Exception] = []
-        for guess in self._guesses(names):
-            if self._probes >= _MOST_PROBES:
-                break
-            self._probes += 1
-            values = self._values(guess)
-            args, kwargs = self._arguments(values)
-            refusal = self._probe(self._module, args, kwargs)
-            if refusal is None:
-                return Example(args, kwargs, tuple(self._notes(guess))), refusals
-            self._first = self._first or (values, refusal)
-            refusals.append(refusal)
-            if len(refusals) == 1 and self._missing(names, refusals):
-                break  # sizes are not the matter
-        return None, refusals
-
-    def _guesses(self, names: Sequence[str]) -> Iterator[tuple[Candidate, ...]]:
-        """Combinations of candidates, those nearest to the best guess first."""
-        seen: set[tuple[Candidate, ...]] = set()
-        for sizes in self._sizes:
-            choices = [self._choices(name, sizes) for name in names]
-            for name, found in zip(names, choices, strict=True):
-                if not found:
-                    raise self._underivable(name)
-            places = itertools.product(*(range(len(found)) for found in choices))
-            for place in sorted(itertools.islice(places, 4096), key=sum):
-                guess = tuple(found[i] for found, i in zip(choices, place, strict=True))
-                if guess not in seen:
-                    seen.add(guess)
-                    yield guess
-
-    def _choices(self, name: str, sizes: Sizes) -> list[Candidate]:
-        given = self._given.get(name)
-        if given is None:
-            annotation = self._parameters[name].annotation
-            is_plain = _written(annotation) in (*_SCALARS, "str")
-            return [] if is_plain else candidates(name, self._facts, sizes)
-        if isinstance(given, Tensor):
-            return [Candidate(Spec(name, str(given.dtype).removeprefix("torch."), tuple(given.shape)), Role.UNKNOWN)]
-        guessed = candidates(name, self._facts, sizes)
-        high = next((c.high for c in guessed if c.spec.dtype == given.dtype), None)
-        role = next((c.role for c in guessed if c.spec.dtype == given.dtype), role_of(name))
-        return [Candidate(given, role, high)]
-
-    def _values(self, guess: Sequence[Candidate]) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self._seed)
-        padded = any(candidate.spec.name == "attention_mask" for candidate in guess)
-        values: dict[str, Tensor] = {}
-        for candidate in guess:
-            given = self._given.get(candidate.spec.name)
-            drawn = given if isinstance(given, Tensor) else draw(candidate, self._facts, generator, padded=padded)
-            values[candidate.spec.name] = drawn
-        return values
-
-    def _arguments(self, values: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """By position what must be there and comes first, by name the rest."""
-        leading = list(
-            itertools.takewhile(lambda p: p.default is p.empty and p.name in values, self._parameters.values())
-        )
-        positional = [p.name for p in leading if p.kind is not p.KEYWORD_ONLY]
-        named: dict[str, Any] = {name: value for name, value in values.items() if name not in positional}
-        named.update({name: off for name, off in _SWITCHES.items() if name in self._parameters})
-        return tuple(values[name] for name in positional), named
-
-    def _missing(self, names: Sequence[str], refusals: Sequence[Exception]) -> list[str]:
-        """Parameters that the module's own words ask for; of two ways to say the same, the plain one."""
-        words = set(re.findall(r"\w+", " ".join(str(refusal) for refusal in refusals[:1])))
-        asked = [name for name in self._parameters if name in words and name not in names]
-        return [name for name in asked if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
-
-    def _unasked(self, names: Sequence[str]) -> list[str]:
-        """The next optional parameter that carries data, where the refusal says nothing."""
-        return [name for name in self._parameters if role_of(name) in _TELLING and name not in names][:1]
-
-    def _notes(self, guess: Sequence[Candidate]) -> Iterator[str]:
-        for candidate in guess:
-            if isinstance(self._given.get(candidate.spec.name), Tensor):
-                continue
-            below = f", below {candidate.high}" if candidate.high else ""
-            yield f"{candidate.spec} drawn as {candidate.role}{below}"
-
-    def _underivable(self, name: str) -> UsageError:
-        return UsageError(
-            f"no example can be derived for parameter '{name}' of {type(self._module).__name__}",
-            hint=self._hint(name, "float32[2,16], or the right type and sizes"),
-        )
-
-    def _refused(self, names: Sequence[str]) -> UsageError:
-        kind = type(self._module).__name__
-        if self._first is None:
-            return UsageError(f"no example was found that {kind} accepts: it takes no inputs", hint="check its forward")
-        values, refusal = self._first
-        why = reason(refusal)
-        tried = {name: _spec(name, value) for name, value in values.items()}
-        if names and all(name in self._given for name in names):
-            shown = ", ".join(map(str, tried.values()))
-            return UsageError(f"{kind} does not accept {shown}: {why}", hint="check the types and sizes")
-        name = self._at_fault(values)
-        if name is None:
-            guessed = [name for name in tried if name not in self._given]
-            return UsageError(
-                f"no example was found that {kind} accepts: {why}",
-                hint=f"give type and sizes of {' and '.join(guessed)}: --input NAME=DTYPE[DIMS]",
-            )
-        return UsageError(
-            f"no example was found that {kind} accepts; parameter '{name}': {why}",
-            hint=self._hint(name, f"DTYPE[DIMS] (tried: {tried[name].partition('=')[2]})"),
-        )
-
-    def _at_fault(self, values: Mapping[str, Tensor]) -> str | None:
-        """The parameter that the refusal is about; of several, one whose name says nothing about its values."""
-        args, kwargs = self._arguments(values)
-        suspects = parameters_at_fault(self._module, args, kwargs, values, self._probe)
-        guessed = [name for name in suspects or values if name not in self._given]
-        unsure = [name for name in guessed if role_of(name) is Role.UNKNOWN]
-        if not suspects and len(guessed) != 1:
-            return None
-        return next(iter(unsure or guessed), None)
-
-    def _hint(self, name: str, tensor: str) -> str:
-        """What to give for a parameter: a scalar or a tensor on the command line, anything else from a function."""
-        written = _written(self._parameters[name].annotation)
-        if written in _SCALARS:
-            return f"--input {name}={_SCALARS[written]}[]"
-        if written and "Tensor" not in _CONTAINER.sub("", written):
-            return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
-        return f"--input {name}={tensor}; or file.py:factory, returning (module, {{'{name}': …}})"
-
-
-def _spec(name: str, value: Tensor) -> str:
-    return str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
-
-
-def _written(annotation: Any) -> str:
-    """An annotation as it is written, with the names of its classes alone; empty where it says nothing."""
-    is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
-    written = re.sub(r"\w+\.", "", annotation.__name__ if is_class else str(annotation))
-    return "" if annotation is inspect.Parameter.empty or written in ("Any", "object") else written
-
-
-def _ladder(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:
-    """Shared sizes to try, those that given inputs have first; a batch of one last, for modules that take no more."""
-    fixed = {role_of(name): tuple(value.shape) for name, value in given.items() if len(value.shape)}
-    text = next((shape for role, shape in fixed.items() if role in (Role.IDS, Role.MASK) and len(shape) == 2), None)
-    first = text[0] if text else next((shape[0] for shape in fixed.values()), batch)
-    room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some tables start after the padding row
-    lengths = [text[1]] if text else list(dict.fromkeys(min(length, room) for length in _LENGTHS))
-    decoder = min(_DECODER_LENGTH, max(1, (facts.count("target positions") or _DECODER_LENGTH + 2) - 2))
-    yield Sizes(first, lengths[0], decoder)
-    if facts.is_encoder_decoder:
-        yield Sizes(first, lengths[0], lengths[0])  # some heads look for the end of the first text in the second
-    for length in lengths[1:]:
-        yield Sizes(first, length, decoder)
-    if first != 1 and not fixed:
-        yield Sizes(1, lengths[0], decoder)
+    search = Search(module, dict(given or {}), seed, batch, probe)
+    accepted, notes = search.run(), ()
+    if not given:
+        accepted, notes = Extension(search, accepted).run()
+    return Example(accepted.args, accepted.kwargs, (*search.notes(accepted), *notes))

@@ -6,16 +6,20 @@ setting means is known here, never which architecture it belongs to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from sardonyx.source.inputs.described import descriptions
+
 # The same meaning under the names that configs give it, the commonest first.
 _MEANINGS = {
     "vocabulary": ("vocab_size", "n_vocab", "vocabulary_size"),
-    "segments": ("type_vocab_size",),
+    "segments": ("type_vocab_size", "type_vocab_sizes"),
+    "coordinates": ("max_2d_position_embeddings",),
     "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
     "target positions": ("max_target_positions", "decoder_max_position_embeddings", "max_position_embeddings"),
     "source positions": ("max_source_positions",),
@@ -29,6 +33,7 @@ _MEANINGS = {
     "end": ("eos_token_id",),
     "start": ("decoder_start_token_id",),
 }
+_PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)")
 
 
 class Facts:
@@ -36,6 +41,7 @@ class Facts:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.descriptions = descriptions(module)
         self._places = list(_places(module))
 
     def find(self, meaning: str) -> Any:
@@ -49,8 +55,23 @@ class Facts:
 
     def count(self, meaning: str) -> int | None:
         """A setting that must be a positive number."""
-        value = self.find(meaning)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+        return _positive(self.find(meaning))
+
+    def setting(self, name: str) -> int | None:
+        """A positive number of the config under its own name."""
+        found = (_positive(_look(place, name)) for place in self._places)
+        return next((value for value in found if value is not None), None)
+
+    def placeholders(self, vocabulary: int) -> dict[str, int]:
+        """Tokens that stand for something other than text, by what they stand for: `image_token_id` is one."""
+        found: dict[str, int] = {}
+        for place in self._places:
+            held = cast("Mapping[str, Any]", place if isinstance(place, Mapping) else vars(place))
+            for name, value in held.items():
+                match = _PLACEHOLDER.fullmatch(name)
+                if match and isinstance(value, int) and 0 <= value < vocabulary:
+                    found.setdefault(match["kind"], value)
+        return found
 
     def token(self, meaning: str, vocabulary: int) -> int | None:
         """A special token that lies in the vocabulary."""
@@ -79,14 +100,37 @@ class Facts:
     def vocabulary(self) -> int | None:
         """How many token ids there are: what the config says, and never more than the first table has rows."""
         tables = [layer.num_embeddings for layer in self.module.modules() if isinstance(layer, nn.Embedding)]
-        said = self.count("vocabulary")
+        said, entry = self.count("vocabulary"), self._entry()
+        if entry is not None:
+            return min(said, entry) if said else entry
         return min(said, max(tables)) if said and tables else said or (tables[0] if tables else None)
+
+    def _entry(self) -> int | None:
+        """How many rows the table has that the module itself says its tokens are looked up in."""
+        ask: Any = getattr(self.module, "get_input_embeddings", None)
+        try:
+            table = ask() if callable(ask) else None
+        except (
+            NotImplementedError,
+            AttributeError,
+            TypeError,
+            RuntimeError,
+        ):  # a model without one
+            return None
+        return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
     @property
     def dtype(self) -> str:
         """The element type that the module computes in, as it is written in a specification."""
         kinds = (tensor.dtype for tensor in self.module.parameters() if tensor.is_floating_point())
         return str(next(kinds, torch.float32)).removeprefix("torch.")
+
+
+def _positive(value: Any) -> int | None:
+    """A positive number; of several, the least."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, int) for each in cast("Any", value)):
+        value = min(cast("Sequence[int]", value))
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _look(place: Any, name: str) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -55,13 +57,14 @@ def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = 
     kind = None
     path = Path(what).expanduser()
     if path.exists():
-        config = _config_from_file(library, path, overrides)
+        config, default = _config_from_file(library, path, overrides)
     else:
         config_class, kind = _named_classes(library, what)
-        config = _config_from_class(config_class, overrides)
+        config, default = _config_from_class(config_class, overrides)
     if kind is not None and task is not None:
         raise UsageError(f"{kind.__name__} already says the head that --task {task} asks for", hint="give one of them")
     kind = kind or _model_class(library, config, task)
+    _require_keys(overrides, config, default, kind)
     try:
         with quietly():
             return built(lambda: kind(config), seed, filled=filled)
@@ -136,33 +139,44 @@ def _is_kind_of(found: Any, base: type) -> bool:
     return isinstance(found, type) and issubclass(found, base)
 
 
-def _config_from_class(kind: Any, overrides: Mapping[str, Any]) -> Any:
+def _config_from_class(kind: Any, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The config with these values, and as it is without them."""
     try:
         with quietly():
-            default = kind()
-            for key in overrides:
-                _require_key(default, key)
-            return kind(**overrides)
+            return kind(**overrides), kind()
     except _refusals() as error:
         raise UsageError(f"{kind.__name__} does not take these values: {reason(error)}", hint=_CONFIG_HINT) from error
 
 
-def _config_from_file(library: Any, path: Path, overrides: Mapping[str, Any]) -> Any:
+def _config_from_file(library: Any, path: Path, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The config with these values, and as it is without them."""
     try:
         with quietly():
             default = library.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
-            for key in overrides:
-                _require_key(default, key)
             content = cast("dict[str, Any]", default.to_dict())
-            return default.from_dict(_merged(content, overrides))
+            return default.from_dict(_merged(content, overrides)), default
     except _refusals() as error:
         raise UsageError(f"cannot read a config from {path}: {reason(error)}", hint=_CONFIG_HINT) from error
 
 
-def _require_key(config: Any, key: str) -> None:
-    """Configs take any key in silence; a mistyped one must not pass."""
-    if not hasattr(config, key):
-        raise UsageError(f"{type(config).__name__} has no '{key}'", hint=suggest(key, config.to_dict()))
+def _require_keys(keys: Iterable[str], config: Any, default: Any, kind: Any) -> None:
+    """Configs keep any key in silence, and a mistyped one must not pass.
+
+    A key is known that the config has without it, that its constructor does not keep (it was put to use under another
+    name), or that the code of the model reads.
+    """
+    for key in keys:
+        if not hasattr(default, key) and hasattr(config, key) and not _reads(kind, key):
+            raise UsageError(f"{type(config).__name__} has no '{key}'", hint=suggest(key, default.to_dict()))
+
+
+def _reads(kind: Any, key: str) -> bool:
+    """Whether the code of a model class looks this setting up."""
+    try:
+        code = inspect.getsource(importlib.import_module(kind.__module__))
+    except (OSError, TypeError):
+        return False
+    return re.search(rf"config\.{key}\b|config, [\"']{key}[\"']", code) is not None
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ from sardonyx.graph.scopes import scopes
 from sardonyx.source.installed import missing
 from sardonyx.source.tracing import dynamo, torchscript
 from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.experts import traceable_experts
 from sardonyx.source.tracing.live import LiveTree
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.words import reason
@@ -43,12 +45,13 @@ def export(
         ModelError: with torch's reason where it cannot export the module.
     """
     tree = LiveTree(call.module)
-    try:
-        model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
-    except SardonyxError:
-        raise
-    except Exception as error:  # torch, its exporters and the module's own code fail in any way they like
-        raise _refused(error, exporter) from error
+    with traceable_experts(call.module) as chosen:
+        try:
+            model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
+        except SardonyxError:
+            raise
+        except Exception as error:  # torch, its exporters and the module's own code fail in any way they like
+            raise _refused(error, exporter, lambda other: _EXPORTERS[other](call, tree, axes, opset)) from error
     made = model.opset_imports.get("")
     if opset not in (None, made):
         raise ModelError(
@@ -56,7 +59,7 @@ def export(
             hint=f"leave --opset out, or try --exporter {_OTHER[exporter]}",
         )
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
-    return model, tuple(notes)
+    return model, (*notes, *chosen)
 
 
 def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
@@ -84,14 +87,25 @@ def _strip(props: dict[str, str]) -> None:
         del props[key]
 
 
-def _refused(error: BaseException, exporter: Exporter) -> SardonyxError:
+def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Exporter], object]) -> SardonyxError:
+    """Why torch cannot export the model, and whether its other exporter can: a hint that was tried."""
+    first = _cause(error)
+    if isinstance(first, OSError) and first.errno == errno.ENOSPC:
+        return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
+    if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
+        return missing("onnxscript", "torch's exporters need")
+    other = _OTHER[exporter]
+    try:
+        attempt(other)
+    except Exception as second:  # as above
+        return ModelError(
+            f"torch cannot export the model: {exporter}: {reason(first)}; {other}: {reason(_cause(second))}",
+            hint="give other example inputs with --input, or write data-dependent code with torch.where or torch.cond",
+        )
+    return ModelError(f"torch cannot export the model: {reason(first)}", hint=f"--exporter {other} can")
+
+
+def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:  # torch wraps its reasons in advice
         error = error.__cause__
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
-    if isinstance(error, ModuleNotFoundError) and error.name == "onnxscript":
-        return missing("onnxscript", "torch's exporters need")
-    return ModelError(
-        f"torch cannot export the model: {reason(error)}",
-        hint=f"try --exporter {_OTHER[exporter]}, or other example inputs with --input",
-    )
+    return error
