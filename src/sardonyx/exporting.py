@@ -109,7 +109,8 @@ def export(
             example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
             dims = open_dims(call, dynamic)
-        job = _Job(call, Path(folder) / "exported.onnx", seed, threads, clock)
+        draft = _Draft(Path(folder) / "exported.onnx", external=None if optimize else True)
+        job = _Job(call, draft, seed, threads, clock)
         with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
             missed = unreached(plain, lambda: call(call.tensors))
@@ -136,18 +137,26 @@ def export(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The graph as a file to prove and to optimize, before anything is written where the user asked."""
+
+    path: Path
+    external: bool | None  # weights beside it: the runtime maps them. What is optimized decides on the result's place.
+
+    def of(self, model: ir.Model) -> Path:
+        """The file, written once."""
+        if not self.path.exists():
+            io.save(model, self.path, external=self.external)
+        return self.path
+
+
 class _Job:
     """A module on its way to a file."""
 
-    def __init__(self, call: Call, draft: Path, seed: int, threads: int | None, clock: ledger.Clock) -> None:
+    def __init__(self, call: Call, draft: _Draft, seed: int, threads: int | None, clock: ledger.Clock) -> None:
         self._call, self._draft = call, draft
         self._seed, self._threads, self._clock = seed, threads, clock
-
-    def _saved(self, model: ir.Model) -> Path:
-        """The graph as a file to prove and to optimize, before anything is written where the user asked."""
-        if not self._draft.exists():
-            io.save(model, self._draft)
-        return self._draft
 
     def prove(self, model: ir.Model, named: Axes) -> Verdict:
         """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
@@ -159,7 +168,7 @@ class _Job:
         with self._clock.phase("proof"):
             arrays = [to_array(tensor) for tensor in self._call.tensors]
             oracle = Oracle(
-                self._saved(model),
+                self._draft.of(model),
                 inputs=dict(zip(self._call.inputs, arrays, strict=True)),
                 seeds=seeds_from(self._seed),
                 trials=_DRAWN_TRIALS,
@@ -167,7 +176,7 @@ class _Job:
                 progress=lambda text: self._clock.tell(text, None),
                 engine=TorchEngine(self._call),
             )
-            verdict = oracle.check(self._saved(model), Accuracy.REASSOCIATES)
+            verdict = oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
@@ -186,7 +195,7 @@ class _Job:
         """Make it smaller, with proof, and write that."""
         with self._clock.phase("optimize"):
             return pipeline.optimize(
-                self._saved(model),
+                self._draft.of(model),
                 output,
                 seed=self._seed,
                 threads=self._threads,

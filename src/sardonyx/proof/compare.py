@@ -118,6 +118,8 @@ class Oracle:
             progress=self._progress,
             live=engine,
         )
+        self._model = reference
+        self._clean: dict[int, Result] = {}  # what the reference's own graph answers, where a live module is right
         self._noise: dict[int, Noise | None] = {}
         self._probe: RemoteSession | None = None
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
@@ -149,7 +151,8 @@ class Oracle:
         began = time.perf_counter()
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
-        subject = Subject(candidate)
+        is_itself = reference.live is not None and candidate is self._model
+        subject = reference.subject if is_itself else Subject(candidate)
         failures = interface_changes(reference.subject.model, subject.model)
         names = [value.name or "" for value in reference.subject.model.graph.outputs]
         judge = Judge(names, accuracy, reference.random, exported=reference.live is not None)
@@ -158,6 +161,7 @@ class Oracle:
         if _feedable(reference.subject.model, subject.model):
             try:
                 results = self._results(subject, answers)
+                self._clean = dict(enumerate(results)) if is_itself else {}
             except RuntimeFailure as failure:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
@@ -267,10 +271,10 @@ class Oracle:
     def _noise_of(self, number: int, answer: Answer) -> Noise | None:
         """What rounding alone makes of the answers to one trial, or None where that cannot be run."""
         if number not in self._noise:
-            self._noise[number] = self._first_noise(answer)
+            self._noise[number] = self._first_noise(number, answer)
         return self._noise[number]
 
-    def _first_noise(self, answer: Answer) -> Noise | None:
+    def _first_noise(self, number: int, answer: Answer) -> Noise | None:
         feeds = answer.draw.feeds
         try:
             probe = self._probe or self._opened_probe()
@@ -286,8 +290,10 @@ class Oracle:
         live = self._reference.live
         if live is None:
             return Noise(answer.outputs, disturb)
-        with self._open(self._reference.subject) as plain:
-            clean = plain.run(feeds)  # what the probe disturbs is the graph's own answer, not the module's
+        clean = self._clean.get(number)  # what the probe disturbs is the graph's own answer, not the module's
+        if clean is None or isinstance(clean, RuntimeFailure):
+            with self._open(self._reference.subject) as plain:
+                clean = plain.run(feeds)
         anew = rounded_anew(clean, answer.outputs, live.run_in_double(feeds))
         return Noise(clean, lambda draw: disturb(draw) if draw else anew)
 

@@ -11,6 +11,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.precise import widened_in_turn
 from sardonyx.source.tracing.unattended import UnattendedRows
 from sardonyx.source.words import reason
 
@@ -47,13 +48,15 @@ class TorchEngine:
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision by a copy of the module; None where it cannot."""
-        try:
-            precise = self._call.with_module(copy.deepcopy(self._call.module).double())
-            doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
-            with torch.no_grad(), quietly():
-                return [to_array(tensor) for tensor in precise(doubled)]
-        except Exception:  # the module's own code may insist on its types, and then nothing is known
-            return None
+        for widened in (widened_in_turn, lambda module: copy.deepcopy(module).double()):
+            try:
+                precise = self._call.with_module(widened(self._call.module))
+                doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
+                with torch.no_grad(), quietly():
+                    return [to_array(tensor) for tensor in precise(doubled)]
+            except Exception:  # the module's own code may insist on its types, and then nothing is known
+                continue
+        return None
 
     def _tensors(self, feeds: Feeds) -> list[torch.Tensor]:
         return [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
