@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sardonyx.passes.attention.delay_head_transpose import DelayHeadTranspose
 from sardonyx.passes.attention.delay_rotary_scale import DelayRotaryScale
 from sardonyx.passes.attention.fuse_attention import FuseAttention
 from sardonyx.passes.attention.fuse_attention_cache import FuseAttentionCache
@@ -15,6 +16,7 @@ ATTENTION: tuple[Pass, ...] = (
     HalveDoubledAngles(),
     FuseRotaryEmbedding(),
     DelayRotaryScale(),
+    DelayHeadTranspose(),
     HoistRotaryEmbedding(),
     FuseAttention(),
     FuseAttentionCache(),

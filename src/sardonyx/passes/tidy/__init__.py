@@ -6,6 +6,7 @@ from sardonyx.passes.base import Pass
 from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
 from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 from sardonyx.passes.tidy.eliminate_add_zero import EliminateAddZero
+from sardonyx.passes.tidy.eliminate_empty_operands import EliminateEmptyOperands
 from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 from sardonyx.passes.tidy.eliminate_noop_arithmetic import EliminateNoopArithmetic
 from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
@@ -18,6 +19,7 @@ from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
 TIDY: tuple[Pass, ...] = (
     EliminateIdentity(),
     EliminateNoopShape(),
+    EliminateEmptyOperands(),
     EliminateNoopArithmetic(),
     EliminateAddZero(),
     ResolveCastLike(),
