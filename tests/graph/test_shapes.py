@@ -50,6 +50,19 @@ def test_only_inputs_are_believed() -> None:
     assert shapes_of(text)["a"] == shapes_of(text)["y"] == (N, 4)
 
 
+@pytest.mark.parametrize(
+    ("length", "is_sum"), [("P + N", True), ("N+P", True), ("P + N + 1", False), ("P + Q", False), ("P - N", False)]
+)
+def test_a_sum_of_the_inputs_dims_is_one(length: str, *, is_sum: bool) -> None:
+    """A mask over earlier and new positions is declared so; what names no dim of an input stays a name."""
+    shapes = {"new": ("N", 4), "past": ("P", 4), "mask": (length, 4)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    nodes = [helper.make_node("Concat", ["past", "new"], ["all"], axis=0)]
+    output = helper.make_tensor_value_info("all", TensorProto.FLOAT, None)
+    found = shapes_of(helper.make_model(helper.make_graph(nodes, "g", inputs, [output])))
+    assert (found["mask"] == found["all"]) is is_sum
+
+
 def test_an_initializer_that_may_be_overridden_is_an_input() -> None:
     text = graph_text("agraph (float[N, 4] x, int64[1] s = {-1}) => (float[M] y) { y = Reshape(x, s) }")
     facts, values = facts_of(text)

@@ -29,8 +29,20 @@ def declared_type(value: ir.Value, unknown: Callable[[], Expr]) -> Typed:
         elif isinstance(dim, int) or not dim.value:
             dims.append(unknown())
         else:
-            dims.append(expr.symbol(str(dim.value)))
+            dims.append(_sum(str(dim.value), value) or expr.symbol(str(dim.value)))
     return value.dtype, tuple(dims)
+
+
+def _sum(text: str, value: ir.Value) -> Size | None:
+    """`past + new` on a graph's input, where both are dims of its inputs: exporters declare a mask's length so."""
+    terms = [term.strip() for term in text.split("+")]
+    if len(terms) < 2 or not value.is_graph_input() or value.graph is None:
+        return None
+    shapes = [each.shape for each in value.graph.inputs if each.shape is not None]
+    names = {dim.value for shape in shapes for dim in shape if not isinstance(dim, int)}
+    if not all(term.isdecimal() or (term.isidentifier() and term in names) for term in terms):
+        return None
+    return expr.total(int(term) if term.isdecimal() else expr.symbol(term) for term in terms)
 
 
 def makers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:
