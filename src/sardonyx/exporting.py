@@ -18,13 +18,16 @@ from sardonyx.export_record import ExampleInput, Export, SourceModule
 from sardonyx.graph import census, io
 from sardonyx.graph.origins import owner
 from sardonyx.proof import Oracle, seeds_from
+from sardonyx.proof.half_precision import check_in_float32
+from sardonyx.proof.upcast import upcast
 from sardonyx.provenance import module_of
 from sardonyx.record import Accuracy, Artifact, Verdict
 from sardonyx.source.inputs.past import with_past as continued
 from sardonyx.source.inputs.reach import unreached
 from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
-from sardonyx.source.models.identity import state_sha256
-from sardonyx.source.models.resolve import Resolved, resolve
+from sardonyx.source.models.identity import named_state, state_sha256
+from sardonyx.source.models.resolve import given, resolve
+from sardonyx.source.models.sources import Dtype
 from sardonyx.source.tracing import traced
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.engine import TorchEngine, to_array
@@ -49,6 +52,7 @@ def export(
     *,
     kwargs: Mapping[str, Any] | None = None,
     task: str | None = None,
+    dtype: Dtype | None = None,
     exporter: Exporter = "dynamo",
     dynamic: Dims = None,
     with_past: bool = False,
@@ -74,6 +78,8 @@ def export(
         output: where to write the result; nothing is written where None.
         kwargs: keyword inputs beside positional ones.
         task: which head a Hugging Face model gets.
+        dtype: export in this floating-point type, by a copy where the module is the caller's; "keep" keeps its own. If
+            None, `hf:` checkpoints are exported in float32 and everything else in its own type.
         exporter: torch.export ("dynamo") or the tracer ("torchscript").
         dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
         with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
@@ -101,8 +107,11 @@ def export(
     clock = ledger.Clock(progress)
     style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
     with clock.phase("model"):
-        resolved = Resolved(source, None, None, type(source).__name__) if isinstance(source, nn.Module) else None
-        resolved = resolved or resolve(str(source), task=task, seed=seed)
+        resolved = (
+            given(source, dtype)
+            if isinstance(source, nn.Module)
+            else resolve(str(source), task=task, seed=seed, dtype=dtype)
+        )
     with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
             example = example_for(plain, resolved, inputs, kwargs, seed)
@@ -122,7 +131,14 @@ def export(
         return Exported(
             status="done",
             environment=ledger.environment(),
-            options={"exporter": exporter, "opset": opset, "with_past": with_past, "seed": seed, "optimize": optimize},
+            options={
+                "exporter": exporter,
+                "opset": opset,
+                "dtype": resolved.dtype,
+                "with_past": with_past,
+                "seed": seed,
+                "optimize": optimize,
+            },
             module=_identified(plain, resolved.label, hashed=verify),
             inputs=_inputs(call, dims.axes),
             outputs=tuple(call.outputs),
@@ -131,7 +147,7 @@ def export(
             verdict=verdict,
             optimized=run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*example.notes, *dims.notes, *noted))),
+            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *noted))),
             unreached=missed,
             model=model if run is None else run.model,
         )
@@ -166,17 +182,7 @@ class _Job:
             ModelError: where a dim that the user named could be tried at no other size than the example's.
         """
         with self._clock.phase("proof"):
-            arrays = [to_array(tensor) for tensor in self._call.tensors]
-            oracle = Oracle(
-                self._draft.of(model),
-                inputs=dict(zip(self._call.inputs, arrays, strict=True)),
-                seeds=seeds_from(self._seed),
-                trials=_DRAWN_TRIALS,
-                threads=self._threads,
-                progress=lambda text: self._clock.tell(text, None),
-                engine=TorchEngine(self._call),
-            )
-            verdict = oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
+            verdict = self._verdict(model)
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
@@ -188,6 +194,29 @@ class _Job:
                 hint="leave it out of --dynamic, or --no-verify",
             )
         return verdict
+
+    def _verdict(self, model: ir.Model) -> Verdict:
+        """By running both; in float32 where the graph computes in half precision."""
+        arrays = [to_array(tensor) for tensor in self._call.tensors]
+        how: dict[str, Any] = {
+            "inputs": dict(zip(self._call.inputs, arrays, strict=True)),
+            "seeds": seeds_from(self._seed),
+            "trials": _DRAWN_TRIALS,
+            "threads": self._threads,
+            "progress": lambda text: self._clock.tell(text, None),
+        }
+        wide = upcast(model, constants=True)
+        if wide is None:
+            oracle = Oracle(self._draft.of(model), engine=TorchEngine(self._call), **how)
+            return oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
+        return check_in_float32(
+            self._draft.of(model),
+            wide,
+            module=TorchEngine(self._call, in_float32=True),
+            module_itself=TorchEngine(self._call),
+            weights=[name for name, _ in named_state(self._call.module)],
+            **how,
+        )
 
     def optimize(
         self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None

@@ -182,6 +182,7 @@ class Verdict:
     not_covered: tuple[str, ...] = ()  # what the trials did not reach: branches, sizes, values, masked rows
     runtimes: tuple[RuntimeCheck, ...] = ()  # further ones that were asked for
     rewrites: RewriteChecks | None = None  # None: there were none, or the models came without
+    computed_in: str | None = None  # the type that both sides were computed in, where it is not their own
 
 
 @dataclass(frozen=True, slots=True)

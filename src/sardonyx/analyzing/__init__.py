@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sardonyx.graph.tagged import Source as OnnxSource
     from sardonyx.source.inputs.wishes import Dims, Inputs
+    from sardonyx.source.models.sources import Dtype
 
 
 def analyze(
@@ -26,6 +27,7 @@ def analyze(
     beside: Sequence[OnnxSource] = (),
     kwargs: Mapping[str, Any] | None = None,
     task: str | None = None,
+    dtype: Dtype = "keep",
     dynamic: Dims = None,
     sizes: Mapping[str, int] | None = None,
     as_in_notes: bool = False,
@@ -43,6 +45,7 @@ def analyze(
         beside: more ONNX models, to stand beside the first.
         kwargs: keyword inputs beside positional ones.
         task: which head a Hugging Face model gets.
+        dtype: floating-point type of a torch model; "keep" is the one that it has or is saved in.
         dynamic: dims of a torch model to leave open, as `export` takes them: numbers become formulas too.
         sizes: of the open dims of ONNX models; where not given they are assumed, which is noted.
         as_in_notes: add the estimate by the notes' definition, which is not what anything needs (docs/memory.md).
@@ -59,6 +62,7 @@ def analyze(
             {
                 "inputs": inputs is not None or bool(kwargs),
                 "task": task is not None,
+                "dtype": dtype != "keep",
                 "dynamic dims to open": dynamic is not None,
                 "estimate as in the notes": as_in_notes,
             }
@@ -75,12 +79,12 @@ def analyze(
         with clock.phase("loading torch"):
             require_torch()
             from sardonyx.analyzing import torch_models
-        wish = torch_models.Wish(inputs, kwargs, task, dynamic, as_in_notes, seed)
+        wish = torch_models.Wish(inputs, kwargs, task, dtype, dynamic, as_in_notes, seed)
         with collector.paused():
             found = torch_models.analyzed(cast("nn.Module | str", source), wish, clock)
     return Analysis(
         environment=ledger.environment(),
-        options={"task": task, "seed": seed, "as_in_notes": as_in_notes, "sizes": dict(sizes or {})},
+        options={"task": task, "dtype": dtype, "seed": seed, "as_in_notes": as_in_notes, "sizes": dict(sizes or {})},
         sources=found.sources,
         sizes=found.sizes,
         forms=found.forms,

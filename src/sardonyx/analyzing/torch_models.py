@@ -28,7 +28,8 @@ from sardonyx.provenance import is_within
 from sardonyx.recording.recorder import record
 from sardonyx.source.inputs.examples import Example
 from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
-from sardonyx.source.models.resolve import Resolved, resolve
+from sardonyx.source.models.resolve import given, resolve
+from sardonyx.source.models.sources import Dtype
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
@@ -44,6 +45,7 @@ class Wish:
     inputs: Inputs
     kwargs: Mapping[str, Any] | None
     task: str | None
+    dtype: Dtype
     dynamic: Dims
     as_in_notes: bool
     seed: int
@@ -52,8 +54,11 @@ class Wish:
 def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
     """The forms of one model."""
     with clock.phase("model"):
-        resolved = Resolved(source, None, None, type(source).__name__) if isinstance(source, nn.Module) else None
-        resolved = resolved or resolve(str(source), task=wish.task, seed=wish.seed, filled=False)
+        resolved = (
+            given(source, wish.dtype)
+            if isinstance(source, nn.Module)
+            else resolve(str(source), task=wish.task, seed=wish.seed, filled=False, dtype=wish.dtype)
+        )
     with prepared(resolved.module) as module:
         with clock.phase("inputs"):
             probe = RecordingProbe()

@@ -48,6 +48,10 @@ Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 Sources = Annotated[
     list[str], typer.Argument(metavar="SOURCE...", help="A model, or ONNX files side by side.", show_default=False)
 ]
+DtypeOption = Annotated[
+    options.DtypeName,
+    typer.Option("--dtype", help="Floating-point type of a torch model; keep is the one it is saved in."),
+]
 FormatOption = Annotated[Format, options.form("every number in full")]
 Svg = Annotated[Path | None, options.drawing("memory over time")]
 AsInNotes = Annotated[
@@ -58,6 +62,7 @@ AsInNotes = Annotated[
 def analyze(
     sources: Sources,
     task: options.Task = None,
+    dtype: DtypeOption = options.DtypeName.KEEP,
     input_specs: InputSpec = None,
     input_file: InputFile = None,
     dynamic: Dynamic = None,
@@ -96,6 +101,7 @@ def analyze(
             sources[0],
             beside=sources[1:],
             task=task,
+            dtype=dtype.value,
             sizes=asked or None,
             as_in_notes=as_in_notes,
             seed=seed,

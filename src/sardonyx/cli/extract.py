@@ -62,6 +62,7 @@ def extract(
     output: Output = None,
     source: Live = None,
     task: options.Task = None,
+    dtype: options.Dtype = None,
     call: Call = 0,
     exact: Exact = False,
     verify: options.Verify = True,
@@ -81,6 +82,8 @@ def extract(
     reject_both("--no-verify", not verify, "--source", source is not None)
     if task is not None and source is None:
         raise UsageError("--task chooses the head of a --source", hint="give the --source too")
+    if dtype is not None and source is None:
+        raise UsageError("--dtype converts a --source", hint="give the --source too")
     if source is not None:
         from sardonyx.source.installed import require_torch
         from sardonyx.source.models.sources import parse_source
@@ -97,7 +100,7 @@ def extract(
     from sardonyx import inspect
 
     with progress(not quiet) as report:
-        live = {} if source is None else _live(source, task, seed, inspect(model))
+        live = {} if source is None else _live(source, task, dtype, seed, inspect(model))
         found = cut(
             model,
             module,
@@ -129,14 +132,18 @@ def _beside(model: Path, module: str) -> Path:
     return model.parent / f"{model.stem}.{name}.onnx"
 
 
-def _live(source: str, task: str | None, seed: int, file: Inspection) -> dict[str, Any]:
+def _live(
+    source: str, task: str | None, dtype: options.DtypeName | None, seed: int, file: Inspection
+) -> dict[str, Any]:
     """The live model and inputs that fit both it and the file."""
     from sardonyx.source.inputs.fitting import FileInput, fitting_example
+    from sardonyx.source.inputs.wishes import example_for
     from sardonyx.source.models.resolve import resolve
 
-    found = resolve(source, task=task, seed=seed)
+    found = resolve(source, task=task, seed=seed, dtype=dtype.value if dtype is not None else None)
     if found.args is not None or found.kwargs is not None:
-        return {"live": found.module, "args": found.args or (), "kwargs": found.kwargs or {}}
-    ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
-    example = fitting_example(found.module, ports, seed=seed)
+        example = example_for(found.module, found, None, None, seed)
+    else:
+        ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
+        example = fitting_example(found.module, ports, seed=seed)
     return {"live": found.module, "args": example.args, "kwargs": example.kwargs}

@@ -45,6 +45,15 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+class DtypeName(StrEnum):
+    """The floating-point type of a PyTorch model."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    KEEP = "keep"
+
+
 class RuntimeLevel(StrEnum):
     """How far the runtime may optimize by itself: `runtime.timed.Level`, which help must not wait for."""
 
@@ -159,6 +168,12 @@ Task = Annotated[
         "--task",
         metavar="TASK",
         help="Head of a Hugging Face model: text-classification, …, or a class. [default: as it was saved, else none]",
+    ),
+]
+Dtype = Annotated[
+    DtypeName | None,
+    typer.Option(
+        "--dtype", help="Floating-point type of the PyTorch model. [default: float32 for hf:, otherwise keep]"
     ),
 ]
 Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]

@@ -8,7 +8,7 @@ run in a worker process, one at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -100,8 +100,14 @@ class Oracle:
         threads: int | None = None,
         progress: Progress | None = None,
         engine: LiveEngine | None = None,
+        rounded: Collection[str] = (),
     ) -> None:
-        """All as in `verify`; an `engine` answers in place of the reference: the module it was exported from."""
+        """All as in `verify`, and how an exported graph is compared with its module.
+
+        Args:
+            engine: Answers in place of the reference: the module it was exported from.
+            rounded: Constants of a narrow type that the engine has with more digits; each is cast before use.
+        """
         if not seeds:
             raise UsageError("verification needs at least one seed")
         first, *others = _known(runtimes)
@@ -121,6 +127,7 @@ class Oracle:
         self._model = reference
         self._clean: dict[int, Result] = {}  # what the reference's own graph answers, where a live module is right
         self._noise: dict[int, Noise | None] = {}
+        self._rounded = rounded
         self._probe: RemoteSession | None = None
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
         self._others = [
@@ -263,7 +270,7 @@ class Oracle:
 
     def _opened_probe(self) -> RemoteSession | None:
         self._progress("measuring how much rounding alone moves the reference")
-        copy = noise.disturbed(self._reference.subject.model)
+        copy = noise.disturbed(self._reference.subject.model, stored=self._rounded)
         if copy is not None:
             self._probe = self._open(Subject(copy))
         return self._probe

@@ -19,13 +19,19 @@ from sardonyx.proof.noise import NARROW, element_types
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _REFUSED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+_BORDER = "upcast."  # what the names of the added casts begin with
 _WIDE = ir.TensorType(ir.DataType.FLOAT)
 _SIZES = frozenset(("Shape", "Size"))
 _SOURCES = frozenset(("RandomNormal", "RandomUniform"))
 
 
-def upcast(model: ir.Model) -> ir.Model | None:
-    """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does."""
+def upcast(model: ir.Model, *, constants: bool = False) -> ir.Model | None:
+    """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does.
+
+    Args:
+        model: The model.
+        constants: Compute in float32 also what follows from constants and sizes alone.
+    """
     if not _mentions_narrow(model):
         return None
     copy = model.clone()
@@ -33,7 +39,7 @@ def upcast(model: ir.Model) -> ir.Model | None:
     if any(node.op_type in _REFUSED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
-    computed = _computed(graphs)
+    computed = _computed(graphs, everything=constants)
     active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
     border = [value for value in _border(graphs, active, computed) if (types.get(value) or value.dtype) in NARROW]
     widened = [_widen(node, types) for node in active]
@@ -41,7 +47,7 @@ def upcast(model: ir.Model) -> ir.Model | None:
         for value in graph.inputs:
             _retype(value)
     for number, value in enumerate(border):
-        _cast(value, f"upcast.{number}", graphs, set(active))
+        _cast(value, f"{_BORDER}{number}", graphs, set(active))
     return copy if border or any(widened) else None
 
 
@@ -49,6 +55,16 @@ def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
     """Names of the constants of a narrow type whose values are not those of a constant of the source."""
     known = {digest for _, digest in _constants(source)}
     return frozenset(name for name, digest in _constants(model) if digest not in known)
+
+
+def constants_cast(wide: ir.Model) -> list[str]:
+    """Names of what the copy takes from outside in a narrow type, and casts: inputs, weights and other constants."""
+    nodes = (node for graph in _graphs(wide.graph) for node in graph)
+    return [node.inputs[0].name or "" for node in nodes if _is_border(node) and node.inputs[0] is not None]
+
+
+def _is_border(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and (node.name or "").startswith(_BORDER)
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
@@ -98,11 +114,14 @@ def _is_constant(node: ir.Node) -> bool:
     return node.op_type == "Constant" and "value" in node.attributes
 
 
-def _computed(graphs: list[ir.Graph | ir.Function]) -> set[ir.Value]:
-    """Values that depend on more than constants and sizes, or may."""
+def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[ir.Value]:
+    """Values that depend on more than constants and sizes, or may; with `everything` all results of operators."""
     computed = {value for graph in graphs for value in graph.inputs}
     for graph in graphs:  # outer graphs come first, and nodes in order
         for node in graph:
+            if everything:
+                computed.update(node.outputs if node.op_type != "Constant" else ())
+                continue
             if node.op_type in _SIZES:
                 continue
             inside = any(True for _ in bodies(node))

@@ -50,7 +50,8 @@ def proof(verdict: Verdict | None) -> str:
         return failed_sentence(verdict)
     worst = _worst(verdict)
     how = "bit for bit" if worst == 0 else f"worst {words.difference(worst)}"
-    return f"verified on {words.plural(len(verdict.trials), 'trial')} ({how})"
+    where = f" in {verdict.computed_in}" if verdict.computed_in else ""
+    return f"verified on {words.plural(len(verdict.trials), 'trial')}{where} ({how})"
 
 
 def failed_sentence(verdict: Verdict | None) -> str:

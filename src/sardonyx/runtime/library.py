@@ -13,6 +13,10 @@ _LARGEST_PROTOBUF = 2**31 - 1
 _QUIET = 4  # the runtime's log severity "fatal": errors reach us as exceptions
 
 
+class NoKernel(RuntimeFailure):
+    """The model is valid, and the runtime has no kernel for an operator of it in the type that the model says."""
+
+
 def onnxruntime() -> Any:
     """The package, told to be quiet."""
     ort: Any = importlib.import_module("onnxruntime")
@@ -47,12 +51,14 @@ def opened(source: Source, options: Any, providers: list[str]) -> Any:
     """A session of the runtime with the model in it.
 
     Raises:
+        NoKernel: where the runtime has no kernel for one of its operators.
         RuntimeFailure: where the runtime does not take the model.
     """
     try:
         return onnxruntime().InferenceSession(_loadable(source), options, providers=providers)
     except errors() as error:
-        raise RuntimeFailure(
+        kind = NoKernel if type(error).__name__ == "NotImplemented" else RuntimeFailure
+        raise kind(
             f"ONNX Runtime cannot load the model: {one_line(error)}",
             hint="ONNX Runtime 1.31 takes IR versions up to 13 and opsets up to 26",
         ) from error

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sardonyx.source.quiet import quietly
+from sardonyx.source.widening import Widening, lacks_kernel, widen, widened
 
 Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Exception | None]
 
@@ -19,6 +20,18 @@ def probe(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     try:
         run(module, args, kwargs)
     except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
+        return _probe_widened(module, args, kwargs) if lacks_kernel(error) else error
+    return None
+
+
+def _probe_widened(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
+    """The same in float32, where this machine has no kernel for half precision: the exporters need none."""
+    given = [widen(each) if isinstance(each, torch.Tensor) else each for each in args]
+    named = {name: widen(each) if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
+    try:
+        with Widening():
+            run(widened(module), given, named)
+    except Exception as error:  # as above
         return error
     return None
 

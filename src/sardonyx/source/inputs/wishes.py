@@ -13,9 +13,11 @@ from torch import nn
 from sardonyx.source.inputs.dynamic import find_dynamic, position_limit
 from sardonyx.source.inputs.examples import Example, derive
 from sardonyx.source.inputs.specs import DynamicRequest, Spec, resolve_axes
+from sardonyx.source.models.dtypes import converted_tensor
 from sardonyx.source.models.resolve import Resolved
 from sardonyx.source.running import Probe, probe
 from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.structure import Flat
 from sardonyx.source.tracing.symbols import Axes
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
@@ -39,7 +41,26 @@ def example_for(
     seed: int,
     probe: Probe = probe,
 ) -> Example:
-    """The user's example inputs, those that came with the source, or ones found by asking the module."""
+    """The user's example inputs, those that came with the source, or ones found by asking the module.
+
+    Those of a module that was converted to another type are converted with it.
+    """
+    found = _example(module, resolved, inputs, kwargs, seed, probe)
+    if resolved.dtype == "keep":
+        return found
+    flat = Flat([list(found.args), found.kwargs])
+    args, named = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
+    return Example(tuple(args), named, found.notes)
+
+
+def _example(
+    module: nn.Module,
+    resolved: Resolved,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    seed: int,
+    probe: Probe,
+) -> Example:
     if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
         return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
     if isinstance(inputs, Mapping):

@@ -16,7 +16,7 @@ from torch import nn
 
 from sardonyx.errors import UsageError
 from sardonyx.source.installed import missing
-from sardonyx.source.models.sources import parse_overrides
+from sardonyx.source.models.sources import Dtype, parse_overrides
 from sardonyx.source.models.weights import built
 from sardonyx.source.quiet import quietly
 from sardonyx.source.words import reason, suggest
@@ -24,8 +24,8 @@ from sardonyx.source.words import reason, suggest
 _CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-config:BertConfig?num_hidden_layers=2"
 
 
-def load_pretrained(name: str, *, task: str | None) -> nn.Module:
-    """A model with its weights, from a local folder or the hub, in eval mode."""
+def load_pretrained(name: str, *, task: str | None, dtype: Dtype = "keep") -> tuple[nn.Module, str | None]:
+    """A model with its weights, from a local folder or the hub, in eval mode; and the type it says it was saved in."""
     library = _transformers()
     local = Path(name).expanduser().is_dir()
     place = str(Path(name).expanduser()) if local else name
@@ -44,9 +44,11 @@ def load_pretrained(name: str, *, task: str | None) -> nn.Module:
     kind = _model_class(library, config, task)
     try:
         with quietly():
-            return kind.from_pretrained(place).eval()
+            module = kind.from_pretrained(place, dtype="auto" if dtype == "keep" else dtype).eval()
     except _refusals() as error:
         raise UsageError(f"cannot load '{name}' as {kind.__name__}: {reason(error)}", hint=hint) from error
+    saved = getattr(config, "dtype", None)
+    return module, None if saved is None else str(saved).removeprefix("torch.")
 
 
 def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = True) -> nn.Module:

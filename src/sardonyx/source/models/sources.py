@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from sardonyx.errors import UsageError
 
@@ -24,6 +24,10 @@ class Kind(StrEnum):
     FACTORY = "file"
 
 
+Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "keep"]
+"""The floating-point type of a model: one to convert it to, or the one it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """A source: its kind and what follows the colon; for a factory, its name, and the file it is in."""
@@ -31,6 +35,11 @@ class ModelSource:
     kind: Kind
     name: str
     file: Path | None = None
+
+    @property
+    def export_dtype(self) -> Dtype:
+        """The type to export in, if none is asked for: most checkpoints are bfloat16, which few CPU kernels take."""
+        return "float32" if self.kind is Kind.PRETRAINED else "keep"
 
 
 def parse_source(source: str, *, task: str | None = None) -> ModelSource:

@@ -35,6 +35,11 @@ class Call:
         """The example's tensors, copied: a module may write into what it is given."""
         return tuple(tensor.clone() for tensor in self._tensors)
 
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The element types of the module's weights and of the example."""
+        return {tensor.dtype for tensor in (*self._tensors, *self.module.parameters(), *self.module.buffers())}
+
     def with_module(self, module: torch.nn.Module) -> Call:
         """The same call of another module."""
         other = copy.copy(self)

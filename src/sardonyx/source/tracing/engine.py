@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import numpy as np
@@ -13,26 +14,35 @@ from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.precise import widened_in_turn
 from sardonyx.source.tracing.unattended import UnattendedRows
+from sardonyx.source.widening import Widening, widen, widened
 from sardonyx.source.words import reason
 
 
 class TorchEngine:
-    """A module that takes and gives arrays, under the names its exported graph has."""
+    """A module that takes and gives arrays, under the names its exported graph has.
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    Args:
+        call: the module and its example inputs.
+        in_float32: compute in float32 what the module computes in float16 or bfloat16, by a copy of it.
+    """
+
+    def __init__(self, call: Call, *, in_float32: bool = False) -> None:
+        self._call = call.with_module(widened(call.module)) if in_float32 else call
+        self._in_float32 = in_float32
         self._dtypes = [tensor.dtype for tensor in call.tensors]
 
     @property
     def name(self) -> str:
         """Torch, its version and how the module runs."""
-        return f"PyTorch {torch.__version__}, {'train' if self._call.module.training else 'eval'} mode"
+        mode = "train" if self._call.module.training else "eval"
+        return f"PyTorch {torch.__version__}, {mode} mode{', in float32' if self._in_float32 else ''}"
 
     def run(self, feeds: Feeds) -> list[Value]:
         """All outputs in the order of the graph's."""
+        tensors = self._tensors(feeds)
         try:
-            with torch.no_grad(), quietly():
-                return [to_array(tensor) for tensor in self._call(self._tensors(feeds))]
+            with torch.no_grad(), quietly(), Widening() if self._in_float32 else contextlib.nullcontext():
+                return [to_array(tensor) for tensor in self._call(tensors)]
         except Exception as error:  # a forward is the user's code and may fail in any way
             raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
 
@@ -59,7 +69,9 @@ class TorchEngine:
         return None
 
     def _tensors(self, feeds: Feeds) -> list[torch.Tensor]:
-        return [_tensor(feeds[name], dtype) for name, dtype in zip(self._call.inputs, self._dtypes, strict=True)]
+        given = zip(self._call.inputs, self._dtypes, strict=True)
+        tensors = (_tensor(feeds[name], dtype) for name, dtype in given)
+        return [widen(tensor) if self._in_float32 else tensor for tensor in tensors]
 
 
 def to_array(tensor: torch.Tensor) -> Array:

@@ -53,12 +53,24 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             dynamic_axes={name: dict(spec) for name, spec in axes.items()} or None,
         )
     model = io.load(path)
+    _correct_bfloat16(model)
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
     _place(model, modules, tree, entry)
     _rename(model, entry)
     _restore_inputs(model, call, axes)
     name_interface(model, call)
     return model, []
+
+
+def _correct_bfloat16(model: ir.Model) -> None:
+    """Cast to bfloat16 where torch means it: its tracer writes the number that is complex128 in ONNX, where no cast is.
+
+    The number is in scalar_type_analysis.cpp of torch 2.13.
+    """
+    for scope in scopes(model):
+        for node in scope.graph:
+            if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
+                node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
 
 
 def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:

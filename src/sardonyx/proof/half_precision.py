@@ -1,0 +1,116 @@
+"""An exported graph of half precision against its module, both computed in float32.
+
+In float16 or bfloat16 two right programs differ by their roundings, and a wrong weight hides among them; ONNX Runtime
+has no CPU kernel for most operators in bfloat16. So the graph with its narrow types turned into float32 is compared
+with the module in float32, on the weights as they are stored. Beside that the graph itself is loaded, which finds
+invalid types, and run where the runtime has kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import ModelError, RuntimeFailure
+from sardonyx.proof.compare import Oracle
+from sardonyx.proof.reference import Progress
+from sardonyx.proof.rounding import LiveEngine
+from sardonyx.proof.subject import Subject
+from sardonyx.proof.tolerance import float_difference, is_float
+from sardonyx.proof.upcast import constants_cast
+from sardonyx.record import Accuracy, Verdict
+from sardonyx.runtime import Engine, Value
+from sardonyx.runtime.library import NoKernel
+
+_OPERATOR = re.compile(r"implementation for (\w+)")
+
+
+def check_in_float32(
+    exported: Path,
+    wide: ir.Model,
+    *,
+    module: LiveEngine,
+    module_itself: Engine,
+    weights: Collection[str],
+    inputs: Mapping[str, Value],
+    seeds: Sequence[int],
+    trials: int,
+    threads: int | None,
+    progress: Progress,
+) -> Verdict:
+    """Compare a graph with its module in float32, and say how the graph itself ran.
+
+    Args:
+        exported: The graph.
+        wide: Its copy in float32, from `upcast(…, constants=True)`.
+        module: The module in float32.
+        module_itself: The module in its own types.
+        weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
+        inputs: Example inputs.
+        seeds: Of the generated inputs.
+        trials: At most this many generated ones.
+        threads: Of the runtime.
+        progress: Told in one line what is being done.
+
+    Raises:
+        ModelError: The graph is not valid.
+    """
+    failures, note = _as_it_is(exported, module_itself, inputs, threads)
+    rounded = set(constants_cast(wide)) - set(weights) - set(inputs)
+    oracle = Oracle(
+        wide,
+        inputs=inputs,
+        seeds=seeds,
+        trials=trials,
+        threads=threads,
+        progress=progress,
+        engine=module,
+        rounded=rounded,
+    )
+    verdict = oracle.check(wide, Accuracy.REASSOCIATES)
+    return replace(
+        verdict,
+        passed=verdict.passed and not failures,
+        failures=(*verdict.failures, *failures),
+        notes=(f"both sides computed in float32 with the weights as stored; {note}", *verdict.notes),
+        computed_in="float32",
+    )
+
+
+def _as_it_is(exported: Path, module: Engine, feeds: Mapping[str, Value], threads: int | None) -> tuple[list[str], str]:
+    """What is wrong with the graph in its own types, and a sentence on how it ran there."""
+    try:
+        engine = Subject(exported).session(threads=threads)
+    except NoKernel as refusal:
+        operator = _OPERATOR.search(refusal.message)
+        missing = operator[1] if operator else "an operator"
+        return [], f"ONNX Runtime has no CPU kernel for {missing} in the graph's own types, which were not run"
+    except RuntimeFailure as refusal:
+        raise ModelError(
+            f"torch wrote a graph in half precision that is not valid: {refusal.message}",
+            hint="--dtype float32, or the other --exporter",
+        ) from refusal
+    with engine:
+        try:
+            expected, found = module.run(feeds), engine.run(feeds)
+        except RuntimeFailure as refusal:
+            return [], f"in its own types the graph was not run: {refusal.message}"
+    return _compared(expected, found)
+
+
+def _compared(expected: Sequence[Value], found: Sequence[Value]) -> tuple[list[str], str]:
+    worst = 0.0
+    for one, other in zip(expected, found, strict=True):
+        if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or not is_float(one.dtype):
+            continue
+        lost = np.isfinite(one.astype(np.float64)) & ~np.isfinite(other.astype(np.float64))
+        if lost.any():
+            where = f"{int(lost.sum())} of {lost.size} elements"
+            return [f"in {one.dtype.name} the graph overflows in {where} where the module does not"], "it overflows"
+        worst = max(worst, float_difference(one, other).rms)
+    return [], f"in its own types the graph is within {worst:.2g} of PyTorch on the example (root mean square)"

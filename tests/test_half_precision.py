@@ -1,0 +1,190 @@
+"""bfloat16 and float16: which type is exported, how it is verified, and that what is wrong is still found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sardonyx
+from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.source.inputs.examples import derive
+from sardonyx.source.models.resolve import resolve
+from sardonyx.source.tracing import traced
+
+TEXT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,intermediate_size=48,vocab_size=60"
+LLAMA = f"hf-config:LlamaForCausalLM?{TEXT},num_key_value_heads=2"
+BERT = f"hf-config:BertModel?{TEXT}"
+VIT = f"hf-config:ViTModel?{TEXT.partition(',vocab')[0]},image_size=16,patch_size=8"
+RESNET = "hf-config:ResNetModel?embedding_size=8,hidden_sizes=[8],depths=[1]"
+FLOAT, BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
+PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype", "exporter"),
+    [
+        (LLAMA, "bfloat16", "dynamo"),
+        (LLAMA, "bfloat16", "torchscript"),
+        (BERT, "float16", "dynamo"),
+        (VIT, "bfloat16", "dynamo"),
+        (VIT, "float16", "torchscript"),
+        (RESNET, "bfloat16", "dynamo"),
+        (RESNET, "float16", "torchscript"),
+    ],
+    ids=lambda value: value.partition("?")[0].partition(":")[2] or value,
+)
+def test_models_are_exported_in_half_precision_and_verified_in_float32(source: str, dtype: Any, exporter: Any) -> None:
+    made = sardonyx.export(
+        source, {"pixel_values": PIXELS} if source is RESNET else None, dtype=dtype, exporter=exporter
+    )
+    assert made.verdict is not None
+    assert made.verdict.passed
+    assert made.verdict.computed_in == "float32"
+    assert "in float32" in made.verdict.reference
+    said = made.verdict.notes[0]
+    own = "no CPU kernel" if dtype == "bfloat16" else "of PyTorch on the example"
+    assert said.startswith("both sides computed in float32 with the weights as stored; ")
+    assert own in said
+    assert made.options["dtype"] == dtype
+    assert made.model is not None
+    kinds = {value.dtype for value in made.model.graph.initializers.values()}
+    assert getattr(ir.DataType, dtype.upper()) in kinds
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in bfloat16, as most are."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model: Any = resolve(LLAMA).module
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def test_a_checkpoint_is_exported_in_float32_unless_asked(checkpoint: Path, tmp_path: Path) -> None:
+    made = sardonyx.export(f"hf:{checkpoint}", output=tmp_path / "wide.onnx", exporter="torchscript")
+    assert made.notes[0] == "the checkpoint is bfloat16, exported in float32; --dtype keep exports it in bfloat16"
+    assert made.verdict is not None
+    assert made.verdict.computed_in is None
+    kept = sardonyx.export(f"hf:{checkpoint}", output=tmp_path / "kept.onnx", dtype="keep", exporter="torchscript")
+    assert "exported in" not in kept.notes[0]
+    types = [
+        {each.data_type for each in onnx.load(tmp_path / name).graph.initializer} & {FLOAT, BFLOAT16}
+        for name in ("wide.onnx", "kept.onnx")
+    ]
+    assert types == [{FLOAT}, {BFLOAT16}]
+
+
+def _spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
+    """Have torch write another graph than the module's."""
+    real = traced.export
+
+    def export(*args: Any, **options: Any) -> Any:
+        model, notes = real(*args, **options)
+        spoil(model)
+        return model, notes
+
+    monkeypatch.setattr(traced, "export", export)
+
+
+def _wrong_weight(model: ir.Model) -> None:
+    """One element of one weight, by two percent."""
+    value = next(value for name, value in model.graph.initializers.items() if name.endswith("down_proj.weight"))
+    assert value.const_value is not None
+    array = value.const_value.numpy().copy()
+    place = np.unravel_index(np.abs(array.astype(np.float32)).argmax(), array.shape)
+    array[place] = (array[place].astype(np.float32) * 1.02).astype(array.dtype)
+    value.const_value = ir.tensor(array, dtype=value.const_value.dtype, name=value.name)
+
+
+def _wrong_axis(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "Softmax")
+    node.attributes["axis"] = ir.AttrInt64("axis", -2)
+
+
+@pytest.mark.parametrize("spoil", [_wrong_weight, _wrong_axis], ids=lambda value: value.__name__)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_wrong_graph_is_found(monkeypatch: pytest.MonkeyPatch, dtype: Any, spoil: Any) -> None:
+    _spoiled(monkeypatch, spoil)
+    with pytest.raises(VerificationFailed, match="does not compute what the module does"):
+        sardonyx.export(LLAMA, dtype=dtype, exporter="torchscript")
+
+
+def test_types_that_contradict_each_other_are_told_from_a_wrong_graph() -> None:
+    with pytest.raises(ModelError, match="half precision that is not valid") as caught:
+        sardonyx.export(nn.Conv2d(3, 4, 3), (PIXELS,), dtype="bfloat16", exporter="torchscript")
+    assert "--dtype float32" in (caught.value.hint or "")
+
+
+class Stubborn(nn.Module):
+    """Computes in types of its own, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(x)).to(torch.bfloat16)
+        return self.second((hidden * 0.3).half().to(x.dtype))
+
+
+def test_what_a_forward_asks_for_in_half_precision_is_widened_too() -> None:
+    for dtype in ("float32", "float16"):
+        made = sardonyx.export(Stubborn().eval(), (torch.randn(2, 8),), dtype=dtype, exporter="torchscript")
+        assert made.verdict is not None
+        assert made.verdict.computed_in == "float32"
+
+
+def test_a_wrong_constant_is_told_from_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(model: ir.Model) -> None:
+        for node in model.graph:
+            held = node.attributes["value"].as_tensor() if node.op_type == "Constant" else None
+            if held is not None and held.size == 1 and abs(float(held.numpy().flat[0]) - 0.3) < 0.01:
+                array = (held.numpy().astype(np.float32) * np.float32(1.03)).astype(held.numpy().dtype)
+                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array, dtype=held.dtype))
+
+    _spoiled(monkeypatch, spoil)
+    with pytest.raises(VerificationFailed):
+        sardonyx.export(Stubborn().eval(), (torch.randn(2, 8),), dtype="bfloat16", exporter="torchscript")
+
+
+class Distances(nn.Module):
+    """Has no kernel in half precision on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(self.layer(x), x)
+
+
+def test_a_module_without_kernels_in_half_precision_is_run_in_float32() -> None:
+    module = Distances().half().eval()
+    with pytest.raises(NotImplementedError, match="Half"):
+        module(torch.ones(2, 3, 8, dtype=torch.float16))
+    assert derive(module).args[0].dtype is torch.float16
+
+
+def test_the_callers_module_keeps_its_type() -> None:
+    module = nn.Linear(4, 3).eval()
+    made = sardonyx.export(module, (torch.ones(2, 4),), dtype="float16", exporter="torchscript")
+    assert [each.dtype for each in made.inputs] == ["float16"]
+    assert module.weight.dtype is torch.float32
+    assert (
+        sardonyx.export(module.half(), (torch.ones(2, 4).half(),), exporter="torchscript").inputs[0].dtype == "float16"
+    )
+
+
+def test_a_model_in_half_precision_takes_half_the_memory() -> None:
+    wide, narrow = (
+        sardonyx.analyze(nn.Sequential(nn.Linear(64, 64)), (torch.ones(2, 64),), dtype=dtype).forms[0].memory
+        for dtype in ("keep", "float16")
+    )
+    assert narrow.weights * 2 == wide.weights
