@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sardonyx.source.quiet import quietly
-from sardonyx.source.widening import Widening, lacks_kernel, widen, widened
+from sardonyx.source.widening import Widening, lacks_kernel, widen, widened_copy
 
 Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Exception | None]
 
@@ -30,7 +30,7 @@ def _probe_widened(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     named = {name: widen(each) if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
     try:
         with Widening():
-            run(widened(module), given, named)
+            run(widened_copy(module), given, named)
     except Exception as error:  # as above
         return error
     return None

@@ -19,7 +19,7 @@ _TO_NARROW = (Tensor.half, Tensor.bfloat16)
 _NO_KERNEL = re.compile(r"not implemented for '(Half|BFloat16)'")
 
 
-def widened(module: nn.Module) -> nn.Module:
+def widened_copy(module: nn.Module) -> nn.Module:
     """A copy whose parameters and buffers of float16 and bfloat16 are float32."""
     twin: Any = copy.deepcopy(module)
     return twin._apply(widen)  # what .float() is made of

@@ -14,7 +14,7 @@ from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.precise import widened_in_turn
 from sardonyx.source.tracing.unattended import UnattendedRows
-from sardonyx.source.widening import Widening, widen, widened
+from sardonyx.source.widening import Widening, widen, widened_copy
 from sardonyx.source.words import reason
 
 
@@ -27,7 +27,7 @@ class TorchEngine:
     """
 
     def __init__(self, call: Call, *, in_float32: bool = False) -> None:
-        self._call = call.with_module(widened(call.module)) if in_float32 else call
+        self._call = call.with_module(widened_copy(call.module)) if in_float32 else call
         self._in_float32 = in_float32
         self._dtypes = [tensor.dtype for tensor in call.tensors]
 
