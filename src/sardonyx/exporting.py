@@ -205,15 +205,16 @@ class _Job:
             "threads": self._threads,
             "progress": lambda text: self._clock.tell(text, None),
         }
+        ordered = any(node.op_type == "TopK" for node in model.graph.all_nodes())
         wide = upcast(model, constants=True)
         if wide is None:
-            oracle = Oracle(self._draft.of(model), engine=TorchEngine(self._call), **how)
+            oracle = Oracle(self._draft.of(model), engine=TorchEngine(self._call, ordered=ordered), **how)
             return oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
         return check_in_float32(
             self._draft.of(model),
             wide,
-            module=TorchEngine(self._call, in_float32=True),
-            module_itself=TorchEngine(self._call),
+            module=TorchEngine(self._call, in_float32=True, ordered=ordered),
+            module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
             **how,
         )

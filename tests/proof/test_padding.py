@@ -82,7 +82,7 @@ def test_a_judge_counts_what_it_leaves_out_and_compares_the_rest() -> None:
     padding = unseeing([a], [b], hidden_positions([MASK]), LENGTHS)
     judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset())
     assert judge.compare([a], [b], lambda: None, padding=padding) == []
-    assert judge.left_out == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
+    assert judge.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
     for place in ((0, 2, 0), (1, 4, 6)):  # the first real one, and padding that sees keys before it
         wrong = b.copy()
         wrong[place] += 0.01

@@ -7,6 +7,7 @@ run in a worker process, one at a time.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +26,9 @@ from sardonyx.proof.precision import SinglePrecision
 from sardonyx.proof.reference import Progress, Reference
 from sardonyx.proof.rounding import LiveEngine, rounded_anew
 from sardonyx.proof.subject import Model, Subject
+from sardonyx.proof.ties import Ties, with_scores
 from sardonyx.record import Accuracy, RuntimeCheck, Trial, Verdict
-from sardonyx.runtime import Value
+from sardonyx.runtime import Choice, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.source.inputs.specs import read_arrays
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
 Given: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+_ORDERS = 4  # of equal scores
 _SLOWER = 20.0  # a candidate that takes this many times as long as the reference, and a minute, does not end
 
 
@@ -181,7 +184,7 @@ class Oracle:
         failures += [f"in {each.runtime}: {line}" for each in runtimes for line in each.from_rewrite]
         if self._probe is not None:
             self._probe.close()  # it opens itself again for the next candidate that needs it
-        not_covered = reference.not_covered + judge.left_out
+        not_covered = reference.not_covered + judge.left_out.lines
         return Verdict(
             passed=not failures,
             reference=self.name,
@@ -222,6 +225,7 @@ class Oracle:
                 lambda: self._noise_of(number, answer),
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
+                ties=Ties(lambda: self._choices_of(answer), lambda: self._shuffled(answer)),
             )
         return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
 
@@ -231,6 +235,23 @@ class Oracle:
         hidden = hidden_positions(feeds[name] for name in self.inputs.masks) if live is not None else []
         disturbed = live.run_unattended(feeds) if live is not None and hidden else None
         return unseeing(answer.outputs, disturbed[0], hidden, disturbed[1]) if disturbed is not None else []
+
+    def _choices_of(self, answer: Answer) -> list[Choice]:
+        """What the reference chose by score in one trial, as far as its outputs hold the indices."""
+        live, feeds = self._reference.live, answer.draw.feeds
+        if live is not None:
+            return live.choices(feeds)
+        scored = with_scores(self._reference.subject.model)
+        if scored is None:
+            return []
+        with self._open(Subject(scored.model)) as engine:
+            return scored.choices(engine.run(feeds))
+
+    def _shuffled(self, answer: Answer) -> list[list[Value]]:
+        """What a live module answers with equal scores in other orders."""
+        live = self._reference.live
+        runs = (live.run_shuffled(answer.draw.feeds, sample) if live is not None else None for sample in range(_ORDERS))
+        return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
     def _in_single_precision(
         self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from sardonyx.proof.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place, gap
+from sardonyx.proof.left_out import LeftOut, Reason
 from sardonyx.proof.padding import Padding
+from sardonyx.proof.ties import Ties
 from sardonyx.proof.tolerance import Difference, Limit, float_difference, is_float, limit
 from sardonyx.record import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
@@ -21,6 +23,7 @@ _TIE_SAMPLES = 16  # a tie falls to either side with about even odds: it should 
 _HOPELESS = 50.0  # times the limit after four samples: more samples do not explain it
 _LOUD, _LOUD_SHARE = 0.05, 0.1  # noise of five percent in a tenth of the elements is worth a note
 
+_NO_TIES = Ties()
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 Path: TypeAlias = tuple[int, ...]
 
@@ -98,9 +101,10 @@ class Judge:
         self._worst = [_Worst() for _ in names]
         self._hides_rows = False
         self._padding: Sequence[Padding | None] = ()
-        self._left_out: dict[str, tuple[int, int]] = {}  # positions of padding that were not compared, of how many
+        self._ties = _NO_TIES
         self.inexact = False  # whether some float output was not equal bit for bit
         self.notes: list[str] = []
+        self.left_out = LeftOut()
 
     def alike(self) -> Judge:
         """A judge of the same outputs by the same rules that has seen nothing yet."""
@@ -114,6 +118,7 @@ class Judge:
         *,
         hides_rows: bool = False,
         padding: Sequence[Padding | None] = (),
+        ties: Ties = _NO_TIES,
     ) -> list[str]:
         """One line for every output that is not what it should be.
 
@@ -124,8 +129,9 @@ class Judge:
             hides_rows: Whether a mask hides whole rows in these inputs: a row that is NaN throughout in the reference
                 may then hold numbers in the result.
             padding: Per output the positions that are not compared; nothing if all are.
+            ties: What the reference chose by score; asked only where outputs differ.
         """
-        self._hides_rows, self._padding = hides_rows, padding
+        self._hides_rows, self._padding, self._ties = hides_rows, padding, ties
         lines: list[str] = []
         for index, (a, b) in enumerate(zip(reference, results, strict=True)):
             line = self._compare_values(a, b, index, (index,), noise)
@@ -133,15 +139,6 @@ class Judge:
                 self._worst[index].passed = False
                 lines.append(f"output '{self._names[index]}': {line}")
         return lines
-
-    @property
-    def left_out(self) -> list[str]:
-        """One line on the padding that was not compared; nothing if there was none."""
-        if not self._left_out:
-            return []
-        (name, (count, positions)), *others = self._left_out.items()
-        rest = f", nor in {len(others)} other outputs" if others else ""
-        return [f"{count} of {positions} positions of '{name}' are padding that sees no key: not compared{rest}"]
 
     def outputs(self) -> tuple[OutputDifference, ...]:
         """The worst of every output, as the record holds it."""
@@ -179,7 +176,13 @@ class Judge:
         if path == (index,) and index < len(self._padding):
             a, b = self._without_padding(a, b, index, self._padding[index])
         if is_float(a.dtype) or a.dtype.kind == "c":
-            return self._compare_floats(a, b, index, path, noise)
+            seen = replace(self._worst[index])
+            line = self._compare_floats(a, b, index, path, noise)
+            tied = self._moved_by_ties(a, index, path) if line is not None else None
+            if tied is None:
+                return line
+            self._worst[index], zero = seen, a.dtype.type(0)
+            return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, noise)
         return self._compare_discrete(a, b, index, path, noise)
 
     def _compare_maps(self, a: Value, b: Value, table: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
@@ -237,8 +240,7 @@ class Judge:
         """Leave out positions at which no number is right or wrong."""
         if padding is None:
             return a, b
-        count, positions = self._left_out.get(self._names[index], (0, 0))
-        self._left_out[self._names[index]] = (count + padding.count, positions + padding.positions)
+        self.left_out.add(Reason.PADDING, self._names[index], padding.count, padding.positions)
         zero = a.dtype.type(0)
         return np.where(padding.where, zero, a), np.where(padding.where, zero, b)
 
@@ -255,9 +257,11 @@ class Judge:
         return np.where(hidden, zero, a), np.where(hidden, zero, b)
 
     def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
-        """Integers, bools and strings are equal, except where the reference itself cannot decide (an ArgMax tie)."""
+        """Integers, bools and strings are equal, except where scores are, or where rounding decides."""
         wrong = np.asarray(a != b)
         ties = 0
+        if wrong.any() and a.dtype.kind in "iu":
+            wrong = self._without_ties(a, b, wrong, index, path)
         if wrong.any() and self._accuracy is not Accuracy.EXACT:
             measured = noise()
             undecided = measured.undecided(path) if measured is not None else None
@@ -270,6 +274,26 @@ class Judge:
             largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
             self._keep(index, Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
         return f"{count} of {a.size} elements differ" if count else None
+
+    def _without_ties(self, a: Array, b: Array, wrong: Array, index: int, path: Path) -> Array:
+        """Leave out indices whose scores are equal, and what was computed from such indices."""
+        equal = self._ties.same_score(a, b) if self._accuracy is not Accuracy.EXACT else None
+        if equal is None:
+            tied = self._moved_by_ties(a, index, path)
+            return wrong if tied is None else wrong & ~tied
+        if (wrong & equal).any():
+            self._note(f"the output '{self._names[index]}' has other indices whose scores are equal")
+        return wrong & ~equal
+
+    def _moved_by_ties(self, a: Array, index: int, path: Path) -> Array | None:
+        """Elements that the order of equal scores decides; None if it decides nothing."""
+        if self._accuracy is Accuracy.EXACT or path != (index,):
+            return None
+        moved = self._ties.moved(a, index)
+        if not moved.any():
+            return None
+        self.left_out.add(Reason.TIE, self._names[index], int(np.count_nonzero(moved)), moved.size)
+        return moved
 
     def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
         name = self._names[index]

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.proof.tolerance import float_difference, is_float, limit
-from sardonyx.record import Accuracy
+from sardonyx.proof.tolerance import beyond_rounding
 from sardonyx.runtime import Array, Value
 
 
@@ -66,7 +65,7 @@ def unseeing(
 def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int]) -> Padding | None:
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape:
         return None
-    moved = _moved(a, b)
+    moved = beyond_rounding(a, b)
     if not moved.any():
         return None
     return next((Padding(where) for mask in hidden for where in _placed(moved, mask, lengths)), None)
@@ -93,14 +92,3 @@ def _last(hidden: Array, length: int, lengths: frozenset[int]) -> Iterator[Array
     for end in sorted(lengths | {hidden.shape[1]}, reverse=True):
         if length <= end <= hidden.shape[1]:
             yield hidden[:, end - length : end]
-
-
-def _moved(a: Array, b: Array) -> Array:
-    """Elements that differ by more than rounding."""
-    if not is_float(a.dtype):
-        return np.asarray(a != b)
-    scale = float_difference(a, b).scale
-    one, other = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        far = np.abs(one - other) > limit(a.dtype, Accuracy.REASSOCIATES).rtol * (np.abs(one) + scale)
-    return np.asarray(far | (np.isnan(one) != np.isnan(other)) | (np.isinf(one) != np.isinf(other)))

@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from sardonyx.proof.tolerance import is_float
-from sardonyx.runtime import Engine, Feeds, Value
+from sardonyx.runtime import Choice, Engine, Feeds, Value
 
 
 class LiveEngine(Engine, Protocol):
-    """A module that can also compute in double precision, and with other numbers where nothing is attended to."""
+    """A module that can also compute in double precision, and otherwise where its answer is not defined."""
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision; None where the module cannot."""
@@ -28,6 +28,14 @@ class LiveEngine(Engine, Protocol):
 
         None if every row sees a key.
         """
+        ...
+
+    def choices(self, feeds: Feeds) -> list[Choice]:
+        """The scores and indices of everything that the module chooses by score."""
+        ...
+
+    def run_shuffled(self, feeds: Feeds, sample: int) -> list[Value] | None:
+        """All outputs with scores that are equal but for rounding in a random order; None if nothing is chosen."""
         ...
 
 

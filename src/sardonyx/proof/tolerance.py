@@ -109,6 +109,17 @@ def float_difference(reference: Array, result: Array) -> Difference:
     )
 
 
+def beyond_rounding(a: Array, b: Array) -> Array:
+    """Which elements of two answers of one program differ by more than another rounding of the same function."""
+    if not is_float(a.dtype):
+        return np.asarray(a != b)
+    scale = float_difference(a, b).scale
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(one - other) > limit(a.dtype, Accuracy.REASSOCIATES).rtol * (np.abs(one) + scale)
+    return np.asarray(far | (np.isnan(one) != np.isnan(other)) | (np.isinf(one) != np.isinf(other)))
+
+
 def as_parts(array: Array) -> Array:
     """Real numbers as they are; complex ones as real and imaginary parts along a new last axis."""
     return np.stack([np.real(array), np.imag(array)], axis=-1) if array.dtype.kind == "c" else array

@@ -7,10 +7,11 @@ first model.
 from __future__ import annotations
 
 from sardonyx.runtime.sessions import ReferenceSession, Session, evaluate
-from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
+from sardonyx.runtime.values import Array, Choice, Engine, Feeds, Source, Value
 
 __all__ = [
     "Array",
+    "Choice",
     "Engine",
     "Feeds",
     "ReferenceSession",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,14 @@ Map: TypeAlias = "dict[int | str, float | int | str]"  # ai.onnx.ml's ZipMap and
 Value: TypeAlias = "Array | list[Value] | Map | None"
 Feeds: TypeAlias = Mapping[str, Value]
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
+
+
+class Choice(NamedTuple):
+    """What an operator such as TopK or ArgMax chose."""
+
+    scores: Array
+    axis: int  # along which it chose
+    indices: Array  # of the same rank as the scores
 
 
 class Engine(Protocol):

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import Array, Feeds, Value
+from sardonyx.runtime import Array, Choice, Feeds, Value
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
+from sardonyx.source.tracing.index_order import IndexOrder
 from sardonyx.source.tracing.precise import widened_in_turn
 from sardonyx.source.tracing.unattended import UnattendedRows
 from sardonyx.source.widening import Widening, widen, widened_copy
@@ -24,11 +25,12 @@ class TorchEngine:
     Args:
         call: the module and its example inputs.
         in_float32: compute in float32 what the module computes in float16 or bfloat16, by a copy of it.
+        ordered: order equal scores by index, as the operators of ONNX do; torch leaves their order open.
     """
 
-    def __init__(self, call: Call, *, in_float32: bool = False) -> None:
+    def __init__(self, call: Call, *, in_float32: bool = False, ordered: bool = False) -> None:
         self._call = call.with_module(widened_copy(call.module)) if in_float32 else call
-        self._in_float32 = in_float32
+        self._in_float32, self._ordered = in_float32, ordered
         self._dtypes = [tensor.dtype for tensor in call.tensors]
 
     @property
@@ -39,22 +41,40 @@ class TorchEngine:
 
     def run(self, feeds: Feeds) -> list[Value]:
         """All outputs in the order of the graph's."""
-        tensors = self._tensors(feeds)
-        try:
-            with torch.no_grad(), quietly(), Widening() if self._in_float32 else contextlib.nullcontext():
-                return [to_array(tensor) for tensor in self._call(tensors)]
-        except Exception as error:  # a forward is the user's code and may fail in any way
-            raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
+        return self._run(feeds, self._order())
 
     def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
         """All outputs with other numbers in attention rows that see no key, and how long the sequences are.
 
         None if every row sees a key.
         """
-        rows = UnattendedRows()
-        with rows:
+        with UnattendedRows() as rows:
             outputs = self.run(feeds)
         return (outputs, frozenset(rows.lengths)) if rows.found else None
+
+    def choices(self, feeds: Feeds) -> list[Choice]:
+        """The scores and indices of everything that the module chooses by score."""
+        order = IndexOrder()
+        self._run(feeds, order)
+        return [Choice(to_array(scores), axis, to_array(indices)) for scores, axis, indices in order.choices]
+
+    def run_shuffled(self, feeds: Feeds, sample: int) -> list[Value] | None:
+        """All outputs with scores that are equal but for rounding in a random order; None if nothing is chosen."""
+        order = IndexOrder(sample)
+        outputs = self._run(feeds, order)
+        return outputs if order.choices else None
+
+    def _run(self, feeds: Feeds, mode: contextlib.AbstractContextManager[object]) -> list[Value]:
+        tensors = self._tensors(feeds)
+        widening = Widening() if self._in_float32 else contextlib.nullcontext()
+        try:
+            with torch.no_grad(), quietly(), mode, widening:
+                return [to_array(tensor) for tensor in self._call(tensors)]
+        except Exception as error:  # a forward is the user's code and may fail in any way
+            raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
+
+    def _order(self) -> contextlib.AbstractContextManager[object]:
+        return IndexOrder() if self._ordered else contextlib.nullcontext()
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision by a copy of the module; None where it cannot."""
@@ -62,7 +82,7 @@ class TorchEngine:
             try:
                 precise = self._call.with_module(widened(self._call.module))
                 doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
-                with torch.no_grad(), quietly():
+                with torch.no_grad(), quietly(), self._order():
                     return [to_array(tensor) for tensor in precise(doubled)]
             except Exception:  # the module's own code may insist on its types, and then nothing is known
                 continue

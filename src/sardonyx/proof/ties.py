@@ -1,0 +1,113 @@
+"""Indices that differ because the scores they were chosen by are equal.
+
+Of equal scores TopK takes the lower index, and any other is as good. Scores that saturate are equal up to the last
+digit, so that rounding decides. An index is wrong if the scores at the two indices differ by more than the tolerance,
+if it is out of range, or if it was chosen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.proof.tolerance import beyond_rounding, is_float, limit
+from sardonyx.record import Accuracy
+from sardonyx.runtime import Array, Choice, Value
+
+_CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
+_MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What a reference chose by score in one trial; both are asked for only where outputs differ."""
+
+    choices: Callable[[], Sequence[Choice]] = tuple
+    shuffled: Callable[[], Sequence[Sequence[Value]]] = tuple  # its outputs with equal scores in other orders
+
+    def same_score(self, expected: Array, found: Array) -> Array | None:
+        """Where the scores at two tensors of indices are equal; None if the expected ones are not known to be chosen.
+
+        Every choice that has just these indices must agree: which of them an output comes from is not known.
+        """
+        equal: Array | None = None
+        for choice in self.choices():
+            if choice.indices.size == expected.size and np.array_equal(choice.indices.ravel(), expected.ravel()):
+                tied = _tied(choice, found.reshape(choice.indices.shape)).reshape(expected.shape)
+                equal = tied if equal is None else equal & tied
+        return equal
+
+    def moved(self, expected: Array, index: int) -> Array:
+        """Which elements of an output the order of equal scores changes."""
+        moved = np.zeros(expected.shape, bool)
+        for outputs in self.shuffled():
+            other = outputs[index]
+            if isinstance(other, np.ndarray) and other.shape == expected.shape:
+                moved |= beyond_rounding(expected, other)
+        return moved
+
+
+def _tied(choice: Choice, found: Array) -> Array:
+    scores, axis, indices = choice
+    length = scores.shape[axis]
+    known = (found >= 0) & (found < length)
+    places = np.where(known, found, 0).astype(np.int64)
+    order = np.sort(found, axis=axis)
+    twice = np.asarray(np.diff(order, axis=axis) == 0).any(axis=axis, keepdims=True)
+    numbers = scores.astype(np.float64)
+    one, other = (np.take_along_axis(numbers, each, axis) for each in (indices.astype(np.int64), places))
+    size = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
+    scale = float(np.median(size)) if size.size else 0.0
+    rtol = limit(scores.dtype, Accuracy.REASSOCIATES).rtol if is_float(scores.dtype) else 0.0
+    with np.errstate(invalid="ignore"):
+        close = (np.abs(one - other) <= rtol * (np.abs(one) + scale)) | (one == other)
+    return np.asarray(close & known & ~twice)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGraph:
+    """A copy of a graph that also gives out what its index outputs were chosen by."""
+
+    model: ir.Model
+    axes: tuple[int, ...]  # of each choice
+    outputs: int  # how many outputs the graph itself has
+
+    def choices(self, values: Sequence[Value]) -> list[Choice]:
+        """The choices, from what the copy answers."""
+        added = [value for value in values[self.outputs :] if isinstance(value, np.ndarray)]
+        found: list[Choice] = []
+        for axis, scores, indices in zip(self.axes, added[::2], added[1::2], strict=True):
+            placed = indices if indices.ndim == scores.ndim else np.expand_dims(indices, axis)
+            found.append(Choice(scores, axis, placed))
+        return found
+
+
+def with_scores(model: ir.Model) -> ScoredGraph | None:
+    """The copy; None if no output of the graph is an index that it chose."""
+    copy = model.clone()
+    chosen = [found for output in copy.graph.outputs if (found := _chosen(output)) is not None]
+    if not chosen:
+        return None
+    count, axes = len(copy.graph.outputs), list[int]()
+    for node, indices in dict.fromkeys(chosen):
+        axis = node.attributes.get("axis")
+        axes.append(axis.as_int() if axis is not None else _CHOOSES[node.op_type][1])
+        for value in (node.inputs[0], indices):  # a copy: they may be inputs or outputs of the graph already
+            given_out = ir.node("Identity", [value])
+            given_out.outputs[0].name = f"sardonyx.choice.{len(copy.graph.outputs)}"
+            copy.graph.append(given_out)
+            copy.graph.outputs.append(given_out.outputs[0])
+    return ScoredGraph(copy, tuple(axes), count)
+
+
+def _chosen(output: ir.Value) -> tuple[ir.Node, ir.Value] | None:
+    """The operator that chose the indices of an output, and the indices as they leave it."""
+    value: ir.Value | None = output
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type in _CHOOSES:
+            return (node, value) if value.index() == _CHOOSES[node.op_type][0] else None
+        value = node.inputs[0] if node.op_type in _MOVES else None
+    return None
