@@ -141,7 +141,7 @@ def test_a_tie_that_rounding_decides_is_no_difference_but_a_wrong_choice_is() ->
     verdict = verify(text_model(choice("p", "q")), text_model(choice("q", "p")), inputs=feeds)
     assert verdict.passed, verdict.failures
     assert not verify(text_model(choice("p", "q")), text_model(choice("q", "q")), inputs=feeds).passed
-    assert any("rounding alone" in note for note in verdict.notes)
+    assert "the output 'y' has other indices whose scores are equal" in verdict.notes
     largest = "g (float[n, 4] x) => (int64[n] y) { y = ArgMax <axis = -1, keepdims = 0> (x) }"
     assert not same(largest, largest.replace("ArgMax", "ArgMin")).passed
 

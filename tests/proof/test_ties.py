@@ -32,11 +32,19 @@ BEST = np.array([[0, 2, 3]])
     ],
 )
 def test_an_index_is_right_if_its_score_is(found: list[list[int]], same: list[bool]) -> None:
-    ties = Ties(lambda: [Choice(SCORES, 1, BEST)])
-    equal = ties.same_score(BEST, np.array(found))
+    indices = np.array(found)
+    ties = Ties(lambda: [Choice(SCORES, 1, BEST)], lambda: [Choice(SCORES, 1, indices)])
+    equal = ties.same_score(BEST, indices)
     assert equal is not None
     assert equal.tolist() == [same]
-    assert ties.same_score(np.array([[7, 8, 9]]), np.array(found)) is None, "indices that nothing chose"
+    assert ties.same_score(np.array([[7, 8, 9]]), indices) is None, "indices that the reference did not choose"
+
+
+def test_an_index_is_wrong_if_the_other_model_gave_it_another_score() -> None:
+    ties = Ties(lambda: [Choice(SCORES, 1, BEST)], lambda: [Choice(SCORES * 2, 1, BEST[:, ::-1])])
+    equal = ties.same_score(BEST, BEST[:, ::-1])
+    assert equal is not None
+    assert not equal.any()
 
 
 def test_equal_scores_come_in_the_order_of_their_indices() -> None:
@@ -74,7 +82,7 @@ class Detector(nn.Module):
         self.scores = nn.Linear(8, 30)
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        scores = torch.sigmoid(60 * self.scores(x))
+        scores = torch.sigmoid(20 * self.scores(x))
         best, where = torch.topk(scores.flatten(1), 6)
         boxes = torch.gather(x, 1, (where // 30)[..., None].expand(-1, -1, 8))
         labels = scores.argmax(-1)

@@ -7,7 +7,6 @@ run in a worker process, one at a time.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +23,11 @@ from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.padding import Padding, hidden_positions, unseeing
 from sardonyx.proof.precision import SinglePrecision
 from sardonyx.proof.reference import Progress, Reference
-from sardonyx.proof.rounding import LiveEngine, rounded_anew
+from sardonyx.proof.rounding import LiveEngine, rounded_anew, shuffled
 from sardonyx.proof.subject import Model, Subject
 from sardonyx.proof.ties import Ties, with_scores
 from sardonyx.record import Accuracy, RuntimeCheck, Trial, Verdict
-from sardonyx.runtime import Choice, Value
+from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.source.inputs.specs import read_arrays
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
 Given: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
-_ORDERS = 4  # of equal scores
 _SLOWER = 20.0  # a candidate that takes this many times as long as the reference, and a minute, does not end
 
 
@@ -176,7 +174,7 @@ class Oracle:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
                 pairs = zip(answers, results, strict=True)
-                trials = [self._judged(judge, number, *pair) for number, pair in enumerate(pairs)]
+                trials = [self._judged(judge, subject, number, *pair) for number, pair in enumerate(pairs)]
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         if trials and not failures and judge.inexact and accuracy is not Accuracy.EXACT:
             failures += self._in_single_precision(subject, judge, answers, results)
@@ -211,7 +209,7 @@ class Oracle:
                     results.append(failure)
         return results
 
-    def _judged(self, judge: Judge, number: int, answer: Answer, result: Result) -> Trial:
+    def _judged(self, judge: Judge, subject: Subject, number: int, answer: Answer, result: Result) -> Trial:
         if isinstance(result, RuntimeFailure):
             lines = [f"the reference runs but the other model does not: {result.message}"]
             empty = [name for name, size in answer.draw.dims.items() if size == 0]
@@ -225,7 +223,7 @@ class Oracle:
                 lambda: self._noise_of(number, answer),
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
-                ties=Ties(lambda: self._choices_of(answer), lambda: self._shuffled(answer)),
+                ties=self._ties(subject, answer.draw.feeds),
             )
         return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
 
@@ -236,22 +234,21 @@ class Oracle:
         disturbed = live.run_unattended(feeds) if live is not None and hidden else None
         return unseeing(answer.outputs, disturbed[0], hidden, disturbed[1]) if disturbed is not None else []
 
-    def _choices_of(self, answer: Answer) -> list[Choice]:
-        """What the reference chose by score in one trial, as far as its outputs hold the indices."""
-        live, feeds = self._reference.live, answer.draw.feeds
-        if live is not None:
-            return live.choices(feeds)
-        scored = with_scores(self._reference.subject.model)
+    def _choices_of(self, subject: Subject, feeds: Feeds) -> list[Choice]:
+        """What a model chooses by score in one trial, as far as its outputs hold the indices."""
+        scored = with_scores(subject.model)
         if scored is None:
             return []
         with self._open(Subject(scored.model)) as engine:
             return scored.choices(engine.run(feeds))
 
-    def _shuffled(self, answer: Answer) -> list[list[Value]]:
-        """What a live module answers with equal scores in other orders."""
-        live = self._reference.live
-        runs = (live.run_shuffled(answer.draw.feeds, sample) if live is not None else None for sample in range(_ORDERS))
-        return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
+    def _ties(self, candidate: Subject, feeds: Feeds) -> Ties:
+        live, reference = self._reference.live, self._reference.subject
+        return Ties(
+            lambda: live.choices(feeds) if live is not None else self._choices_of(reference, feeds),
+            lambda: self._choices_of(candidate, feeds),
+            lambda: shuffled(live, feeds) if live is not None else [],
+        )
 
     def _in_single_precision(
         self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]

@@ -7,6 +7,7 @@ takes part.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from sardonyx.proof.tolerance import is_float
 from sardonyx.runtime import Choice, Engine, Feeds, Value
+
+_ORDERS = 4  # of equal scores
 
 
 class LiveEngine(Engine, Protocol):
@@ -37,6 +40,12 @@ class LiveEngine(Engine, Protocol):
     def run_shuffled(self, feeds: Feeds, sample: int) -> list[Value] | None:
         """All outputs with scores that are equal but for rounding in a random order; None if nothing is chosen."""
         ...
+
+
+def shuffled(live: LiveEngine, feeds: Feeds) -> list[list[Value]]:
+    """A module's outputs with scores that are equal but for rounding in other orders; nothing if it chooses nothing."""
+    runs = (live.run_shuffled(feeds, sample) for sample in range(_ORDERS))
+    return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
 
 def rounded_anew(clean: Sequence[Value], single: Sequence[Value], double: Sequence[Value] | None) -> list[Value]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.proof.tolerance import beyond_rounding, is_float, limit
+from sardonyx.proof.tolerance import beyond_rounding
 from sardonyx.record import Accuracy
 from sardonyx.runtime import Array, Choice, Value
 
@@ -23,22 +23,24 @@ _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flat
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """What a reference chose by score in one trial; both are asked for only where outputs differ."""
+    """What was chosen by score in one trial; all of it is asked for only where outputs differ."""
 
-    choices: Callable[[], Sequence[Choice]] = tuple
-    shuffled: Callable[[], Sequence[Sequence[Value]]] = tuple  # its outputs with equal scores in other orders
+    expected: Callable[[], Sequence[Choice]] = tuple  # by the reference
+    found: Callable[[], Sequence[Choice]] = tuple  # by the other model
+    shuffled: Callable[[], Sequence[Sequence[Value]]] = tuple  # the reference's outputs, equal scores in other orders
 
     def same_score(self, expected: Array, found: Array) -> Array | None:
-        """Where the scores at two tensors of indices are equal; None if the expected ones are not known to be chosen.
+        """Where two tensors of indices have the same score in the reference; None if it did not choose the first.
 
-        Every choice that has just these indices must agree: which of them an output comes from is not known.
+        Nowhere if the other model chose by other scores. Every choice that has just these indices must agree: which of
+        them an output comes from is not known.
         """
-        equal: Array | None = None
-        for choice in self.choices():
-            if choice.indices.size == expected.size and np.array_equal(choice.indices.ravel(), expected.ravel()):
-                tied = _tied(choice, found.reshape(choice.indices.shape)).reshape(expected.shape)
-                equal = tied if equal is None else equal & tied
-        return equal
+        choices, others = _of(expected, self.expected()), _of(found, self.found())
+        if not choices:
+            return None
+        if others and not any(_alike(one, other) for one in choices for other in others):
+            return np.zeros(expected.shape, bool)
+        return np.logical_and.reduce([_tied(one, found).reshape(expected.shape) for one in choices])
 
     def moved(self, expected: Array, index: int) -> Array:
         """Which elements of an output the order of equal scores changes."""
@@ -50,21 +52,30 @@ class Ties:
         return moved
 
 
+def _of(indices: Array, choices: Sequence[Choice]) -> list[Choice]:
+    """The choices that have just these indices."""
+    return [
+        each
+        for each in choices
+        if each.indices.size == indices.size and np.array_equal(each.indices.ravel(), indices.ravel())
+    ]
+
+
+def _alike(one: Choice, other: Choice) -> bool:
+    """Whether two choices were made by the same scores, up to the noise of a deep model."""
+    if one.scores.shape != other.scores.shape or one.scores.dtype != other.scores.dtype:
+        return False
+    return not beyond_rounding(one.scores, other.scores, Accuracy.APPROXIMATES).any()
+
+
 def _tied(choice: Choice, found: Array) -> Array:
     scores, axis, indices = choice
-    length = scores.shape[axis]
-    known = (found >= 0) & (found < length)
+    found = found.reshape(indices.shape)
+    known = (found >= 0) & (found < scores.shape[axis])
+    twice = np.asarray(np.diff(np.sort(found, axis=axis), axis=axis) == 0).any(axis=axis, keepdims=True)
     places = np.where(known, found, 0).astype(np.int64)
-    order = np.sort(found, axis=axis)
-    twice = np.asarray(np.diff(order, axis=axis) == 0).any(axis=axis, keepdims=True)
-    numbers = scores.astype(np.float64)
-    one, other = (np.take_along_axis(numbers, each, axis) for each in (indices.astype(np.int64), places))
-    size = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
-    scale = float(np.median(size)) if size.size else 0.0
-    rtol = limit(scores.dtype, Accuracy.REASSOCIATES).rtol if is_float(scores.dtype) else 0.0
-    with np.errstate(invalid="ignore"):
-        close = (np.abs(one - other) <= rtol * (np.abs(one) + scale)) | (one == other)
-    return np.asarray(close & known & ~twice)
+    one, other = (np.take_along_axis(scores, each, axis) for each in (indices.astype(np.int64), places))
+    return np.asarray(~beyond_rounding(one, other) & known & ~twice)
 
 
 @dataclass(frozen=True, slots=True)

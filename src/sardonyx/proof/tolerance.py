@@ -109,14 +109,14 @@ def float_difference(reference: Array, result: Array) -> Difference:
     )
 
 
-def beyond_rounding(a: Array, b: Array) -> Array:
-    """Which elements of two answers of one program differ by more than another rounding of the same function."""
+def beyond_rounding(a: Array, b: Array, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Array:
+    """Which elements of two answers of one program differ by more than an accuracy class allows without noise."""
     if not is_float(a.dtype):
         return np.asarray(a != b)
     scale = float_difference(a, b).scale
     one, other = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        far = np.abs(one - other) > limit(a.dtype, Accuracy.REASSOCIATES).rtol * (np.abs(one) + scale)
+        far = np.abs(one - other) > limit(a.dtype, accuracy).rtol * (np.abs(one) + scale)
     return np.asarray(far | (np.isnan(one) != np.isnan(other)) | (np.isinf(one) != np.isinf(other)))
 
 
