@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import onnx_ir as ir
 from torch import nn
 
 from sardonyx import collector, ledger, pipeline
-from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.export_record import ExampleInput, Export, SourceModule
+from sardonyx.generation.check import STEPS, check_generation
+from sardonyx.generation.decoder import attention_window, decoder_example, require_dynamic
+from sardonyx.generation.folder import MODEL, write_beside
 from sardonyx.graph import census, io
 from sardonyx.graph.origins import owner
 from sardonyx.proof import Oracle, seeds_from
@@ -56,6 +61,8 @@ def export(
     exporter: Exporter = "dynamo",
     dynamic: Dims = None,
     with_past: bool = False,
+    for_generation: bool = False,
+    verify_tokens: int = STEPS,
     opset: int | None = None,
     include_torch_nn: bool = False,
     tag_attributes: bool = False,
@@ -83,6 +90,9 @@ def export(
         exporter: torch.export ("dynamo") or the tracer ("torchscript").
         dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
         with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
+        for_generation: export a decoder as a folder that onnxruntime-genai loads: `output` is the folder, the cache is
+            an input and an output, all lengths are dynamic, and the tokenizer is saved beside the model.
+        verify_tokens: how many tokens to generate from each prompt to verify a decoder that is exported for generation.
         opset: the ONNX opset; the exporter's own default where None.
         include_torch_nn: let tags go down to torch's own modules.
         tag_attributes: write tags as node attributes as well.
@@ -102,32 +112,46 @@ def export(
         ModelError: torch cannot export the module.
         VerificationFailed: the graph does not compute what the module does; nothing is written.
     """
-    if output is not None:
-        io.check_free(os.fspath(output), force=force)
+    _check_destination(output, force=force, for_generation=for_generation)
     clock = ledger.Clock(progress)
     style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
     with clock.phase("model"):
+        default_task = "text-generation" if for_generation else None
         resolved = (
             given(source, dtype)
             if isinstance(source, nn.Module)
-            else resolve(str(source), task=task, seed=seed, dtype=dtype)
+            else resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
         )
     with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
-            example = example_for(plain, resolved, inputs, kwargs, seed)
-            example = continued(plain, example) if with_past else example
+            if for_generation:
+                example = decoder_example(plain, seed)
+            else:
+                example = example_for(plain, resolved, inputs, kwargs, seed)
+                example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
-            dims = open_dims(call, dynamic)
+            dims = open_dims(call, "auto" if for_generation else dynamic)
+            described = _inputs(call, dims.axes)
+            if for_generation:
+                require_dynamic(described)
         draft = _Draft(Path(folder) / "exported.onnx", external=None if optimize else True)
         job = _Job(call, draft, seed, threads, clock)
         with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
             missed = unreached(plain, lambda: call(call.tensors))
         verdict = job.prove(model, dims.named) if verify else None
-        run = job.optimize(model, output, force=force, external=external) if optimize else None
-        result = (
-            run.result if run is not None else job.write(model, output, force=force, external=external, hashed=verify)
-        )
+        with _placed(output, force=force, for_generation=for_generation) as place:
+            run = job.optimize(model, place, force=force, external=external) if optimize else None
+            result = (
+                run.result
+                if run is not None
+                else job.write(model, place, force=force, external=external, hashed=verify)
+            )
+            noted = list(noted)
+            if for_generation and place is not None:
+                verdict = verdict and job.generate(place, verdict, verify_tokens)
+                noted += write_beside(place.parent, plain, described)
+        result, run = _moved(result, place, output), run and replace(run, result=_moved(run.result, place, output))
         return Exported(
             status="done",
             environment=ledger.environment(),
@@ -136,11 +160,12 @@ def export(
                 "opset": opset,
                 "dtype": resolved.dtype,
                 "with_past": with_past,
+                "for_generation": for_generation,
                 "seed": seed,
                 "optimize": optimize,
             },
             module=_identified(plain, resolved.label, hashed=verify),
-            inputs=_inputs(call, dims.axes),
+            inputs=described,
             outputs=tuple(call.outputs),
             result=result,
             **_census(model),
@@ -219,6 +244,34 @@ class _Job:
             **how,
         )
 
+    def generate(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
+        """Compare the tokens that the written decoder generates with the module's own.
+
+        Raises:
+            VerificationFailed: where logits or tokens differ.
+        """
+        with self._clock.phase("generation"):
+            module, wide = self._call.module, upcast(io.load(path), constants=True)
+            if wide is not None:  # half precision is compared in float32, as everywhere
+                module = copy.deepcopy(module).float()
+            found = check_generation(
+                module,
+                TorchEngine(self._call.with_module(module)),
+                path if wide is None else wide,
+                window=attention_window(module),
+                steps=steps,
+                seed=self._seed,
+                threads=self._threads,
+                tell=lambda text: self._clock.tell(text, None),
+            )
+        if found.failures:
+            raise VerificationFailed(
+                f"the exported decoder does not generate what the module does: {found.failures[0]}",
+                hint="try the other --exporter",
+            )
+        gaps = (*verdict.not_covered, *found.not_covered)
+        return replace(verdict, generation=found.batches, not_covered=gaps, notes=(*verdict.notes, *found.not_covered))
+
     def optimize(
         self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None
     ) -> pipeline.Optimized:
@@ -242,6 +295,32 @@ class _Job:
             if output is not None:
                 io.save(model, output, force=force, external=external)
             return ledger.artifact(model, output, hashed=hashed)
+
+
+def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:
+    """Refuse at once what could not be written after all the work."""
+    if for_generation and output is None:
+        raise UsageError("an export for generation is a folder", hint="name one as the output")
+    if output is not None:
+        check = io.check_free_folder if for_generation else io.check_free
+        check(os.fspath(output), force=force)
+
+
+@contextlib.contextmanager
+def _placed(output: str | Path | None, *, force: bool, for_generation: bool) -> Generator[Path | None]:
+    """Where to write the model: the output itself, or a file in a folder that appears when everything is in it."""
+    if not for_generation or output is None:
+        yield None if output is None else Path(output)
+        return
+    with io.draft_folder(os.fspath(output), force=force) as folder:
+        yield Path(folder) / MODEL
+
+
+def _moved(artifact: Artifact, place: Path | None, output: str | Path | None) -> Artifact:
+    """The artifact under the name that it has in the end."""
+    if place is None or output is None or place == Path(output):
+        return artifact
+    return replace(artifact, path=os.fspath(Path(output) / MODEL))
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:

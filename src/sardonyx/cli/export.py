@@ -27,6 +27,7 @@ HELP = f"""\b
 Example:
   sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
   sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
+  sardonyx export hf:./checkpoint --for-generation -o folder
   sardonyx export model.py:build -o model.onnx --input x=float32[2,3,224,224]
 
 SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
@@ -70,6 +71,19 @@ Dynamic = Annotated[
     ),
 ]
 WithPast = Annotated[bool, typer.Option("--with-past", help="A decoder's cache becomes inputs and outputs.")]
+ForGeneration = Annotated[
+    bool,
+    typer.Option(
+        "--for-generation",
+        help="A decoder as a folder (-o) that onnxruntime-genai loads, verified by generating tokens.",
+    ),
+]
+VerifyTokens = Annotated[
+    int,
+    typer.Option(
+        "--verify-tokens", metavar="N", min=1, help="Tokens to generate from each prompt with --for-generation."
+    ),
+]
 Opset = Annotated[
     int | None,
     typer.Option("--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's own]"),
@@ -102,6 +116,8 @@ def export(
     input_file: InputFile = None,
     dynamic: Dynamic = None,
     with_past: WithPast = False,
+    for_generation: ForGeneration = False,
+    verify_tokens: VerifyTokens = 32,
     opset: Opset = None,
     include_torch_nn: options.TorchNN = False,
     tag_attributes: options.TagAttributes = False,
@@ -123,10 +139,17 @@ def export(
     """Resolve the source, run the public verb and show its Export."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    destination = output or Path("model.onnx")
+    for option, given in {
+        "--with-past": with_past,
+        "--dynamic": dynamic,
+        "--input": input_specs,
+        "--inputs": input_file,
+    }.items():
+        reject_both("--for-generation", for_generation, option, bool(given))
+    destination = output or Path("model" if for_generation else "model.onnx")
     gating = Gating.of(gate.EXPORT, fail_if, baseline, summary, beside=(destination, record, input_file))
     gating.check_provable(verify, "drop --no-verify")
-    files.check_destinations(destination, record, force=force)
+    files.check_destinations(destination, record, force=force, folder=for_generation)
 
     from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
     from sardonyx.source.models.sources import parse_source
@@ -150,6 +173,8 @@ def export(
             exporter=exporter.value,
             dynamic=request,
             with_past=with_past,
+            for_generation=for_generation,
+            verify_tokens=verify_tokens,
             opset=opset,
             include_torch_nn=include_torch_nn,
             tag_attributes=tag_attributes,

@@ -9,10 +9,14 @@ import msgspec
 from sardonyx.errors import UsageError
 
 
-def check_destinations(output: Path, record: Path | None, *, force: bool) -> None:
+def check_destinations(output: Path, record: Path | None, *, force: bool, folder: bool = False) -> None:
     """Refuse a record that would take the place of the model, and what could not be written after all the work."""
     check_apart(record=record, output=output)
-    check_free(output, record, force=force)
+    if folder:
+        from sardonyx.graph.io import check_free_folder
+
+        check_free_folder(str(output), force=force)
+    check_free(None if folder else output, record, force=force)
 
 
 def check_apart(**paths: Path | None) -> None:

@@ -51,7 +51,8 @@ def proof(verdict: Verdict | None) -> str:
     worst = _worst(verdict)
     how = "bit for bit" if worst == 0 else f"worst {words.difference(worst)}"
     where = f" in {verdict.computed_in}" if verdict.computed_in else ""
-    return f"verified on {words.plural(len(verdict.trials), 'trial')}{where} ({how})"
+    tokens = f", {equal_tokens(verdict)}" if verdict.generation else ""
+    return f"verified on {words.plural(len(verdict.trials), 'trial')}{where} ({how}){tokens}"
 
 
 def failed_sentence(verdict: Verdict | None) -> str:
@@ -76,6 +77,7 @@ def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> li
     if len(failures) < len(verdict.failures):
         lines.append(f"  and {len(verdict.failures) - len(failures)} more failures (-v shows them)")
     lines += [f"  {line}" for line in rewrite_lines(verdict)]
+    lines += [f"  {line}" for line in generation_lines(verdict)]
     lines += [f"  note: {words.one_line(note)}" for note in notes(verdict)]
     lines += [f"  {line}" for line in runtime_lines(verdict)]
     lines += _not_covered(verdict, verbose=verbose)
@@ -135,6 +137,34 @@ def rewrite_lines(verdict: Verdict) -> list[str]:
     ]
     rewrites = words.plural(checks.rewrites, "rewrite")
     return ["; ".join([f"{checks.matching} of {rewrites} ({checks.distinct} distinct) also match one by one", *gaps])]
+
+
+def generation_lines(verdict: Verdict) -> list[str]:
+    """How many generated tokens are equal, from which prompts, and where a tie decided."""
+    batches = verdict.generation
+    if not batches:
+        return []
+    lengths = sorted({length for batch in batches for length in batch.prompts})
+    prompts = words.plural(sum(len(batch.prompts) for batch in batches), "prompt")
+    padded = " (some padded)" if any(len(set(batch.prompts)) > 1 for batch in batches) else ""
+    span = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else words.plural(lengths[0], "token")
+    worst = words.difference(max(batch.max_abs for batch in batches))
+    lines = [f"generation: {equal_tokens(verdict)} from {prompts} of {span}{padded}; logits differ by {worst} at most"]
+    for batch in batches:
+        lines += [
+            f"  tie: prompt of {batch.prompts[tie.row]} tokens, step {tie.step + 1}: {tie.token} or {tie.other}, "
+            f"{words.difference(tie.gap)} apart in PyTorch"
+            for tie in batch.ties
+            if batch.passed
+        ]
+    return lines
+
+
+def equal_tokens(verdict: Verdict) -> str:
+    """How many of the generated tokens are PyTorch's."""
+    total = sum(len(batch.prompts) * batch.steps for batch in verdict.generation)
+    equal = sum(batch.equal for batch in verdict.generation)
+    return f"all {total} greedy tokens equal" if equal == total else f"{equal} of {total} greedy tokens equal"
 
 
 def conditions(verdict: Verdict) -> str:

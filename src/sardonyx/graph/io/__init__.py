@@ -11,12 +11,14 @@ from sardonyx.graph.io.files import (
     sha256_of,
     to_proto,
 )
-from sardonyx.graph.io.place import Draft, check_free, explained, write_whole
+from sardonyx.graph.io.place import Draft, check_free, check_free_folder, draft_folder, explained, write_whole
 
 __all__ = [
     "MAX_IR_VERSION",
     "Draft",
     "check_free",
+    "check_free_folder",
+    "draft_folder",
     "explained",
     "from_proto",
     "has_training_info",

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from typing import Self
 
@@ -81,6 +82,35 @@ class Draft:
             os.close(self._fd)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
+
+
+def check_free_folder(path: str, *, force: bool) -> None:
+    """Refuse a folder that holds something, or that cannot be made."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise OutputError(f"{path} is a file", hint="name a folder; it is made where it is missing")
+    if os.path.isdir(path) and os.listdir(path) and not force:
+        raise OutputError(f"{path} is not empty", hint="name another folder, or overwrite its files with --force")
+    above = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(above):
+        raise OutputError(f"{path} cannot be written: there is no folder {above}", hint="create the folder first")
+
+
+@contextlib.contextmanager
+def draft_folder(path: str, *, force: bool) -> Generator[str]:
+    """Yield a folder to fill; its files appear in the folder `path` when the block ends without an error."""
+    check_free_folder(path, force=force)
+    above, name = os.path.split(os.path.abspath(path))
+    draft = os.path.join(above, f".{name}.{secrets.token_hex(4)}.part")
+    with explained(path):
+        os.mkdir(draft)
+    try:
+        yield draft
+        with explained(path):
+            os.makedirs(path, exist_ok=True)
+            for each in sorted(os.listdir(draft)):
+                os.replace(os.path.join(draft, each), os.path.join(path, each))
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_whole(path: str, data: bytes, *, force: bool) -> None:

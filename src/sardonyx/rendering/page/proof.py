@@ -17,6 +17,7 @@ from sardonyx.rendering.verdict import (
     TRIALS,
     conditions,
     gaps,
+    generation_lines,
     notes,
     output_cells,
     output_groups,
@@ -77,6 +78,11 @@ class Step:
     def rewrites(self) -> list[str]:
         """What was found out about single rewrites."""
         return [] if self.verdict is None else rewrite_lines(self.verdict)
+
+    @property
+    def generation(self) -> list[str]:
+        """What generating tokens showed."""
+        return [] if self.verdict is None else generation_lines(self.verdict)
 
     @property
     def trials(self) -> list[tuple[str, ...]]:

@@ -23,6 +23,7 @@ _MEANINGS = {
     "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
     "target positions": ("max_target_positions", "decoder_max_position_embeddings", "max_position_embeddings"),
     "source positions": ("max_source_positions",),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "width": ("hidden_size", "d_model", "n_embd", "dim", "embed_dim"),
     "image": ("image_size", "img_size", "input_size"),
     "channels": ("num_channels", "in_channels", "in_chans", "num_input_channels"),
@@ -32,6 +33,7 @@ _MEANINGS = {
     "padding": ("pad_token_id",),
     "end": ("eos_token_id",),
     "start": ("decoder_start_token_id",),
+    "beginning": ("bos_token_id",),
 }
 _PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)")
 

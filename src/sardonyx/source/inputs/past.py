@@ -97,8 +97,12 @@ def _read(module: nn.Module, arguments: Mapping[str, Any]) -> tuple[object, obje
     """The cache that a call returns, and what the module's encoder answered on the way."""
     kind, seen = type(module).__name__, list[object]()
     get_encoder = getattr(module, "get_encoder", None) if any(name.startswith(_DECODER) for name in arguments) else None
-    encoder: nn.Module | None = get_encoder() if callable(get_encoder) else None
-    hook = encoder.register_forward_hook(lambda _module, _args, output: seen.append(output)) if encoder else None
+    encoder: Any = get_encoder() if callable(get_encoder) else None
+
+    def keep(_module: nn.Module, _args: object, output: object) -> None:
+        seen.append(output)
+
+    hook = encoder.register_forward_hook(keep) if encoder is not None else None
     try:
         answer = run(module, (), arguments)
     except Exception as error:  # a forward may raise anything; it is reported, not hidden

@@ -24,7 +24,9 @@ from sardonyx.source.words import reason, suggest
 _CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-config:BertConfig?num_hidden_layers=2"
 
 
-def load_pretrained(name: str, *, task: str | None, dtype: Dtype = "keep") -> tuple[nn.Module, str | None]:
+def load_pretrained(
+    name: str, *, task: str | None, default_task: str | None = None, dtype: Dtype = "keep"
+) -> tuple[nn.Module, str | None]:
     """A model with its weights, from a local folder or the hub, in eval mode; and the type it says it was saved in."""
     library = _transformers()
     local = Path(name).expanduser().is_dir()
@@ -41,7 +43,7 @@ def load_pretrained(name: str, *, task: str | None, dtype: Dtype = "keep") -> tu
             config = library.AutoConfig.from_pretrained(place, trust_remote_code=False)
     except _refusals() as error:
         raise UsageError(f"cannot load '{name}': {reason(error)}", hint=hint) from error
-    kind = _model_class(library, config, task)
+    kind = _model_class(library, config, task, default_task)
     try:
         with quietly():
             module = kind.from_pretrained(place, dtype="auto" if dtype == "keep" else dtype).eval()
@@ -51,7 +53,9 @@ def load_pretrained(name: str, *, task: str | None, dtype: Dtype = "keep") -> tu
     return module, None if saved is None else str(saved).removeprefix("torch.")
 
 
-def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = True) -> nn.Module:
+def build_from_config(
+    text: str, *, task: str | None, default_task: str | None = None, seed: int, filled: bool = True
+) -> nn.Module:
     """A model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
     library = _transformers()
     what, _, assignments = text.partition("?")
@@ -65,7 +69,7 @@ def build_from_config(text: str, *, task: str | None, seed: int, filled: bool = 
         config, default = _config_from_class(config_class, overrides)
     if kind is not None and task is not None:
         raise UsageError(f"{kind.__name__} already says the head that --task {task} asks for", hint="give one of them")
-    kind = kind or _model_class(library, config, task)
+    kind = kind or _model_class(library, config, task, default_task)
     _require_keys(overrides, config, default, kind)
     try:
         with quietly():
@@ -190,12 +194,13 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _model_class(library: Any, config: Any, task: str | None) -> Any:
-    """The class to build: what the task asks for, else what the config was saved from, else the bare model."""
+def _model_class(library: Any, config: Any, task: str | None, default_task: str | None) -> Any:
+    """The class to build: what the task asks for, else what the config was saved from, else the default task's."""
     named = [_attribute(library, name) for name in getattr(config, "architectures", None) or ()]
     saved = [kind for kind in named if kind is not None]
     if task is None and saved:
         return saved[0]
+    task = task or default_task
     tried = [_attribute(library, "AutoModel")] if task is None else _task_classes(library, task)
     for auto in tried:
         mapping = getattr(auto, "_model_mapping", None)

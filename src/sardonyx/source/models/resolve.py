@@ -26,13 +26,20 @@ class Resolved:
 
 
 def resolve(
-    source: str, *, task: str | None = None, seed: int = 0, filled: bool = True, dtype: Dtype | None = "keep"
+    source: str,
+    *,
+    task: str | None = None,
+    default_task: str | None = None,
+    seed: int = 0,
+    filled: bool = True,
+    dtype: Dtype | None = "keep",
 ) -> Resolved:
     """The module that SOURCE stands for.
 
     Args:
         source: `hf:…`, `hf-config:…`, `torchvision:…`, `timm:…` or `file.py:factory`.
         task: which head a Hugging Face model gets: a task (`text-classification`), or a class name.
+        default_task: the task where `task` is None and neither the source nor its config names a model class.
         seed: where random weights start; torch is seeded with it while a factory runs.
         filled: False where only sizes matter: weights that would be random are zeros that take no time and no memory.
         dtype: of its floating-point weights and example inputs; None is the default of an export.
@@ -40,7 +47,7 @@ def resolve(
     parsed = parse_source(source, task=task)
     wanted = parsed.export_dtype if dtype is None else dtype
     if parsed.kind is Kind.PRETRAINED:
-        module, saved = huggingface.load_pretrained(parsed.name, task=task, dtype=wanted)
+        module, saved = huggingface.load_pretrained(parsed.name, task=task, default_task=default_task, dtype=wanted)
         said = f"the checkpoint is {saved}, exported in {wanted}; --dtype keep exports it in {saved}"
         notes = (said,) if dtype is None and saved not in (None, wanted) else ()
         return Resolved(module, None, None, source, wanted, notes)
@@ -49,7 +56,9 @@ def resolve(
         return Resolved(converted(module, wanted), args, kwargs, source, wanted)
     if parsed.kind is Kind.CONFIG:
         with default_dtype(wanted):
-            module = huggingface.build_from_config(parsed.name, task=task, seed=seed, filled=filled)
+            module = huggingface.build_from_config(
+                parsed.name, task=task, default_task=default_task, seed=seed, filled=filled
+            )
         return Resolved(module, None, None, source, wanted)
     build = catalogues.build_torchvision if parsed.kind is Kind.TORCHVISION else catalogues.build_timm
     return Resolved(converted(build(parsed.name, seed=seed, filled=filled), wanted), None, None, source, wanted)

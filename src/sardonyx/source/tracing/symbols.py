@@ -49,7 +49,7 @@ def _limits(name: str, found: tuple[object, object] | None) -> Iterator[str]:
     low, high = (_number(found[0]), _number(found[1])) if found is not None else (None, None)
     if high is not None and high < _BOUNDLESS:
         yield f"{name} at most {high}"
-    if low is not None and low > 2:
+    if low is not None and low > 2 * len(name.split(" + ")):  # torch takes every dim to be two or more
         yield f"{name} at least {low}"
 
 
