@@ -115,6 +115,24 @@ def test_an_approximation_passes_only_as_one() -> None:
     assert verify(exact, tanh, accuracy=Accuracy.APPROXIMATES).passed
 
 
+def test_a_mask_of_minus_infinity_is_no_noise() -> None:
+    """Disturbing an infinite score made it NaN, and a softmax that is guarded against NaN then hid any fault."""
+    masked = """g (float[3, 4] q, float[4, 8] k, float[8, 5] v) => (float[3, 5] y) {
+        mask = Constant <value = float[8] {0, 0, 0, -inf, 0, -inf, 0, 0}> ()
+        s = MatMul (q, k)
+        m = Add (s, mask)
+        p = Softmax <axis = -1> (m)
+        n = IsNaN (p)
+        zero = Constant <value = float {0.0}> ()
+        safe = Where (n, zero, p)
+        y = MatMul (safe, v)
+    }"""
+    scaled = "c = Constant <value = float {1.01}> () t = Mul (s, c) m = Add (t, mask)"
+    wrong = masked.replace("m = Add (s, mask)", scaled)
+    assert same(masked, masked).passed
+    assert not same(masked, wrong).passed
+
+
 def test_where_rounding_is_amplified_the_models_own_noise_is_allowed_and_no_more() -> None:
     """exp(300 x) turns one rounding of x into hundreds; a thousandth more than that is still a fault."""
 

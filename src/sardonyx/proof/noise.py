@@ -45,6 +45,7 @@ _FLOATS = {
 # Below its normal range a type rounds to a fixed spacing; only that of float16 is within reach of real values.
 _SUBNORMAL = {ir.DataType.FLOAT16: 2.0**-24}
 _LEAST = 1e-38
+_HUGE = 1e30
 NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _BY_ROW = frozenset(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"))
 _BY_CHANNEL = frozenset(
@@ -171,6 +172,7 @@ def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Node
     op = nodes.op
     single = kind == ir.DataType.FLOAT or node.op_type == "Cast"
     y = clean if single else nodes.single(clean)
+    y = op("Min", op("Max", y, nodes.constant(-_HUGE)), nodes.constant(_HUGE))  # a masked score may be infinite
     size = op("Abs", y)
     floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm tells apart numbers of any magnitude
     sign = op("Div", y, floor)
