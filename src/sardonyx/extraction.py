@@ -176,13 +176,16 @@ def _judged(
     if live is None:
         return _Proven(verdict)
     from sardonyx.source.tracing.capture import capture
+    from sardonyx.source.tracing.unattended import UnattendedRows
 
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)
     if not calls:
         return _Proven(verdict, notes=(f"{name} is never called itself: it was compared with the whole model only",))
-    seen = _one_of(calls, cut)
-    against = proof.against_live(name, seen[0], seen[1])
+    inputs, outputs = _one_of(calls, cut)
+    with UnattendedRows() as rows:
+        _, disturbed = _one_of(capture(live, args, kwargs, name), cut)
+    against = proof.against_live(name, inputs, outputs, disturbed, rows.lengths)
     if not against.verdict.passed:
         _insist_on_weights(whole, live)
     _insist(against.verdict, f"the cut does not compute what the live module {name} computes")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
+from torch import nn
 
 import models
 import sardonyx
@@ -19,9 +21,14 @@ TRIALS = 3  # as many as an export has
 
 
 @pytest.fixture(scope="module")
-def decoder() -> tuple[ir.Model, Oracle]:
+def module() -> nn.Module:
+    return models.build("llama")[0]
+
+
+@pytest.fixture(scope="module")
+def decoder(module: nn.Module) -> tuple[ir.Model, Oracle]:
     """An exported decoder, and the module it comes from as the reference of its mutants."""
-    module, inputs = models.build("llama")
+    _, inputs = models.build("llama")
     exported = sardonyx.export(module, kwargs=inputs, dynamic="auto")
     assert exported.model is not None
     assert exported.verdict is not None
@@ -119,3 +126,14 @@ def test_padding_that_sees_no_key_is_counted_and_not_compared(decoder: tuple[ir.
     assert [line for line in verdict.not_covered if "padding" in line] == [
         "6 of 16 positions of 'logits' are padding that sees no key: not compared"
     ]
+
+
+@pytest.mark.parametrize("path", ["model.layers.0.self_attn", "model.layers.1"])
+def test_a_module_is_cut_out_on_an_example_that_is_padded_on_the_left(
+    path: str, module: nn.Module, decoder: tuple[ir.Model, Oracle]
+) -> None:
+    padded = {"input_ids": torch.arange(6)[None], MASK: torch.tensor([[0, 0, 1, 1, 1, 1]])}
+    cut = sardonyx.extract(decoder[0], path, live=module, kwargs=padded)
+    assert cut.live is not None
+    (line,) = cut.live.not_covered
+    assert line.startswith("2 of 6 positions")

@@ -241,8 +241,7 @@ class Judge:
         if padding is None:
             return a, b
         self.left_out.add(Reason.PADDING, self._names[index], padding.count, padding.positions)
-        zero = a.dtype.type(0)
-        return np.where(padding.where, zero, a), np.where(padding.where, zero, b)
+        return padding.without(a), padding.without(b)
 
     def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
         """Leave out rows that are NaN throughout in the reference and hold numbers in the result."""

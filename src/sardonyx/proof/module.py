@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from sardonyx.proof.answers import Answer
 from sardonyx.proof.compare import Given, Oracle, Progress
 from sardonyx.proof.interface import random_outputs
 from sardonyx.proof.judge import Judge, Noise
+from sardonyx.proof.padding import Padding, hidden_positions, unseeing
 from sardonyx.proof.subject import Subject
 from sardonyx.proof.tolerance import Difference, float_difference, is_float, limit, within
 from sardonyx.record import Accuracy, Trial, Verdict
@@ -99,9 +100,23 @@ class ModuleProof:
     def _engine(self) -> RemoteSession:
         return Subject(self._cut.model).any_session(threads=self._threads)
 
-    def against_live(self, name: str, inputs: Tensors, outputs: Tensors) -> LiveProof:
-        """Whether the cut gives what a live module of this name gave; the first run was on the same inputs."""
+    def against_live(
+        self, name: str, inputs: Tensors, outputs: Tensors, disturbed: Tensors, lengths: Iterable[int] = ()
+    ) -> LiveProof:
+        """Whether the cut gives what a live module of this name gave; the first run was on the same inputs.
+
+        Args:
+            name: Of the module.
+            inputs: What it was given.
+            outputs: What it answered.
+            disturbed: What it answers with other numbers in attention rows that see no key.
+            lengths: How many queries and keys the attentions with such rows have.
+        """
         began = time.perf_counter()
+        feeds = self._answers[0].draw.feeds
+        hidden = hidden_positions(feeds[mask] for mask in self._oracle.inputs.masks)
+        places = unseeing(list(outputs.values()), [disturbed[each] for each in outputs], hidden, lengths)
+        padding = {each: place for each, place in zip(outputs, places, strict=True) if place is not None}
         known = dict(self.values())
         arguments = {
             mine: theirs for mine in self._cut.inputs if (theirs := _same(_tensor(known.get(mine)), inputs)) is not None
@@ -110,10 +125,14 @@ class ModuleProof:
         given = {mine: value for mine, value in known.items() if mine in self._cut.inputs}
         answers = dict(zip(self._cut.outputs, self._run(known), strict=True))
         tensors = {mine: tensor for mine, value in answers.items() if (tensor := _tensor(value)) is not None}
-        found = {theirs: mine for theirs, array in outputs.items() if (mine := _same(array, tensors)) is not None}
+        found = {
+            theirs: mine
+            for theirs, array in outputs.items()
+            if (mine := _same(array, tensors, padding.get(theirs))) is not None
+        }
         missing = [theirs for theirs in outputs if theirs not in found]
         passed_on = {theirs for theirs in missing if any(_equal(outputs[theirs], array) for array in inputs.values())}
-        lines, judge = self._judge(found, outputs, tensors, given)
+        lines, judge = self._judge(found, outputs, tensors, given, padding)
         if not found:
             lines = [f"no output of the cut is what {name or 'the model'} gave: {_nearest(outputs, tensors)}"]
         verdict = Verdict(
@@ -123,14 +142,24 @@ class ModuleProof:
             trials=(Trial(None, {}, "captured", not lines, tuple(lines)),),
             outputs=judge.outputs(),
             failures=tuple(lines),
-            notes=(*judge.notes, *(f"it hands on '{theirs}' as it came" for theirs in missing if theirs in passed_on)),
+            notes=(
+                *judge.left_out.lines,
+                *judge.notes,
+                *(f"it hands on '{theirs}' as it came" for theirs in missing if theirs in passed_on),
+            ),
+            not_covered=tuple(judge.left_out.lines),
             seconds=time.perf_counter() - began,
         )
         dropped = tuple(theirs for theirs in missing if theirs not in passed_on)
         return LiveProof(verdict, arguments, {mine: theirs for theirs, mine in found.items()}, dropped)
 
     def _judge(
-        self, found: Mapping[str, str], outputs: Tensors, tensors: Tensors, given: Mapping[str, Value]
+        self,
+        found: Mapping[str, str],
+        outputs: Tensors,
+        tensors: Tensors,
+        given: Mapping[str, Value],
+        padding: Mapping[str, Padding],
     ) -> tuple[list[str], Judge]:
         """Hold what was found to be the same to the tolerance of its type and of the cut's own noise."""
         judge = Judge(list(found), Accuracy.REASSOCIATES, frozenset())
@@ -149,7 +178,8 @@ class ModuleProof:
 
             return Noise(mine, disturb)
 
-        return judge.compare([outputs[name] for name in found], mine, measured), judge
+        left_out = [padding.get(name) for name in found]
+        return judge.compare([outputs[name] for name in found], mine, measured, padding=left_out), judge
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:
@@ -175,10 +205,13 @@ def _distances(array: Array, tensors: Tensors) -> dict[str, Difference]:
     return {name: float_difference(array, other) for name, other in alike.items()}
 
 
-def _same(array: Array | None, tensors: Tensors) -> str | None:
+def _same(array: Array | None, tensors: Tensors, padding: Padding | None = None) -> str | None:
     """The tensor that is meant to be this array, roundings of the way there aside."""
     if array is None:
         return None
+    if padding is not None:
+        alike = {name: padding.without(other) for name, other in tensors.items() if other.shape == array.shape}
+        return _same(padding.without(array), alike)
     if not is_float(array.dtype):
         return next((name for name, other in tensors.items() if _equal(array, other)), None)
     close = limit(array.dtype, Accuracy.APPROXIMATES)

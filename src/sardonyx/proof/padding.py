@@ -40,6 +40,10 @@ class Padding:
         """How many positions there are."""
         return self.where.size
 
+    def without(self, array: Array) -> Array:
+        """The output with zeros there."""
+        return np.where(self.where, array.dtype.type(0), array)
+
 
 def hidden_positions(masks: Iterable[Value]) -> list[Array]:
     """Per mask of one row an item: True where it hides a position; nothing for masks that keep everything."""
