@@ -8,7 +8,7 @@ wrong in the others.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from sardonyx import collector, ledger, runtime
 from sardonyx.graph import io, origins
+from sardonyx.graph.borders import Borders
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.growth import Growth, allowance
 from sardonyx.graph.opsets.raising import HIGHEST, RAISE
@@ -66,6 +67,7 @@ class Job:
         *,
         max_opset: int = HIGHEST,
         allow_growth: bool = False,
+        keep_modules: Sequence[str] = (),
     ) -> None:
         self.source = source
         self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
@@ -74,6 +76,7 @@ class Job:
         self._target = target
         self._max_opset = max_opset
         self._allow_growth = allow_growth
+        self._keep_modules = keep_modules
         self.notes: tuple[str, ...] = ()
         self._before: ledger.Portrait | None = None
         self._first: ir.Model | None = self._fresh()
@@ -119,6 +122,7 @@ class Job:
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: tell(name, None),
             observe=observe,
+            borders=Borders.of(model, hierarchy, self._keep_modules),
         ).run()
         for each in self.passes:
             log.tallies.setdefault(each.name, Tally())

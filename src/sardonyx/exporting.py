@@ -33,6 +33,7 @@ from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
 from sardonyx.source.models.identity import named_state, state_sha256
 from sardonyx.source.models.resolve import given, resolve
 from sardonyx.source.models.sources import Dtype
+from sardonyx.source.running import initialize
 from sardonyx.source.tracing import traced
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.engine import TorchEngine, to_array
@@ -125,9 +126,10 @@ def export(
     with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
             if for_generation:
-                example = decoder_example(plain, seed)
+                example, lazy = decoder_example(plain, seed), ()
             else:
                 example = example_for(plain, resolved, inputs, kwargs, seed)
+                lazy = initialize(plain, example.args, example.kwargs)
                 example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
             dims = open_dims(call, "auto" if for_generation else dynamic)
@@ -138,7 +140,7 @@ def export(
         job = _Job(call, draft, seed, threads, clock)
         with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
-            missed = unreached(plain, lambda: call(call.tensors))
+            missed = unreached(plain, lambda: call.run(call.tensors))
         verdict = job.prove(model, dims.named) if verify else None
         with _placed(output, force=force, for_generation=for_generation) as place:
             run = job.optimize(model, place, force=force, external=external) if optimize else None
@@ -172,7 +174,7 @@ def export(
             verdict=verdict,
             optimized=run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *noted))),
+            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *lazy, *dims.notes, *noted))),
             unreached=missed,
             model=model if run is None else run.model,
         )

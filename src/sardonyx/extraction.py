@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +103,9 @@ def extract(
     cut_seconds = time.perf_counter() - began
     proven = _Proven()
     if verify:
-        proof = _proof(whole, cut, live, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
-        proven = _judged(proof, whole, cut, live, args, kwargs or {})
+        with _prepared(live, args, kwargs or {}) as plain:
+            proof = _proof(whole, cut, plain, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
+            proven = _judged(proof, whole, cut, plain, args, kwargs or {})
         _learn_ranks(cut.model, proof)
     if output is not None:
         tell("writing", None)
@@ -124,6 +126,20 @@ def _path(whole: Tagged, wanted: str) -> str:
         return find_module(whole.hierarchy, running, wanted)
     except UsageError:
         return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
+
+
+@contextlib.contextmanager
+def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[nn.Module | None]:
+    """The live module as an exporter sees it: hooks can be put on it where it was scripted or compiled."""
+    if live is None:
+        yield None
+        return
+    from sardonyx.source.running import initialize
+    from sardonyx.source.tracing.prepare import prepared
+
+    with prepared(live) as plain:
+        initialize(plain, args, kwargs)
+        yield plain
 
 
 def _proof(
@@ -181,7 +197,8 @@ def _judged(
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)
     if not calls:
-        return _Proven(verdict, notes=(f"{name} is never called itself: it was compared with the whole model only",))
+        note = f"{name} is never called itself on plain tensors: it was compared with the whole model only"
+        return _Proven(verdict, notes=(note,))
     inputs, outputs = _one_of(calls, cut)
     with UnattendedRows() as rows:
         _, disturbed = _one_of(capture(live, args, kwargs, name), cut)

@@ -55,6 +55,7 @@ def optimize(
     max_opset: int | None = None,
     keep_opset: bool = False,
     allow_growth: bool = False,
+    keep_modules: Sequence[str] | None = None,
     inputs: Inputs = None,
     seed: int = 0,
     threads: int | None = None,
@@ -82,6 +83,8 @@ def optimize(
         max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
         keep_opset: never raise it.
         allow_growth: let the result be more than 1 % and 64 kB larger than the source.
+        keep_modules: modules that no rewrite may merge with what is around them, so that `extract` can cut each of
+            them out of the result: instance paths, tags, globs or class names.
         inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
         seed: of the drawn inputs.
         threads: of the runtime.
@@ -99,6 +102,7 @@ def optimize(
 
     Raises:
         VerificationFailed: where the models differ and no rewrite is to blame.
+        UsageError: where a name in `keep_modules` is that of no module.
         RuntimeFailure: where a model that is to be measured cannot be run.
     """
     if tune and dry_run:
@@ -112,7 +116,8 @@ def optimize(
     passes = select(target, only, skip, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
     tell: Progress = progress or (lambda _phase, _fraction: None)
-    job = Job(source, passes, target, tell, max_opset=bound, allow_growth=allow_growth)
+    kept = tuple(keep_modules or ())
+    job = Job(source, passes, target, tell, max_opset=bound, allow_growth=allow_growth, keep_modules=kept)
     how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
     prover = Prover(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
@@ -134,6 +139,7 @@ def optimize(
         "max_opset": max_opset,
         "keep_opset": keep_opset,
         "allow_growth": allow_growth,
+        "keep_modules": kept,
         "seed": seed,
         "dry_run": dry_run,
         "tune": tune,

@@ -11,12 +11,13 @@ from torch import fx
 from sardonyx.analysis_record import Decomposed
 from sardonyx.analyzing.probing import RecordingProbe
 from sardonyx.analyzing.torch_models import parts, road, symbolic
-from sardonyx.attention.decomposing import decompose
+from sardonyx.attention.decomposing import check_has_code, decompose
 from sardonyx.attention.roles import decomposition_of
 from sardonyx.graph.io import Draft, check_free, explained
 from sardonyx.ledger import Clock, Progress
 from sardonyx.source.inputs.wishes import Inputs, example_for
 from sardonyx.source.models.resolve import resolve
+from sardonyx.source.running import initialize
 
 
 def take_apart(
@@ -48,8 +49,10 @@ def take_apart(
     clock = Clock(progress)
     with clock.phase("model"):
         resolved = resolve(source, task=task, seed=seed, filled=output is not None)
+        check_has_code(resolved.module)
     with clock.phase("inputs"):
         example = example_for(resolved.module, resolved, inputs, None, seed, RecordingProbe())
+        lazy = initialize(resolved.module, example.args, example.kwargs)
     with clock.phase("decomposing"):
         made = decompose(resolved.module, example.args, kwargs=example.kwargs)
     taken_apart = decomposition_of(made)
@@ -64,7 +67,7 @@ def take_apart(
         nodes_before=None if graph is None else len(graph.nodes),
         nodes=len(made.graph.nodes),
         attentions=tuple(parts(taken_apart)),
-        notes=(*example.notes, *road(taken_apart)),
+        notes=(*example.notes, *lazy, *road(taken_apart)),
         seconds=clock.seconds,
     )
 

@@ -30,9 +30,11 @@ from sardonyx.source.inputs.examples import Example
 from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
 from sardonyx.source.models.resolve import given, resolve
 from sardonyx.source.models.sources import Dtype
+from sardonyx.source.running import initialize
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
+from sardonyx.source.untouched import left_as_it_was, undoing_writes
 from sardonyx.source.words import reason
 
 STANDARD, DECOMPOSED, FUSED = "standard", "decomposed", "fused"
@@ -63,6 +65,7 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
         with clock.phase("inputs"):
             probe = RecordingProbe()
             example = example_for(module, resolved, wish.inputs, wish.kwargs, wish.seed, probe)
+            lazy = initialize(module, example.args, example.kwargs)
             call = Call(module, example.args, example.kwargs)
             dims = open_dims(call, wish.dynamic)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
@@ -78,7 +81,7 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
         forms=tuple(each.form for each in made),
         missing=tuple(missing),
         overtaking=turns,
-        notes=tuple(dict.fromkeys((*example.notes, *dims.notes))),
+        notes=tuple(dict.fromkeys((*example.notes, *lazy, *dims.notes))),
     )
 
 
@@ -156,7 +159,8 @@ class _Forms:
                 "the estimate of the notes takes inputs by position alone, and this model is called with names",
                 hint="leave out --as-in-notes",
             )
-        found = as_in_notes(cast("fx.GraphModule", module), self._example.args)
+        with undoing_writes(module):
+            found = as_in_notes(cast("fx.GraphModule", module), self._example.args)
         return NotesEstimate(found.peak_bytes, found.never_freed_bytes, found.reduction)
 
 
@@ -195,7 +199,8 @@ def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
 def symbolic(module: nn.Module) -> fx.Graph | None:
     """The graph that torch itself traces; None where it cannot and ours can."""
     try:
-        return fx.Tracer().trace(module)
+        with left_as_it_was(module), undoing_writes(module):
+            return fx.Tracer().trace(module)
     except Exception:  # a forward may raise anything when it is traced; then there is no such graph to count
         return None
 

@@ -19,7 +19,10 @@ from sardonyx.attention.roads.exported import decompose_exported
 from sardonyx.attention.roads.nesting import PLAIN
 from sardonyx.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.errors import ModelError, SardonyxError, UsageError
+from sardonyx.source.running import has_lazy
+from sardonyx.source.tracing.quoting import quoted_names
 from sardonyx.source.tracing.structure import named_arguments
+from sardonyx.source.untouched import left_as_it_was
 from sardonyx.source.words import reason
 
 if TYPE_CHECKING:
@@ -53,6 +56,15 @@ def decompose(
         UsageError: the request makes no sense.
     """
     plain = _plain(model)
+    with left_as_it_was(plain), quoted_names():
+        return _decomposed(plain, example_inputs, kwargs, dynamic)
+
+
+def _decomposed(
+    plain: nn.Module, example_inputs: Inputs, kwargs: Mapping[str, Any] | None, dynamic: Dims
+) -> fx.GraphModule:
+    if has_lazy(plain):  # the result shares the model's parameters, which have to be there
+        raise ModelError(f"{type(plain).__name__} has lazy modules without weights", hint="call it once on an example")
     given = _example(plain, example_inputs, kwargs) if example_inputs is not None or kwargs else None
     traced, why = _traced(plain, given)
     if traced is not None and not why:
@@ -67,10 +79,19 @@ def decompose(
         return traced  # it says what it could not look into
 
 
-def _plain(model: nn.Module) -> nn.Module:
-    """The module itself where `torch.compile` wrapped it."""
+def check_has_code(model: nn.Module) -> None:
+    """Scripted models have none.
+
+    Raises:
+        ModelError: there is no code to follow.
+    """
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError("a scripted model has no Python code to follow", hint="decompose the model it was made from")
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """The module itself where `torch.compile` wrapped it."""
+    check_has_code(model)
     return getattr(model, "_orig_mod", model)
 
 

@@ -29,8 +29,10 @@ from sardonyx.attention.recognition.found import Recognised, Refused
 from sardonyx.attention.recognition.recognise import survey
 from sardonyx.attention.roads.frozen import FrozenModule
 from sardonyx.attention.roles import decomposition_of
+from sardonyx.source.tracing.quoting import quoted_names
 
 
+@quoted_names()
 def fuse_attention(
     graph_module: fx.GraphModule,
     example_inputs: Any = None,

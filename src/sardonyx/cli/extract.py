@@ -139,11 +139,13 @@ def _live(
     from sardonyx.source.inputs.fitting import FileInput, fitting_example
     from sardonyx.source.inputs.wishes import example_for
     from sardonyx.source.models.resolve import resolve
+    from sardonyx.source.tracing.prepare import prepared
 
     found = resolve(source, task=task, seed=seed, dtype=dtype.value if dtype is not None else None)
     if found.args is not None or found.kwargs is not None:
         example = example_for(found.module, found, None, None, seed)
     else:
         ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
-        example = fitting_example(found.module, ports, seed=seed)
+        with prepared(found.module) as plain:
+            example = fitting_example(plain, ports, seed=seed)
     return {"live": found.module, "args": example.args, "kwargs": example.kwargs}

@@ -29,6 +29,7 @@ Example:
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --dry-run -v
   sardonyx optimize model.onnx --tune --budget 2m --size seq=512 --threads 4
+  sardonyx optimize model.onnx -o small.onnx --keep-module 'encoder.layer.*'
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
@@ -59,6 +60,15 @@ MaxOpset = Annotated[
 KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
 AllowGrowth = Annotated[
     bool, typer.Option("--allow-growth", help="Let the file grow by more than 1 % and 64 kB where that saves nodes.")
+]
+KeepModule = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-module",
+        metavar="NAME",
+        help="Merge nothing inside this module with what is outside: a path, tag, glob or class. Repeatable. "
+        "[default: none]",
+    ),
 ]
 TargetOption = Annotated[
     Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
@@ -104,6 +114,7 @@ def optimize(
     max_opset: MaxOpset = None,
     keep_opset: KeepOpset = False,
     allow_growth: AllowGrowth = False,
+    keep_module: KeepModule = None,
     verify: Verify = Proof.END,
     verify_seconds: options.VerifySeconds = 20.0,
     runtime: options.Runtimes = None,
@@ -159,6 +170,7 @@ def optimize(
             max_opset=max_opset,
             keep_opset=keep_opset,
             allow_growth=allow_growth,
+            keep_modules=keep_module,
             inputs=inputs,
             seed=seed,
             threads=threads,

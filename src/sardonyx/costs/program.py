@@ -17,6 +17,13 @@ ITEM_BYTES = {
     "int8": 1,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    **dict.fromkeys([f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)], 1),  # torch fills up bytes
+    **dict.fromkeys(["qint8", "quint8", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8"], 1),
+    "bits16": 2,
     "uint16": 2,
     "int16": 2,
     "float16": 2,
@@ -27,6 +34,8 @@ ITEM_BYTES = {
     "uint64": 8,
     "int64": 8,
     "float64": 8,
+    "qint32": 4,
+    "complex32": 4,
     "complex64": 8,
     "complex128": 16,
 }

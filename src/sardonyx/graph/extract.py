@@ -75,7 +75,8 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
 
     Raises:
         UsageError: The module was not called that often.
-        ModelError: It owns no node, or with `exact` a node does its work and that of others.
+        ModelError: It owns no node, only the whole model contains it, or with `exact` a node does its work and that of
+            others.
     """
     flow = Flow(model)
     calls = region.calls(flow, path)
@@ -84,7 +85,10 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
         raise UsageError(f"{path or 'the model'} has no call {call}: it was called {times}", hint="calls count from 0")
     notes = () if len(calls) < 2 else (f"{path} is called {len(calls)} times: this is call {call}",)
     place = calls[call] if calls else path
+    asked = place
     place, inside, straddling = region.settle(flow, place, exact=exact)
+    if straddling and region.is_whole(flow, inside):
+        raise region.refusal(flow, asked, straddling)
     if not inside:
         raise ModelError(
             f"{path or 'the model'} owns no node of this model",

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 from sardonyx.graph.flow import Flow, is_fixed
 from sardonyx.graph.scopes import is_constant, label
-from sardonyx.provenance import ROOT, is_within, lowest_common, module_of
+from sardonyx.provenance import ROOT, is_within, lineage, lowest_common, module_of
 
 _SHOWN = 5  # nodes in a message
 Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as a file would declare them
@@ -52,13 +52,12 @@ def settle(flow: Flow, place: str, *, exact: bool) -> tuple[str, frozenset[ir.No
     """The nearest module that can be cut out, its nodes, and the nodes that made it wider."""
     met: dict[ir.Node, None] = {}
     while True:
-        inside, straddling = _inside(flow, place)
+        inside, straddling = members(flow, place)
         if not straddling:
             return place, inside, list(met)
         if exact:
-            names = ", ".join(map(label, straddling[:_SHOWN])) + (" …" if len(straddling) > _SHOWN else "")
             raise ModelError(
-                f"{place} cannot be cut out exactly: {names} also does the work of other modules",
+                f"{place} cannot be cut out exactly: {_shown(straddling)} also does the work of other modules",
                 hint="without --exact the nearest module that contains it is taken; the unoptimized file has it apart",
             )
         met.update(dict.fromkeys(straddling))
@@ -66,7 +65,33 @@ def settle(flow: Flow, place: str, *, exact: bool) -> tuple[str, frozenset[ir.No
         place = wider if wider != place and is_within(place, wider) else place.rpartition(".")[0]
 
 
-def _inside(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
+def _shown(nodes: Sequence[ir.Node]) -> str:
+    return ", ".join(map(label, nodes[:_SHOWN])) + (" …" if len(nodes) > _SHOWN else "")
+
+
+def is_whole(flow: Flow, inside: frozenset[ir.Node]) -> bool:
+    """Whether nothing that computes is left out."""
+    return all(node in inside or flow.only_sizes(node) for node in flow.nodes)
+
+
+def refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:
+    """Why a module cannot be cut out of a file, and which module nearest to it can."""
+    found = sorted({above for origins in flow.origins.values() for each in origins for above in lineage(each)[1:]})
+    nearest = sorted(found, key=lambda path: (-_shared(path, place), path.count(".")))
+    other = next((path for path in nearest if not is_within(place, path) and not members(flow, path)[1]), None)
+    can = f"{module_of(other)} can be cut out; " if other is not None else ""
+    return ModelError(
+        f"only the whole model contains {place}: {_shown(straddling)} also does the work of other modules",
+        hint=f"{can}`optimize --keep-module {module_of(place)}` leaves it apart",
+    )
+
+
+def _shared(path: str, place: str) -> int:
+    """How many modules around a place a path is inside of as well."""
+    return sum(one == other for one, other in zip(path.split("."), place.split("."), strict=False))
+
+
+def members(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
     """The nodes that do the module's work, and those that do it only together with others' work."""
     if place == ROOT:
         return frozenset(flow.nodes), []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from sardonyx.graph.borders import Borders
 from sardonyx.graph.build import Builder
 from sardonyx.graph.facts import Facts
 from sardonyx.graph.naming import Names, rename_shadowing
@@ -73,11 +74,13 @@ class Rewriter:
         max_opset: int = HIGHEST,
         progress: Callable[[str], None] | None = None,
         observe: Observer | None = None,
+        borders: Borders | None = None,
     ) -> None:
         """Prepare to run `rules`; `forbidden` holds (rule name, event root) pairs that must not be carried out.
 
         A rule that needs a newer opset than the model has gets it raised, up to `max_opset`, where that can be done.
-        `observe` is called with each replacement before it is carried out; it must not change anything.
+        `observe` is called with each replacement before it is carried out; it must not change anything. No rewrite
+        crosses `borders`.
         """
         self._observe = observe
         self._facts = facts
@@ -96,7 +99,7 @@ class Rewriter:
         names = Names.of(facts.model)
         if rules:
             rename_shadowing(facts.model, names)
-        self._transactions = Transactions(facts, names)
+        self._transactions = Transactions(facts, names, borders or Borders())
         self._most = ENDLESS * (10 + sum(map(len, self._index.values())))
         self._pending: dict[str, OrderedDict[ir.Node, None]] = {rule.name: OrderedDict() for rule in rules}
         self._watching: dict[str, list[OrderedDict[ir.Node, None]]] = defaultdict(list)  # who waits for which operator

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx import provenance as p
 from sardonyx.graph import origins
+from sardonyx.graph.borders import Borders
 from sardonyx.graph.build import Builder
 from sardonyx.graph.checks import check
 from sardonyx.graph.facts import Facts, constant_tensor
@@ -69,10 +70,11 @@ class Substitution:
 class Transactions:
     """Carries out rewrites on one model."""
 
-    def __init__(self, facts: Facts, names: Names) -> None:
-        """Work on the model of `facts`."""
+    def __init__(self, facts: Facts, names: Names, borders: Borders) -> None:
+        """Work on the model of `facts`, and never across the borders."""
         self._facts = facts
         self._names = names
+        self._borders = borders
         self.observe: Callable[[Substitution], None] | None = None  # called before each replacement is carried out
 
     def owner(self, node: ir.Node) -> str:
@@ -83,6 +85,7 @@ class Transactions:
         """Put what `rewrite` builds in the place of the matched nodes, which are of `opset` if the model is newer."""
         graph = match.root.graph
         assert graph is not None
+        self._borders.check_nodes(match)
         op = Builder(match.root, self._facts, self._names)
         self._facts.place = op.scope
         growth = self._facts.growth
@@ -90,6 +93,7 @@ class Transactions:
             pairs = _pairs(match, rewrite(op))
             for old, value in pairs:
                 _check_interface(old, value, op, pairs)
+            self._borders.check_values(match, pairs, op.nodes)
             planned = growth.plan(match.nodes, pairs, op.nodes, op.constants)
             if opset is None:  # what raises the opset is not to be undone halfway
                 check(match, pairs, op, self._facts)
@@ -99,7 +103,7 @@ class Transactions:
             raise
         if self.observe is not None:
             self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
-        own = [node for node in match.nodes if node not in match.apart]
+        own = [node for node in match.nodes if node not in match.apart and not self._borders.is_foreign(node, match)]
         merged = p.bounded(p.merge(origins.origins(node) for node in own))
         before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)

@@ -16,6 +16,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sardonyx.costs.program import Store
+from sardonyx.errors import ModelError
 
 
 @dataclass(slots=True)
@@ -139,4 +140,7 @@ class Book:
 
 
 def _address(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise ModelError(f"the memory of {kind} tensors is not followed", hint="analyze a model of dense tensors")
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] the only identity that views share

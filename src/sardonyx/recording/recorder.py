@@ -31,10 +31,10 @@ from sardonyx.recording.book import Book
 from sardonyx.recording.running import Running
 from sardonyx.recording.symbols import Axes, OpenDims
 from sardonyx.recording.telling import program
-from sardonyx.recording.watcher import Watcher
+from sardonyx.recording.watcher import NeedsData, Watcher
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.structure import Flat, named_arguments
-from sardonyx.source.untouched import left_as_it_was
+from sardonyx.source.untouched import left_as_it_was, uncompiled, undoing_writes, without_shortcuts
 
 _NEEDS_DATA = (
     DataDependentOutputException,
@@ -42,6 +42,7 @@ _NEEDS_DATA = (
     GuardOnDataDependentSymNode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    NeedsData,
 )
 _SYMBOLIC = "symbolic sizes"  # how torch's own code says that it works with numbers only
 _SHORTCUTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -197,10 +198,5 @@ def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 @contextlib.contextmanager
 def _as_recorded(module: nn.Module) -> Generator[None]:
     """Without gradients, shortcuts or words, and with the module left as it was."""
-    shortcuts = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), quietly(), left_as_it_was(module):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(shortcuts)
+    with torch.no_grad(), quietly(), uncompiled(), without_shortcuts(), left_as_it_was(module), undoing_writes(module):
+        yield

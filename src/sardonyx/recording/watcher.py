@@ -12,14 +12,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.costs.program import Store
 from sardonyx.recording.book import Book, Step
 from sardonyx.recording.running import Running
+from sardonyx.source.untouched import within
 
 _WHERE: Any = torch.ops.prim.device.default
 _OVERWRITE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})  # what was there before does not matter to them
 _FRESH = frozenset({"aten.lift_fresh", "aten.lift_fresh_copy"})  # how torch.tensor(...) brings data into the world
 
 
+class NeedsData(Exception):
+    """An operator that decides by the values of its inputs what is carried out."""
+
+
 class Watcher(TorchDispatchMode):
     """Enters each operation, the values it reads and writes, and the module that ran it."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, book: Book, running: Running, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """`stand_in` gives the tensor to work with in place of one that the model or its caller holds."""
@@ -31,6 +38,8 @@ class Watcher(TorchDispatchMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Carry the operation out and write it down."""
+        if isinstance(func, torch._ops.HigherOrderOperator):  # pyright: ignore[reportPrivateUsage]  # no public name
+            return self._control_flow(func, args, dict(kwargs or {}))
         if func is _WHERE and isinstance(args[0], FakeTensor):  # torch asks it as often as it computes
             return args[0].fake_device
         if func.namespace == "prim":
@@ -51,17 +60,34 @@ class Watcher(TorchDispatchMode):
         self._enter(overload, given, reads, _once([*_tensors(result), *overload.changed(given)]))
         return result
 
+    def _control_flow(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Carry out a branch, loop or scan: what its functions do is written down, and else that it was done."""
+        given = [self._met(tensor) for tensor in _tensors([*args, *named.values()])]
+        if any(isinstance(tensor, FakeTensor) for tensor in given):
+            raise NeedsData(func.name())
+        reads = tuple(self._book.value(tensor) for tensor in _once(given))
+        result = func(*within(self, args), **named)
+        made = [tensor for tensor in _once(_tensors(result)) if not self._book.knows(tensor)]
+        if made:
+            self._write_down(f"higher_order.{func.name()}", reads, made, {})
+        return result
+
     def _enter(
         self, overload: _Overload, given: Sequence[Any], reads: tuple[int, ...], written: Sequence[torch.Tensor]
     ) -> None:
         if not reads and not written:
             return
+        scalars = {each: value for each, value in zip(overload.names, given, strict=True) if not _tensors(value)}
+        self._write_down(overload.operator, reads, written, scalars)
+
+    def _write_down(
+        self, operator: str, reads: tuple[int, ...], written: Sequence[torch.Tensor], scalars: Mapping[str, Any]
+    ) -> None:
         book, (module, role) = self._book, self._running.here()
-        name = book.name(overload.operator)
+        name = book.name(operator)
         names = [name] if len(written) == 1 else [f"{name}.{place}" for place in range(len(written))]
         writes = tuple(book.written(t, n, module) for t, n in zip(written, names, strict=True))
-        scalars = {each: value for each, value in zip(overload.names, given, strict=True) if not _tensors(value)}
-        book.steps.append(Step(name, overload.operator, module, role, reads, writes, scalars))
+        book.steps.append(Step(name, operator, module, role, reads, writes, scalars))
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to work with; one that no operation made and nobody announced was there before: a constant."""

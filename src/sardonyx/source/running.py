@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from sardonyx.errors import ModelError
 from sardonyx.source.quiet import quietly
+from sardonyx.source.untouched import is_lazy, left_as_it_was, uncompiled, undoing_writes
 from sardonyx.source.widening import Widening, lacks_kernel, widen, widened_copy
+from sardonyx.source.words import reason
 
 Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Exception | None]
 
@@ -37,17 +39,43 @@ def _probe_widened(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The module's answer in eval mode, without gradients and without a word on the terminal."""
-    with torch.no_grad(), quietly(), _evaluating(module):
+    """The module's answer in eval mode, without gradients and without a word on the terminal; nothing of it changes."""
+    with left_as_it_was(module), undoing_writes(module), uncompiled(), torch.no_grad(), quietly():
+        evaluate(module)
         return module(*args, **kwargs)
 
 
-@contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Generator[None]:
-    training = [each for each in module.modules() if each.training]
-    module.eval()
+def evaluate(module: nn.Module) -> None:
+    """Eval mode for every module, without the methods that set it: some modules refuse or override them."""
+    for each in module.modules():
+        if getattr(each, "training", False):
+            each.training = False
+
+
+def initialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Give lazy modules their sizes by running the module once; a note where there are any.
+
+    The parameters are new objects, which stay when the caller's are lazy again.
+
+    Raises:
+        ModelError: the module does not run on these inputs.
+    """
+    if not has_lazy(module):
+        return ()
     try:
-        yield
-    finally:
-        for each in training:
-            each.training = True
+        with undoing_writes(module), uncompiled(), torch.no_grad(), quietly():
+            module(*args, **kwargs)
+    except Exception as error:  # a forward may raise anything
+        kind = type(module).__name__
+        raise ModelError(
+            f"{kind} does not run on these inputs: {reason(error)}", hint="check their types and sizes"
+        ) from error
+    for each in module.modules():
+        for name, parameter in each.named_parameters(recurse=False):
+            each._parameters[name] = nn.Parameter(parameter.data, parameter.requires_grad)  # pyright: ignore[reportPrivateUsage]  # hooks must not run
+    return ("lazy modules got their sizes and random weights from these inputs, and are lazy still for the caller",)
+
+
+def has_lazy(module: nn.Module) -> bool:
+    """Whether some parameter or buffer has no shape before the first call."""
+    return any(map(is_lazy, (*module.parameters(), *module.buffers())))

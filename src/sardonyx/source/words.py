@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _FEW = 8
 _LONGEST = 240
+_ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
@@ -23,7 +25,15 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
 
 def reason(error: BaseException) -> str:
     """An exception's kind and its first telling line."""
-    lines = [line for line in (" ".join(line.split()) for line in str(error).splitlines()) if line]
+    lines = [line for line in (" ".join(line.split()) for line in _text(error).splitlines()) if line]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    """What an exception says, without the addresses of objects, which differ from run to run."""
+    try:
+        return _ADDRESS.sub("", str(error))
+    except Exception:  # somebody's own exception may be unable to say anything
+        return ""

@@ -27,6 +27,7 @@ from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import INNER
 from sardonyx.source.tracing.live import LiveTree
 from sardonyx.source.tracing.stacks import path_of
+from sardonyx.source.untouched import without_shortcuts
 from sardonyx.source.words import reason
 
 if TYPE_CHECKING:
@@ -76,10 +77,8 @@ def _captured(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
     """The exported program; torch's own fast path through a whole layer is off while it is made."""
     open_dims = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in arguments.names)
     tensors = tuple(tensor.clone() for tensor in arguments.tensors)
-    fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        with collector.paused(), quietly():
+        with collector.paused(), quietly(), without_shortcuts():
             return torch.export.export(flattened, tensors, dynamic_shapes=(open_dims,), strict=False)
     except ModelError:
         raise
@@ -88,8 +87,6 @@ def _captured(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
             f"torch.export cannot follow {_where(error, flattened.module)}: {reason(error)}",
             hint="decompose the parts of the model that do not decide on the values of tensors",
         ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _own_names(exported: fx.GraphModule) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sardonyx.attention.spelled import layers, leaves, multihead, multihead_call
 from sardonyx.attention.spelled.spelling import TORCH, Spelling
 from sardonyx.errors import ModelError
 from sardonyx.source.tracing.live import LiveTree, Step
-from sardonyx.source.untouched import left_as_it_was, replaced
+from sardonyx.source.untouched import left_as_it_was, replaced, undoing_writes
 
 _LOOKED_INTO = (
     nn.MultiheadAttention,
@@ -44,7 +44,7 @@ def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.G
     """
     tracer = AttentionTracer()
     flags = _flags(model)
-    with left_as_it_was(model):
+    with left_as_it_was(model), undoing_writes(model):
         graph = tracer.trace(model, {**flags, **(concrete_args or {})} or None)
         tracer.name_as_before(flags)
         module = tracer.graph_module(model, graph)

@@ -41,9 +41,7 @@ def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[i
             return None
 
 
-def reshape_target(
-    source: Shape | None, result: Shape | None, *, open_at: int | None = None
-) -> tuple[int, ...] | None:
+def reshape_target(source: Shape | None, result: Shape | None, *, open_at: int | None = None) -> tuple[int, ...] | None:
     """A constant Reshape target that makes `result` of `source` whatever the symbolic dims are, if there is one.
 
     A dim that stays in its place is written 0. One other may be left to -1, but only beside numbers: next to a dim of

@@ -22,6 +22,7 @@ _WAVE_SIZES = (4000, 16000, 48000)
 _FEW_FRAMES = 100
 _BATCH = {"batch_size", "batch", "bs", "num_images"}
 _LENGTH = {"sequence_length", "seq_length", "seq_len", "token_sequence_length", "text_sequence_length", "input_length"}
+_SOME_CHANNELS, _SOME_FEATURES = 3, 16  # of a lazy layer, which takes any number
 
 
 class Role(StrEnum):
@@ -176,7 +177,8 @@ def _picture_sizes(facts: Facts) -> tuple[int, ...]:
 
 
 def _first_channels(facts: Facts) -> int:
-    return next((layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d)), 3)
+    found = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
+    return next(found, 0) or _SOME_CHANNELS
 
 
 def _features(facts: Facts) -> Iterator[tuple[int, int]]:
@@ -210,11 +212,11 @@ def _by_layer(layer: nn.Module, facts: Facts, sizes: Sizes) -> Iterator[tuple[in
         case nn.Embedding():
             yield batch, length
         case nn.Conv1d() | nn.ConvTranspose1d():
-            yield from ((batch, layer.in_channels, size) for size in _LINE_SIZES)
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size) for size in _LINE_SIZES)
         case nn.Conv2d() | nn.ConvTranspose2d():
-            yield from ((batch, layer.in_channels, size, size) for size in _picture_sizes(facts))
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size, size) for size in _picture_sizes(facts))
         case nn.Conv3d() | nn.ConvTranspose3d():
-            yield from ((batch, layer.in_channels, *size) for size in _VOLUME_SIZES)
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, *size) for size in _VOLUME_SIZES)
         case nn.RNNBase():
             yield (batch, length, layer.input_size) if layer.batch_first else (length, batch, layer.input_size)
         case nn.RNNCellBase():
@@ -223,14 +225,14 @@ def _by_layer(layer: nn.Module, facts: Facts, sizes: Sizes) -> Iterator[tuple[in
             width = layer.out_proj.in_features
             yield (batch, length, width) if layer.batch_first else (length, batch, width)
         case nn.Linear():
-            yield batch, layer.in_features
-            yield batch, length, layer.in_features
+            yield batch, layer.in_features or _SOME_FEATURES
+            yield batch, length, layer.in_features or _SOME_FEATURES
         case nn.LayerNorm():
             yield batch, *layer.normalized_shape
             yield batch, length, *layer.normalized_shape
         case nn.BatchNorm1d():
-            yield batch, layer.num_features
+            yield batch, layer.num_features or _SOME_FEATURES
         case nn.BatchNorm2d():
-            yield batch, layer.num_features, _SMALL_SIZES[0], _SMALL_SIZES[0]
+            yield batch, layer.num_features or _SOME_CHANNELS, _SMALL_SIZES[0], _SMALL_SIZES[0]
         case _:
             return

@@ -19,6 +19,8 @@ class Reads(TorchDispatchMode):
     noted for runs whose operations see other tensors than the weights, such as a recording without data.
     """
 
+    supports_higher_order_operators = True  # branches and loops are run as they are
+
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
         self.places: set[int] = set()

@@ -86,9 +86,7 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
     named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
     if not request.auto:
         return OpenDims(named, named)
-    found = find_dynamic(
-        lambda tensors: call([each.clone() for each in tensors]), leaves, longest=position_limit(call.module)
-    )
+    found = find_dynamic(call.run, leaves, longest=position_limit(call.module))
     axes = {name: {axis: dim for axis, dim in spec.items() if _is_plain(dim)} for name, spec in found.axes.items()}
     other = [f"{name}:{axis}" for name, spec in found.axes.items() for axis, dim in spec.items() if not _is_plain(dim)]
     notes = [f"may change too, where the exporter can: --dynamic {place}=NAME" for place in other]

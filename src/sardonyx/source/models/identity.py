@@ -19,6 +19,12 @@ def state_sha256(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in named_state(module):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = tensor.detach().cpu().contiguous().view(-1)
+        flat = _plain(tensor.detach()).cpu().contiguous().view(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Its numbers as they are, where they are stored in another form."""
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return dense.int_repr() if dense.is_quantized else dense

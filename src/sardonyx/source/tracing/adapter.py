@@ -5,13 +5,17 @@ Both exporters and the proof see a model through this, so that names, nesting an
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from sardonyx.errors import ModelError
+from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.structure import Flat, named_arguments
+from sardonyx.source.untouched import Written, left_as_it_was, uncompiled, undoing_writes
 
 _PAST = "past_key_values"
 INNER = "module"  # the attribute that holds the real module: its name is in front of all that torch reports
@@ -29,6 +33,9 @@ class Call:
         self._continues = any(name.startswith(f"{_PAST}.") for name in self.inputs)
         self._tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
         self.outputs: list[str] = []  # known once the module has run, or was traced
+        self.left_out: list[str] = []  # outputs that are no tensors, with what they are
+        self._names: list[str] = []
+        self._tensor_outputs: frozenset[str] | None = None  # known once the module has run outside of an exporter
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -43,7 +50,7 @@ class Call:
     def with_module(self, module: torch.nn.Module) -> Call:
         """The same call of another module."""
         other = copy.copy(self)
-        other.module, other.outputs = module, []
+        other.module, other.outputs, other.left_out = module, [], []
         return other
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -51,13 +58,44 @@ class Call:
         values: dict[str, Any] = self._flat.rebuilt(tensors)
         given = list(values.items())
         result = self.module(*(value for _, value in given[: self._positional]), **dict(given[self._positional :]))
-        leaves = [leaf for leaf in Flat(result).leaves if not self._is_passed_through(leaf.tensor, tensors)]
-        self.outputs[:] = _output_names([leaf.name for leaf in leaves], taken=self.inputs)
+        flat, known = Flat(result), self._tensor_outputs
+        found = [leaf for leaf in flat.leaves if not self._is_passed_through(leaf.tensor, tensors)]
+        leaves = [leaf for leaf in found if known is None or leaf.name in known]  # torch traces sizes as tensors
+        if not leaves:
+            raise ModelError(
+                f"{type(self.module).__name__} returns no tensor but {type(result).__name__}",
+                hint="return tensors, alone or in tuples, lists, dicts, dataclasses",
+            )
+        self._names = [leaf.name for leaf in leaves]
+        self.outputs[:] = _output_names(self._names, taken=self.inputs)
+        if known is None:
+            self.left_out[:] = [f"{name or 'output'} ({kind})" for name, kind in flat.others]
         return tuple(leaf.tensor for leaf in leaves)
 
     def _is_passed_through(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
         """Whether a call that continues a past returns what it was given: a runtime that holds it needs no copy."""
         return self._continues and any(tensor is each for each in given)
+
+    def rehearse(self) -> Written:
+        """Run the example outside of any exporter; what it wrote to can be undone once more after tracing.
+
+        A tracer shows sizes as tensors, so which outputs are tensors is only seen here.
+        """
+        with left_as_it_was(self.module), undoing_writes(self.module) as written, _plainly():
+            self(self.tensors)
+            self._tensor_outputs = frozenset(self._names)
+        return written
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The same outside of any exporter: without gradients or words, on tensors of its own, and nothing changes."""
+        with left_as_it_was(self.module), undoing_writes(self.module), _plainly():
+            return tuple(each.clone() for each in self([tensor.clone() for tensor in tensors]))
+
+
+@contextlib.contextmanager
+def _plainly() -> Generator[None]:
+    with uncompiled(), torch.no_grad(), quietly():
+        yield
 
 
 class Adapter(torch.nn.Module):
@@ -67,7 +105,7 @@ class Adapter(torch.nn.Module):
         super().__init__()
         self.module = call.module
         self._call = call
-        self.train(call.module.training)
+        self.training = call.module.training
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Flat tensors in, flat tensors out."""

@@ -15,7 +15,9 @@ from sardonyx.errors import UsageError
 from sardonyx.runtime import Array
 from sardonyx.source.running import run
 from sardonyx.source.tracing.engine import to_array
+from sardonyx.source.tracing.live import LiveTree
 from sardonyx.source.tracing.structure import Flat, named_arguments
+from sardonyx.source.words import reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,17 +31,16 @@ class Captured:
 def capture(
     module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], path: str
 ) -> tuple[Captured, ...]:
-    """Run the model once and keep every call of the module at `path`, in order.
+    """Run the model once and keep every call of the module at `path`, in order; those on plain tensors.
 
     Raises:
-        UsageError: The live model has no such module.
+        UsageError: The live model has no such module, or does not run.
     """
-    try:
-        watched = module.get_submodule(path)
-    except AttributeError as error:
+    watched = LiveTree(module).find(path)
+    if watched is None:
         raise UsageError(
             f"the live model has no module {path!r}", hint="is it the model that the file was exported from?"
-        ) from error
+        )
     entered: list[Mapping[str, Array]] = []
     calls: list[Captured] = []
 
@@ -47,7 +48,9 @@ def capture(
         entered.append(_arrays(named_arguments(inner, given, named)))
 
     def after(_inner: torch.nn.Module, _given: object, _named: object, answer: object) -> None:
-        calls.append(Captured(entered.pop(), _arrays(answer)))
+        call = Captured(entered.pop(), _arrays(answer))
+        if call.inputs or call.outputs:
+            calls.append(call)
 
     hooks = [
         watched.register_forward_pre_hook(before, with_kwargs=True),
@@ -55,6 +58,10 @@ def capture(
     ]
     try:
         run(module, *_copied(args, kwargs))
+    except Exception as error:  # a forward may raise anything
+        raise UsageError(
+            f"the live model does not run on these inputs: {reason(error)}", hint="check their types and sizes"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -87,4 +94,9 @@ def _copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[
 
 
 def _arrays(value: object) -> dict[str, Array]:
-    return {leaf.name: to_array(leaf.tensor.clone()) for leaf in Flat(value).leaves}
+    return {leaf.name: to_array(leaf.tensor.clone()) for leaf in Flat(value).leaves if not _is_batch(leaf.tensor)}
+
+
+def _is_batch(tensor: torch.Tensor) -> bool:
+    """Whether it is only a view into a transform of torch.func, which no array can be made of."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # pyright: ignore  # no public name

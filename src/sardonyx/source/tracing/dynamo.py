@@ -19,6 +19,7 @@ from sardonyx.source.tracing.adapter import INNER, Adapter, Call
 from sardonyx.source.tracing.decompositions import decompose_locally
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree
+from sardonyx.source.tracing.quoting import quoted_names
 from sardonyx.source.tracing.stacks import path_of
 from sardonyx.source.tracing.symbols import Axes
 
@@ -33,8 +34,9 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint="try --exporter torchscript"
         )
     wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
-    with quietly(), torch.no_grad():  # attention kernels for training lay their results out in other ways
-        captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=(wanted,), strict=False)
+    shapes = (wanted,) if wanted else None
+    with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training lay their results out differently
+        captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
             captured,

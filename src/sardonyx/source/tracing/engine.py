@@ -10,7 +10,6 @@ import torch
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Choice, Feeds, Value
-from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.index_order import IndexOrder
 from sardonyx.source.tracing.precise import widened_in_turn
@@ -68,8 +67,8 @@ class TorchEngine:
         tensors = self._tensors(feeds)
         widening = Widening() if self._in_float32 else contextlib.nullcontext()
         try:
-            with torch.no_grad(), quietly(), mode, widening:
-                return [to_array(tensor) for tensor in self._call(tensors)]
+            with mode, widening:
+                return [to_array(tensor) for tensor in self._call.run(tensors)]
         except Exception as error:  # a forward is the user's code and may fail in any way
             raise RuntimeFailure(f"the module does not take these inputs: {reason(error)}") from error
 
@@ -82,8 +81,8 @@ class TorchEngine:
             try:
                 precise = self._call.with_module(widened(self._call.module))
                 doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
-                with torch.no_grad(), quietly(), self._order():
-                    return [to_array(tensor) for tensor in precise(doubled)]
+                with self._order():
+                    return [to_array(tensor) for tensor in precise.run(doubled)]
             except Exception:  # the module's own code may insist on its types, and then nothing is known
                 continue
         return None

@@ -38,6 +38,10 @@ class LiveTree:
         self._calls: dict[str, list[Hashable]] = defaultdict(list)
         self._known: dict[tuple[Step, ...], _Place] = {(): _Place(ROOT, ROOT)}
 
+    def find(self, path: str) -> torch.nn.Module | None:
+        """The module of a path without marks of calls, if there is one."""
+        return next((module for module, names in self._names.items() if path in names), None)
+
     def hierarchy(self, *, include_torch_nn: bool = False) -> Hierarchy:
         """The table of all modules, from which tags follow."""
         classes = {path: _qualified(module) for module, names in self._names.items() for path in names}

@@ -10,7 +10,9 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sardonyx.source.running import evaluate
 from sardonyx.source.tracing.scripted import unscripted
+from sardonyx.source.untouched import left_as_it_was, tensors_of, without_shortcuts
 
 _HOOKS = (
     "_forward_hooks",
@@ -28,28 +30,28 @@ def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
     Compiled modules run as what they wrap, scripted and traced ones as a plain module that follows their graph, and
     weights that a parametrization computes in ways ONNX has no operators for are computed once.
     """
-    with contextlib.ExitStack() as undo:
-        _without_compiled_calls(module, undo)
+    with left_as_it_was(module), without_shortcuts():
+        _without_compiled_calls(module)
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
-        root = _plain(module, plain, undo)
-        _replace_below(root, lambda child: _plain(child, plain, undo), undo)
-        _evaluate(root, undo)
-        _replace_below(root, _computed, undo)
+        root = _plain(module, plain)
+        _replace_below(root, lambda child: _plain(child, plain))
+        evaluate(root)
+        _without_gradients(root)
+        _replace_below(root, _computed)
         yield root
 
 
-def _without_compiled_calls(module: torch.nn.Module, undo: contextlib.ExitStack) -> None:
+def _without_compiled_calls(module: torch.nn.Module) -> None:
     """Modules that were compiled in place run as written."""
     for each in module.modules():
-        compiled: Any = each.__dict__.get("_compiled_call_impl")
-        if compiled is not None:
+        if each.__dict__.get("_compiled_call_impl") is not None:
             each._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # has no public face
-            undo.callback(setattr, each, "_compiled_call_impl", compiled)
+        original = getattr(each.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
+        if original is not None:
+            each.forward = original
 
 
-def _plain(
-    module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module], undo: contextlib.ExitStack
-) -> torch.nn.Module:
+def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
     """What a compiled or scripted module stands for, with the hooks it has itself; always the same for the same."""
     if module not in known:
         inner: Any = module
@@ -57,22 +59,21 @@ def _plain(
             inner = inner._orig_mod  # pyright: ignore[reportPrivateUsage]
         known[module] = unscripted(inner) if isinstance(inner, torch.jit.ScriptModule) else inner
         if inner is not module:
-            _lend_hooks(module, known[module], undo)
+            for table in _HOOKS:
+                known[module].__dict__[table].update(module.__dict__.get(table, {}))
     return known[module]
 
 
-def _lend_hooks(wrapper: torch.nn.Module, inner: torch.nn.Module, undo: contextlib.ExitStack) -> None:
-    for table in _HOOKS:
-        lent: dict[int, Any] = dict(wrapper.__dict__.get(table, {}))
-        inner.__dict__[table].update(lent)
-        for number in lent:
-            undo.callback(inner.__dict__[table].pop, number, None)
+def _without_gradients(root: torch.nn.Module) -> None:
+    """Tensors that torch does not know as parameters become constants, which must not need a gradient."""
+    parameters = set(map(id, root.parameters()))
+    for tensor in tensors_of(root):
+        if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
+            tensor.requires_grad = False
 
 
-def _replace_below(
-    root: torch.nn.Module, better: Callable[[torch.nn.Module], torch.nn.Module], undo: contextlib.ExitStack
-) -> None:
-    """Put another module in the place of every module that has a better one, for the time being."""
+def _replace_below(root: torch.nn.Module, better: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    """Put another module in the place of every module that has a better one."""
     seen: set[torch.nn.Module] = set()
     waiting = [root]
     while waiting:
@@ -86,15 +87,7 @@ def _replace_below(
             other = better(child)
             if other is not child:
                 parent._modules[name] = other  # pyright: ignore[reportPrivateUsage]
-                undo.callback(parent._modules.__setitem__, name, child)  # pyright: ignore[reportPrivateUsage]
             waiting.append(other)
-
-
-def _evaluate(root: torch.nn.Module, undo: contextlib.ExitStack) -> None:
-    """Eval mode; every module gets its own flag back."""
-    for module in root.modules():
-        undo.callback(setattr, module, "training", module.training)
-        module.training = False
 
 
 class _Computed(torch.nn.Module):
@@ -118,7 +111,7 @@ class _Factorizations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name: str = func.overloadpacket.__name__
-        self.seen = self.seen or ("linalg" in name and "norm" not in name)
+        self.seen = self.seen or name == "vdot" or ("linalg" in name and "norm" not in name)
         return func(*args, **(kwargs or {}))
 
 

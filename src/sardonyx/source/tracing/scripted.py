@@ -69,7 +69,7 @@ def _unscripted(scripted: torch.jit.ScriptModule, done: dict[Any, Interpreted]) 
     for name, child in scripted.named_children():
         assert isinstance(child, torch.jit.ScriptModule)  # torch scripts a module with everything in it
         module.add_module(name, _unscripted(child, done))
-    module.train(scripted.training)
+    module.training = getattr(scripted, "training", False)  # a frozen one has none
     return module
 
 

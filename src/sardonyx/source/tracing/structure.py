@@ -1,7 +1,7 @@
 """Nested values as flat named tensors, and back: what a module takes and gives, as ONNX sees it.
 
 An ONNX graph has a flat list of named tensors where a forward has tuples, dicts, dataclasses and caches. A `Shape` of a
-value remembers everything about it but its tensors.
+value remembers everything about it but its tensors. Complex numbers are pairs of real ones, along a last axis.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Flat:
     def __init__(self, value: object, name: str = "") -> None:
         """Take a value apart; `name` is what its tensors' names begin with."""
         self.leaves: list[Leaf] = []
+        self.others: list[tuple[str, str]] = []  # names and types of what is neither a tensor nor None
         self._rebuild = self._take(value, name)
 
     @property
@@ -44,6 +45,9 @@ class Flat:
         return self._rebuild(iter(tensors))
 
     def _take(self, value: object, name: str) -> Rebuild:
+        if isinstance(value, torch.Tensor) and value.is_complex() and value.layout is torch.strided:
+            self.leaves.append(Leaf(name or "output", torch.view_as_real(value.resolve_conj())))
+            return lambda tensors: torch.view_as_complex(next(tensors))
         if isinstance(value, torch.Tensor):
             self.leaves.append(Leaf(name or "output", value))
             return next
@@ -57,6 +61,8 @@ class Flat:
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
             kind, takes = type(value), self._take_all(fields, name)
             return lambda tensors: kind(**{key: take(tensors) for key, take in takes.items()})
+        if value is not None:
+            self.others.append((name, type(value).__name__))
         return lambda _tensors: value
 
     def _take_all(self, items: Mapping[Any, object], name: str) -> dict[Any, Rebuild]:

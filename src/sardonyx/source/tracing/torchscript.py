@@ -1,7 +1,7 @@
 """Exports through torch's tracer, with every running module written into the names the exporter gives its nodes.
 
 The tracer keeps a stack of scopes and spells it into each node's name. Its own entries are attribute names, which do
-not tell `a.conv` from `b.conv` nor a first call from a second, so hooks push an entry of ours in front of each.
+not tell `a.conv` from `b.conv` nor a first call from a second, so an entry of ours is pushed in front of each.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, cast
 
 import onnx_ir as ir
 import torch
+from torch.onnx.errors import OnnxExporterError
 
 from sardonyx import provenance as p
+from sardonyx.errors import ModelError
 from sardonyx.graph import io
 from sardonyx.graph.origins import set_origins
 from sardonyx.graph.scopes import scopes
@@ -29,37 +31,79 @@ from sardonyx.source.tracing.engine import to_array
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
 from sardonyx.source.tracing.symbols import Axes
+from sardonyx.source.untouched import Written, uncompiled
+from sardonyx.source.words import reason
 
 _ENTRY = "sardonyx"  # what our entries begin with, where no module is called so
 _DEFAULT_OPSET = 18
+_NEWEST_OPSET = 20  # that torch's tracer writes
 
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
-    """The module as an ONNX graph whose nodes have origins where the tracer saw a module run them."""
-    modules = list(tree.root.modules())
-    adapter = Adapter(call)
+    """The module as an ONNX graph whose nodes have origins where the tracer saw a module run them, and notes on it.
+
+    Raises:
+        ModelError: torch needs a newer opset than the one that was asked for.
+    """
+    modules, entry = list(tree.root.modules()), _entry(tree.root)
+    written = call.rehearse()
     folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
     path = Path(folder.name) / "traced.onnx"
-    entry = _entry(tree.root)
-    with quietly(), _scoped(modules, entry):
-        torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-            adapter,
-            call.tensors,
-            str(path),
-            dynamo=False,
-            do_constant_folding=False,
-            opset_version=opset or _DEFAULT_OPSET,
-            input_names=call.inputs,
-            dynamic_axes={name: dict(spec) for name, spec in axes.items()} or None,
-        )
+    with quietly(), _without_log(), uncompiled(), _scoped([] if _is_quantized(modules) else modules, entry):
+        used, refusal = _lowest_opset(call, axes, path, opset or _DEFAULT_OPSET, written)
+    if refusal is not None and opset is not None:
+        raise ModelError(f"torch cannot export the model at opset {opset}: {refusal}", hint=f"--opset {used} works")
     model = io.load(path)
     _correct_bfloat16(model)
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
     _place(model, modules, tree, entry)
     _rename(model, entry)
+    _unwrite(model, tree.root, written)
     _restore_inputs(model, call, axes)
     name_interface(model, call)
-    return model, []
+    return model, [] if refusal is None else [f"opset {used}, because at {_DEFAULT_OPSET}: {refusal}"]
+
+
+def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Written) -> tuple[int, str | None]:
+    """Write the file in the first opset that torch has all operators for; which it is, and why not the lowest."""
+    refusal: OnnxExporterError | None = None
+    for opset in range(lowest, max(lowest, _NEWEST_OPSET) + 1):
+        try:
+            torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+                Adapter(call),
+                call.tensors,
+                str(path),
+                dynamo=False,
+                do_constant_folding=False,
+                opset_version=opset,
+                input_names=call.inputs,
+                dynamic_axes={name: dict(spec) for name, spec in axes.items()} or None,
+            )
+        except OnnxExporterError as error:
+            refusal = refusal or error
+        else:
+            return opset, None if refusal is None else reason(refusal)
+        finally:
+            written.close()
+    assert refusal is not None
+    raise refusal
+
+
+@contextlib.contextmanager
+def _without_log() -> Generator[None]:
+    """Keep torch from printing the graph that it fails on, which it does below Python's streams."""
+    core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch that works
+    log = core._jit_onnx_log
+    core._jit_onnx_log = lambda *_: None
+    try:
+        yield
+    finally:
+        core._jit_onnx_log = log
+
+
+def _is_quantized(modules: Iterable[torch.nn.Module]) -> bool:
+    """Whether torch traces the model twice, because weights are in a form of its own; it would refuse our entries."""
+    return any(hasattr(module, "_packed_params") for module in modules)
 
 
 def _correct_bfloat16(model: ir.Model) -> None:
@@ -98,22 +142,23 @@ def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
     places = {module: place for place, module in enumerate(modules)}
     calls: Counter[torch.nn.Module] = Counter()
 
-    def enter(module: torch.nn.Module, _args: object) -> None:
-        if (state := _tracing()) is not None:
-            state.push_scope(f"Module::{entry}{places[module]}x{calls[module]}")
-            calls[module] += 1
-
-    def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
-        if (state := _tracing()) is not None:
+    def scoped(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        state = _tracing() if module in places else None
+        if state is None:
+            return plain(module, *args, **kwargs)
+        state.push_scope(f"Module::{entry}{places[module]}x{calls[module]}")
+        calls[module] += 1
+        try:
+            return plain(module, *args, **kwargs)
+        finally:
             state.pop_scope()
 
-    handles = [module.register_forward_pre_hook(enter, prepend=True) for module in modules]
-    handles += [module.register_forward_hook(leave, always_call=True) for module in modules]
+    plain = torch.nn.Module.__call__
+    torch.nn.Module.__call__ = scoped  # hooks of ours would be compiled with a module that torch scripts on its way
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        torch.nn.Module.__call__ = plain
 
 
 def _tracing() -> Any:
@@ -122,14 +167,24 @@ def _tracing() -> Any:
 
 def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entry: str) -> None:
     pattern = re.compile(rf"/{entry}(\d+)x(\d+)")
+    known = {name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", tree.root.named_modules())}
     for scope in scopes(model):
         for node in scope.graph:
             entries = pattern.findall(node.name or "")
             steps = [Step(modules[int(place)], int(call)) for place, call in entries]
+            named = _named(node) if not steps else None
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))
+            elif named in known:
+                set_origins(node, frozenset({cast(str, named)}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
+
+
+def _named(node: ir.Node) -> str | None:
+    """The module that torch's own name for a node tells of, where it tells of one."""
+    found = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)
+    return found.removeprefix(f"{INNER}.") if found.startswith(f"{INNER}.") else None
 
 
 def _rename(model: ir.Model, entry: str) -> None:
@@ -144,6 +199,15 @@ def _rename(model: ir.Model, entry: str) -> None:
                     value.name = _free(ours.sub("", value.name), taken)
     for value in list(model.graph.initializers.values()):
         value.name = (value.name or "").removeprefix(f"{INNER}.")
+
+
+def _unwrite(model: ir.Model, root: torch.nn.Module, written: Written) -> None:
+    """Give initializers the contents that a traced run wrote over: the graph writes over them once more."""
+    state = cast("Iterable[tuple[str, torch.Tensor]]", (*root.named_parameters(), *root.named_buffers()))
+    for name, tensor in state:
+        value = model.graph.initializers.get(name)
+        if value is not None and written.covers(tensor):
+            value.const_value = ir.tensor(to_array(tensor.clone()), name=name)
 
 
 def _free(name: str, taken: Counter[str]) -> str:

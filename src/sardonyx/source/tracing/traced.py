@@ -58,6 +58,8 @@ def export(
             f"torch gives this model opset {made}, not {opset}",
             hint=f"leave --opset out, or try --exporter {_OTHER[exporter]}",
         )
+    if call.left_out:
+        notes = [*notes, f"outputs that are no tensors are not in the graph: {', '.join(call.left_out)}"]
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
     return model, (*notes, *chosen)
 
@@ -90,6 +92,8 @@ def _strip(props: dict[str, str]) -> None:
 def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Exporter], object]) -> SardonyxError:
     """Why torch cannot export the model, and whether its other exporter can: a hint that was tried."""
     first = _cause(error)
+    if isinstance(first, SardonyxError):
+        return first
     if isinstance(first, OSError) and first.errno == errno.ENOSPC:
         return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
     if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
