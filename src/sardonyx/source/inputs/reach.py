@@ -11,6 +11,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sardonyx.source.untouched import is_lazy
+
 
 class Reads(TorchDispatchMode):
     """Notes which memory is read while it is on.
@@ -45,6 +47,8 @@ class Reads(TorchDispatchMode):
 
 def place(tensor: Tensor) -> int:
     """Which memory a tensor is in; views of it share the place."""
+    if is_lazy(tensor) or tensor.layout is not torch.strided:
+        return id(tensor)
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # data_ptr is 0 where there is no data
 
 
