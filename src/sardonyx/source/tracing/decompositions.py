@@ -87,6 +87,7 @@ class _Rewrite:
         self._module, self._table, self._composite, self._rest = module, table, composite, rest
         self._graph = Graph(owning_module=module)
         self._sizes: dict[Any, Node] = {}
+        self._traced: dict[Any, GraphModule] = {}  # what equal operators on equal operands are made of
         self._memory = Memory()
 
     def run(self) -> Graph:
@@ -121,7 +122,7 @@ class _Rewrite:
             return _of_the_same_type(self._decomposed(node, known, instead), node)
         if target is _NO_GRADIENTS:  # they mean nothing here
             _enabled, body, *given = node.args
-            return self._inlined(known[body], [known[each] for each in given], node)
+            return self._inlined(known[body], [known[each] for each in given])
         if isinstance(target, types.BuiltinFunctionType) or target in (torch.sym_max, torch.sym_min):
             return self._copied(node, known)  # arithmetic on sizes
         raise NotLocalError
@@ -174,15 +175,22 @@ class _Rewrite:
             args, kwargs = (map_aggregate(each, lambda a: given.get(a, a)) for each in (node.args, node.kwargs))
             return target(*args, **kwargs)
 
-        traced = make_fx(call, decomposition_table=dict(self._rest))(*(each.meta["val"] for each in inputs))
+        values = [each.meta["val"] for each in inputs]
+        key = (target, _signature(node, inputs), *map(_description, values))
+        if key not in self._traced:
+            self._traced[key] = make_fx(call, decomposition_table=dict(self._rest))(*values)
+        traced = self._traced[key]
         if any(is_overload(each.target) and not self._is_final(each.target) for each in traced.graph.nodes):
             raise NotLocalError
-        return self._inlined(traced, [known[each] for each in inputs], node)
+        origin = {name: node.meta[name] for name in _ORIGIN if name in node.meta}
+        for each in traced.graph.nodes:
+            each.meta.update(origin)
+        return self._inlined(traced, [known[each] for each in inputs])
 
     def _is_final(self, target: Any) -> bool:
         return self._stays(target) and not target._schema.is_mutable  # pyright: ignore[reportPrivateUsage]
 
-    def _inlined(self, module: GraphModule, given: Sequence[Any], caller: Node) -> Any:
+    def _inlined(self, module: GraphModule, given: Sequence[Any]) -> Any:
         """The nodes of a part of the graph, in the place of the node that stands for it."""
         known: dict[Node, Any] = {}
         waiting = iter(given)
@@ -192,10 +200,21 @@ class _Rewrite:
             elif node.op == "output":
                 return map_aggregate(node.args[0], lambda each: known.get(each, each))
             else:
-                seen = {key: caller.meta[key] for key in _ORIGIN if key in caller.meta and key not in node.meta}
-                node.meta.update(seen)
                 known[node] = self._taken(node, known, module)
         raise NotLocalError
+
+
+def _signature(node: Node, inputs: Sequence[Node]) -> str:
+    """How an operator is called, whatever its operands are named."""
+    places = {each: f"%{place}" for place, each in enumerate(inputs)}
+    return repr(map_aggregate((node.args, node.kwargs), lambda each: places.get(each, each)))
+
+
+def _description(value: Any) -> Any:
+    """All that a decomposition may depend on in an operand."""
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return value.dtype, value.device, str(value.shape), str(value.stride()), str(value.storage_offset())
 
 
 def _of_the_same_type(made: Any, node: Node) -> Any:
