@@ -20,6 +20,24 @@ ALONE = "alone"  # the rule of what no rule took
 
 
 @dataclass(frozen=True, slots=True)
+class CachePart:
+    """Tensors of a cache that are alike."""
+
+    tensors: int
+    shape: tuple[int | str, ...]  # a number, a dim, or a formula of dims
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The keys and values that a decoder keeps from one run to the next."""
+
+    formula: str  # bytes, for every size
+    bytes: int | None  # at the sizes of the analysis; None where one of them is not known
+    parts: tuple[CachePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """What was analysed."""
 
@@ -27,6 +45,7 @@ class Source:
     kind: str  # "torch" | "onnx"
     class_name: str | None  # of a torch module
     inputs: tuple[Port, ...]
+    cache: Cache | None = None  # None: it keeps none, or nothing is known of it
 
 
 @dataclass(frozen=True, slots=True)

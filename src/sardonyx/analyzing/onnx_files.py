@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.analysis_record import Source
+from sardonyx.analyzing.caches import cache_of_graph
 from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
 from sardonyx.costs.onnx_program import program_of
 from sardonyx.costs.program import Program
@@ -45,7 +46,10 @@ def analyzed(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clo
         forms = [measured(each, {dim: chosen[dim] for dim in each.program.symbols}) for each in subjects]
         turns = overtaking(forms, chosen)
     return Found(
-        sources=tuple(Source(each.name, "onnx", None, inputs) for each, inputs in zip(models, ports, strict=True)),
+        sources=tuple(
+            Source(each.name, "onnx", None, inputs, cache_of_graph(each.model, chosen))
+            for each, inputs in zip(models, ports, strict=True)
+        ),
         sizes=chosen,
         forms=tuple(each.form for each in forms),
         overtaking=turns,

@@ -14,6 +14,7 @@ from torch import fx, nn
 
 from sardonyx.analysis_record import AttentionCost, Missing, NotesEstimate, Source
 from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
+from sardonyx.analyzing.module_caches import cache_of_module
 from sardonyx.analyzing.probing import RecordingProbe
 from sardonyx.attention.as_in_notes import as_in_notes
 from sardonyx.attention.decomposing import decompose
@@ -68,6 +69,7 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
             lazy = initialize(module, example.args, example.kwargs)
             call = Call(module, example.args, example.kwargs)
             dims = open_dims(call, wish.dynamic)
+        cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
         subjects, missing = forms.all(with_notes=wish.as_in_notes)
     with clock.phase("costs"):
@@ -75,8 +77,9 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
         made = [measured(each, each.program.symbols) for each in subjects]
         turns = overtaking(made, sizes)
     kind = type(resolved.module)
+    name = f"{kind.__module__}.{kind.__qualname__}"
     return Found(
-        sources=(Source(resolved.label, "torch", f"{kind.__module__}.{kind.__qualname__}", _ports(call, dims.axes)),),
+        sources=(Source(resolved.label, "torch", name, _ports(call, dims.axes), cache),),
         sizes=sizes,
         forms=tuple(each.form for each in made),
         missing=tuple(missing),

@@ -30,6 +30,7 @@ def render_analysis(found: Analysis, view: View | None = None) -> str:
         *(_regions(form, found, view) for form in _shown(found.forms, view)),
         *(_peak(form, form.memory.peak, found, view) for form in _shown(found.forms, view)),
         _formulas(found, view),
+        _caches(found, view),
         _notes_estimate(found, view),
         *(module_lines(form, view, alone=len(found.forms) == 1) for form in _shown(found.forms, view)),
         _remarks(found, view),
@@ -177,6 +178,24 @@ def _formulas(found: Analysis, view: View) -> list[str]:
         f"  {_from(each.dim, each.size, found)} {words.name(each.more)} needs more memory than {words.name(each.less)}"
         for each in found.overtaking
     ]
+    return lines
+
+
+def _caches(found: Analysis, view: View) -> list[str]:
+    """What a decoder keeps from one run to the next."""
+    lines: list[str] = []
+    for source in found.sources:
+        if source.cache is None:
+            continue
+        title = "Cache of keys and values" + (f" of {words.visible(source.label)}" if len(found.sources) > 1 else "")
+        lines.append(view.style.strong(title))
+        for part in source.cache.parts:
+            shape = ", ".join(words.name(str(dim)) for dim in part.shape)
+            lines.append(
+                f"  {words.plural(part.tensors, 'tensor')} of [{shape}], {part.element_bytes} bytes an element"
+            )
+        here = "" if source.cache.bytes is None else f"; {words.size(source.cache.bytes)} at these sizes"
+        lines.append(f"  bytes = {words.visible(source.cache.formula)}{here}")
     return lines
 
 

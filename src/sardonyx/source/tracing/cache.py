@@ -72,11 +72,16 @@ def with_pairs(template: object, pairs: Sequence[Pair]) -> object:
     return fresh
 
 
-def window(cache: object) -> int | None:
-    """The shortest window of positions that a layer of the cache keeps; None where all layers keep every position."""
+def windows(cache: object) -> list[int]:
+    """The windows of positions that layers of the cache keep; a layer that keeps every position has none."""
     layers: Any = getattr(getattr(cache, _SELF, cache), "layers", ())
     sizes = [getattr(layer, "sliding_window", None) for layer in layers if getattr(layer, "is_sliding", False)]
-    return min((size for size in sizes if isinstance(size, int)), default=None)
+    return [size for size in sizes if isinstance(size, int)]
+
+
+def window(cache: object) -> int | None:
+    """The shortest window of positions that a layer of the cache keeps; None where all layers keep every position."""
+    return min(windows(cache), default=None)
 
 
 def keeping_all(cache: object) -> object:
