@@ -1,0 +1,155 @@
+"""Decoders with a cache: nodes a layer, and milliseconds a token beside other files of the same model.
+
+    python benchmarks/decoding.py nodes [--exporter dynamo torchscript]
+    python benchmarks/decoding.py time NAME=FILE NAME=FILE ... [--past 16 512] [--prompt 64] [--threads 1]
+        [--repeats 3] [--seconds 20]
+
+`nodes` exports small configs with a past at two depths and optimizes them; the difference is what a layer takes, the
+rest what the model takes once. `time` runs files with the interface of decoders (`input_ids`, `attention_mask`,
+`past_key_values.N.key`) in turns, the first one twice, and compares the others with it. Each repetition loads all files
+anew: where the weights lie in memory alone makes up to 3 % for as long as a session lives, so the range over the
+repetitions is told, not the interval within one. One thread is timed by the processor's clock, more by the wall clock.
+`python -m onnxruntime_genai.models.builder -i FOLDER -o OUT -p fp32 -e cpu` builds the file to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+import sardonyx
+from sardonyx.graph import io
+from sardonyx.measure import rounds
+from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.values import Feeds
+
+SMALL = "hidden_size=64,num_attention_heads=4,intermediate_size=128,vocab_size=100"
+GROUPED = f"{SMALL},num_key_value_heads=2"
+MODELS = {
+    "Llama": f"LlamaConfig?{GROUPED},num_hidden_layers=",
+    "Mistral, window 8": f"MistralConfig?{GROUPED},sliding_window=8,num_hidden_layers=",
+    "Qwen 3": f"Qwen3Config?{GROUPED},head_dim=16,num_hidden_layers=",
+    "Gemma 3, full attention": f"Gemma3TextConfig?{GROUPED},head_dim=16,sliding_window=4096,num_hidden_layers=",
+    "Phi-3": f"Phi3Config?{GROUPED},pad_token_id=0,num_hidden_layers=",
+    "GPT-2": "GPT2Config?n_embd=64,n_head=4,vocab_size=100,n_layer=",
+    "OPT": "OPTConfig?hidden_size=64,num_attention_heads=4,ffn_dim=128,vocab_size=100,word_embed_proj_dim=64,"
+    "num_hidden_layers=",
+    "Bloom": "BloomConfig?hidden_size=64,n_head=4,vocab_size=100,n_layer=",
+}
+Exporter = Literal["dynamo", "torchscript"]
+DEPTHS = (2, 3)
+TARGETS: tuple[Literal["portable", "ort"], ...] = ("portable", "ort")
+HIGHEST_TOKEN = 100
+
+
+def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Nodes of the export and of what it becomes, at each depth."""
+    found: dict[str, list[int]] = {"export": [], **{target: [] for target in TARGETS}}
+    for depth in DEPTHS:
+        path = folder / "raw.onnx"
+        source = f"hf-config:{config}{depth}"
+        sardonyx.export(
+            source, output=path, with_past=True, dynamic="auto", exporter=exporter, verify=False, force=True
+        )
+        for target in TARGETS:
+            run = sardonyx.optimize(path, target=target)
+            assert run.verdict is not None
+            assert run.verdict.passed, run.verdict
+            found[target].append(run.after.nodes)
+            found["export"][depth - DEPTHS[0] :] = [run.before.nodes]
+    return {name: tuple(counts) for name, counts in found.items()}
+
+
+def node_table(exporters: Sequence[Exporter]) -> Iterator[str]:
+    """One row for each model and exporter: a layer, and in brackets what there is once."""
+    yield "| model | exporter | export | portable | `ort` |\n|---|---|---|---|---|"
+    for name, config in MODELS.items():
+        for exporter in exporters:
+            with tempfile.TemporaryDirectory() as folder:
+                found = counted(config, exporter, Path(folder))
+            cells: list[str] = []
+            for few, more in found.values():
+                layer = (more - few) // (DEPTHS[1] - DEPTHS[0])
+                cells.append(f"{layer} (+{few - layer * DEPTHS[0]})")
+            yield f"| {name} | {exporter} | {' | '.join(cells)} |"
+
+
+def fed(path: str, past: int, new: int) -> Feeds:
+    """Tokens, a mask that hides nothing, and a past of random numbers; one sequence."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, np.ndarray] = {}
+    for value in io.load(path).graph.inputs:
+        name = value.name or ""
+        if name == "input_ids":
+            feeds[name] = rng.integers(5, HIGHEST_TOKEN, (1, new))
+        elif name == "attention_mask":
+            feeds[name] = np.ones((1, past + new), np.int64)
+        elif name == "position_ids":
+            feeds[name] = np.arange(past, past + new)[np.newaxis]
+        else:
+            assert value.shape is not None
+            _, heads, _, width = value.shape
+            feeds[name] = rng.standard_normal((1, heads, past, width), np.float32) / 8
+    return feeds
+
+
+def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: float) -> rounds.Race:
+    """All files in turns, loaded for this."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    drawn = fed(next(iter(files.values())), past, new)
+
+    def contender(path: str) -> rounds.Run:
+        return rounds.slot(Timed(path, Settings(threads)).ready(drawn), now=clock)
+
+    runs = {name: contender(path) for name, path in files.items()}
+    return rounds.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)
+
+
+def time_table(files: dict[str, str], options: argparse.Namespace) -> Iterator[str]:
+    """One row for each file and amount of work: milliseconds, and the ratio over the repetitions."""
+    first = next(iter(files))
+    yield f"| threads | work | file | ms | over {first} |\n|---|---|---|---|---|"
+    work = [(past, 1) for past in options.past] + [(0, prompt) for prompt in options.prompt]
+    for threads in options.threads:
+        for past, new in work:
+            races = [raced(files, past, new, threads=threads, seconds=options.seconds) for _ in range(options.repeats)]
+            what = f"1 token after {past}" if past else f"prompt of {new}"
+            for name in files:
+                spent = statistics.median(statistics.median(race.seconds[name]) for race in races)
+                ratios = sorted(race.comparison(name).ratio for race in races)
+                ratio = f"{statistics.median(ratios):.3f} [{ratios[0]:.3f}, {ratios[-1]:.3f}]"
+                yield f"| {threads} | {what} | {name} | {1000 * spent:.2f} | {ratio} |"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the table asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tables = parser.add_subparsers(dest="table", required=True)
+    nodes = tables.add_parser("nodes")
+    nodes.add_argument("--exporter", nargs="+", default=["dynamo", "torchscript"])
+    timed = tables.add_parser("time")
+    timed.add_argument("files", nargs="+", metavar="NAME=FILE")
+    timed.add_argument("--past", nargs="+", type=int, default=[16, 512])
+    timed.add_argument("--prompt", nargs="+", type=int, default=[64])
+    timed.add_argument("--threads", nargs="+", type=int, default=[1])
+    timed.add_argument("--repeats", type=int, default=3)
+    timed.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args(arguments)
+    if options.table == "nodes":
+        lines = node_table(options.exporter)
+    else:
+        lines = time_table(dict(each.split("=", 1) for each in options.files), options)
+    for line in lines:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
