@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +48,7 @@ Exporter = Literal["dynamo", "torchscript"]
 DEPTHS = (2, 3)
 TARGETS: tuple[Literal["portable", "ort"], ...] = ("portable", "ort")
 HIGHEST_TOKEN = 100
+CACHE_RANK = 4  # [batch, heads, length, width]
 
 
 def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[int, ...]]:
@@ -82,21 +83,19 @@ def node_table(exporters: Sequence[Exporter]) -> Iterator[str]:
             yield f"| {name} | {exporter} | {' | '.join(cells)} |"
 
 
-def fed(path: str, past: int, new: int) -> Feeds:
+def fed(paths: Iterable[str], past: int, new: int) -> Feeds:
     """Tokens, a mask that hides nothing, and a past of random numbers; one sequence."""
     rng = np.random.default_rng(0)
-    feeds: dict[str, np.ndarray] = {}
-    for value in io.load(path).graph.inputs:
-        name = value.name or ""
-        if name == "input_ids":
-            feeds[name] = rng.integers(5, HIGHEST_TOKEN, (1, new))
-        elif name == "attention_mask":
-            feeds[name] = np.ones((1, past + new), np.int64)
-        elif name == "position_ids":
-            feeds[name] = np.arange(past, past + new)[np.newaxis]
-        else:
-            assert value.shape is not None
-            _, heads, _, width = value.shape
+    feeds: dict[str, np.ndarray] = {
+        "input_ids": rng.integers(5, HIGHEST_TOKEN, (1, new)),
+        "attention_mask": np.ones((1, past + new), np.int64),
+    }
+    for value in [value for path in paths for value in io.load(path).graph.inputs]:
+        name, shape = value.name or "", tuple(value.shape or ())
+        if name in feeds or len(shape) != CACHE_RANK:
+            continue
+        heads, width = shape[1], shape[3]
+        if isinstance(heads, int) and isinstance(width, int):  # some files have names for them
             feeds[name] = rng.standard_normal((1, heads, past, width), np.float32) / 8
     return feeds
 
@@ -104,7 +103,7 @@ def fed(path: str, past: int, new: int) -> Feeds:
 def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: float) -> rounds.Race:
     """All files in turns, loaded for this."""
     clock = time.thread_time if threads == 1 else time.perf_counter
-    drawn = fed(next(iter(files.values())), past, new)
+    drawn = fed(files.values(), past, new)
 
     def contender(path: str) -> rounds.Run:
         return rounds.slot(Timed(path, Settings(threads)).ready(drawn), now=clock)
