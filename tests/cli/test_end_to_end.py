@@ -155,7 +155,7 @@ def test_passes_are_listed_with_all_they_say(command: Command) -> None:
     assert all(one["algebra"] and one["accuracy"] and one["targets"] for one in listed)
     shown = command("passes").out
     assert all(f"{each.name}{'*' if each.slower else ''} " in shown for each in ALL)
-    assert {one["name"] for one in listed if one["slower"]} == {"fuse-skip-layer-norm", "fuse-skip-rms-norm"}
+    assert {one["name"] for one in listed if one["slower"]} == {"fuse-skip-layer-norm"}
 
 
 def test_the_demo_keeps_what_is_in_its_folder(tmp_path: Path, command: Command) -> None:
