@@ -6,7 +6,7 @@ import contextlib
 import copy
 import os
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.tracing.traced import Exporter, TagStyle
 
+_VARIANTS = 2  # of the example, where random inputs are refused because values depend on each other
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
 
@@ -137,7 +138,9 @@ def export(
             if for_generation:
                 require_dynamic(described)
         draft = _Draft(Path(folder) / "exported.onnx", external=None if optimize else True)
-        job = _Job(call, draft, seed, threads, clock)
+        variants = example.variants(plain, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
+        others = [Call(plain, each.args, each.kwargs) for each in variants]
+        job = _Job((call, *others), draft, seed, threads, clock)
         with clock.phase("export"), collector.paused():
             model, noted = traced.export(call, exporter, dims.axes, opset, style)
             missed = unreached(plain, lambda: call.run(call.tensors))
@@ -197,8 +200,11 @@ class _Draft:
 class _Job:
     """A module on its way to a file."""
 
-    def __init__(self, call: Call, draft: _Draft, seed: int, threads: int | None, clock: ledger.Clock) -> None:
-        self._call, self._draft = call, draft
+    def __init__(
+        self, calls: Sequence[Call], draft: _Draft, seed: int, threads: int | None, clock: ledger.Clock
+    ) -> None:
+        """Calls are of one module, on the example inputs and on others like them."""
+        self._calls, self._call, self._draft = calls, calls[0], draft
         self._seed, self._threads, self._clock = seed, threads, clock
 
     def prove(self, model: ir.Model, named: Axes) -> Verdict:
@@ -224,9 +230,9 @@ class _Job:
 
     def _verdict(self, model: ir.Model) -> Verdict:
         """By running both; in float32 where the graph computes in half precision."""
-        arrays = [to_array(tensor) for tensor in self._call.tensors]
+        examples = [dict(zip(call.inputs, map(to_array, call.tensors), strict=True)) for call in self._calls]
         how: dict[str, Any] = {
-            "inputs": dict(zip(self._call.inputs, arrays, strict=True)),
+            "inputs": examples,
             "seeds": seeds_from(self._seed),
             "trials": _DRAWN_TRIALS,
             "threads": self._threads,
@@ -243,7 +249,7 @@ class _Job:
             module=TorchEngine(self._call, in_float32=True, ordered=ordered),
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
-            **how,
+            **(how | {"inputs": examples[0]}),
         )
 
     def generate(self, path: Path, verdict: Verdict, steps: int) -> Verdict:

@@ -13,7 +13,7 @@ import sardonyx
 from sardonyx.errors import ModelError
 from sardonyx.proof import Oracle, seeds_from
 from sardonyx.source.models.resolve import resolve
-from sardonyx.source.tracing.experts import TRACEABLE, traceable_experts
+from sardonyx.source.tracing.settings import TRACEABLE, traceable_experts
 
 SMALL = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=2,vocab_size=100"
 MIXTURES = {

@@ -5,7 +5,7 @@ What the module needs comes first; then optional inputs are added that make more
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,12 @@ class Example:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
+    again: Callable[[int], Example] | None = None  # other values by seed, where inputs depend on each other
+
+    def variants(self, module: nn.Module, seeds: Iterable[int]) -> list[Example]:
+        """Other values of the same inputs that the module accepts; none where any values will do."""
+        made = [self.again(seed) for seed in seeds] if self.again is not None else []
+        return [each for each in made if probe(module, each.args, each.kwargs) is None]
 
 
 def derive(
@@ -51,4 +57,13 @@ def derive(
     accepted, notes = search.run(), ()
     if not given:
         accepted, notes = Extension(search, accepted).run()
-    return Example(accepted.args, accepted.kwargs, (*search.notes(accepted), *notes))
+
+    def again(seed: int) -> Example:
+        return Example(*search.arguments(accepted.draft, seed))
+
+    return Example(
+        accepted.args,
+        accepted.kwargs,
+        (*search.notes(accepted), *notes),
+        again if accepted.depends else None,
+    )

@@ -55,6 +55,11 @@ class Accepted:
     kwargs: dict[str, Any]
     reached: frozenset[int]
 
+    @property
+    def depends(self) -> bool:
+        """Whether values of one input depend on another's, so that values of any kind will not do."""
+        return bool(self.draft.slots) or any(each.role in (Role.BOXES, Role.SIZES) for each in self.guess)
+
 
 class Search:
     """One search for example inputs."""
@@ -128,7 +133,7 @@ class Search:
             answer = self.attempt(draft)
             if isinstance(answer, Accepted):
                 return answer, refusals
-            self._first = self._first or (self._values(self._guess(draft), draft.slots), answer)
+            self._first = self._first or (self._values(self._guess(draft), draft.slots, self._seed), answer)
             refusals.append(answer)
             if len(refusals) == 1 and (self.missing(names, refusals) or self._lacks_one(names, answer)):
                 break  # sizes are not the matter
@@ -137,10 +142,14 @@ class Search:
     def attempt(self, draft: Draft) -> Accepted | Exception:
         """Run the module on a draft; the exception it answers with where it does not accept it."""
         guess = self._guess(draft)
-        args, kwargs = self._arguments(self._values(guess, draft.slots))
+        args, kwargs = self.arguments(draft, self._seed)
         with Reads() as reads:
             refusal = self._probe(self.module, args, kwargs)
         return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.places | reads.called))
+
+    def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Values for a draft, as the module takes them."""
+        return self._arguments(self._values(self._guess(draft), draft.slots, seed))
 
     def _guess(self, draft: Draft) -> tuple[Candidate, ...]:
         longer = sum(slot.count for slot in draft.slots)
@@ -174,8 +183,8 @@ class Search:
         role = next((c.role for c in guessed if c.spec.dtype == given.dtype), role_of(name))
         return [Candidate(given, role, high)]
 
-    def _values(self, guess: Sequence[Candidate], slots: Sequence[Slot]) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self._seed)
+    def _values(self, guess: Sequence[Candidate], slots: Sequence[Slot], seed: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
         padded = any(candidate.spec.name == "attention_mask" for candidate in guess)
         values: dict[str, Tensor] = {}
         for candidate in guess:

@@ -16,8 +16,8 @@ from sardonyx.graph.scopes import scopes
 from sardonyx.source.installed import missing
 from sardonyx.source.tracing import dynamo, torchscript
 from sardonyx.source.tracing.adapter import Call
-from sardonyx.source.tracing.experts import traceable_experts
 from sardonyx.source.tracing.live import LiveTree
+from sardonyx.source.tracing.settings import traceable_experts, without_checks
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.words import reason
 
@@ -45,7 +45,7 @@ def export(
         ModelError: with torch's reason where it cannot export the module.
     """
     tree = LiveTree(call.module)
-    with traceable_experts(call.module) as chosen:
+    with traceable_experts(call.module) as chosen, without_checks():
         try:
             model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
         except SardonyxError:

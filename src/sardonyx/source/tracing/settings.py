@@ -1,14 +1,17 @@
-"""Mixtures of experts in a form that both exporters can follow, for the time of an export.
+"""Settings of transformers under which both exporters can follow its models, for the time of an export.
 
-transformers computes experts in one of several ways, which a model's config names (`experts_implementation`). Its
+It computes experts in one of several ways, which a model's config names (`experts_implementation`). Its
 default sorts the tokens by expert and runs a kernel that ONNX has no operator for; the plain one loops over the experts
 that this input happens to choose. `batched_mm` gathers the weights that each token chose and multiplies by them: the
 same operations whatever the routing is.
+
+Its checks of values (as many image tokens as image features) have no ONNX operator. It can be told to leave them out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator
 from typing import Any
 
@@ -16,6 +19,8 @@ from torch import nn
 
 TRACEABLE = "batched_mm"
 _CHOICE = "_experts_implementation_internal"  # where a config keeps it; the public name sets it below as well
+
+_CHECKS_OFF = "TRANSFORMERS_DISABLE_TORCH_CHECK"  # documented at transformers.utils.torch_compilable_check
 
 
 @contextlib.contextmanager
@@ -32,6 +37,19 @@ def traceable_experts(module: nn.Module) -> Generator[list[str]]:
     finally:
         for config, was in before.values():
             config.__dict__[_CHOICE] = was
+
+
+@contextlib.contextmanager
+def without_checks() -> Generator[None]:
+    """Let transformers check no values: its models compute the same without."""
+    before = os.environ.get(_CHECKS_OFF)
+    os.environ[_CHECKS_OFF] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_CHECKS_OFF)
+        if before is not None:
+            os.environ[_CHECKS_OFF] = before
 
 
 def _configs(module: nn.Module) -> list[Any]:
