@@ -101,7 +101,9 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
         high = {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
         yield "int64", (batch, length), high
     elif role is Role.BOXES:
-        yield "int64", (batch, length, 4), facts.count("coordinates")
+        said = facts.descriptions.get(name)
+        is_real = said is not None and said.dtype == "float"
+        yield (real if is_real else "int64"), (batch, length, 4), facts.count("coordinates")
     elif role is Role.MASK:
         yield "int64", (batch, length), None
         yield "bool", (batch, length), None
@@ -166,6 +168,8 @@ def _images(facts: Facts) -> Iterator[tuple[int, ...]]:
         if frames:
             yield frames, channels, height, width
         yield channels, height, width
+        if said:
+            yield 1, channels, height, width  # several pictures to an item, of which there is one
 
 
 def _picture_sizes(facts: Facts) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ _MEANINGS = {
     "frames": ("num_frames",),
     "mel bins": ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "feature_projection_input_dim"),
     "mel frames": ("max_length", "spectrogram_length"),
+    "image tokens": ("image_seq_length", "mm_tokens_per_image", "num_image_tokens", "num_query_tokens"),
     "padding": ("pad_token_id",),
     "end": ("eos_token_id",),
     "start": ("decoder_start_token_id",),
@@ -48,12 +49,11 @@ class Facts:
 
     def find(self, meaning: str) -> Any:
         """The first setting with this meaning, nearest to the module first; None where there is none."""
-        for place in self._places:
-            for name in _MEANINGS[meaning]:
-                value: Any = _look(place, name)
-                if value is not None:
-                    return value
-        return None
+        return next(self._all(meaning), None)
+
+    def _all(self, meaning: str) -> Iterator[Any]:
+        found = (_look(place, name) for place in self._places for name in _MEANINGS[meaning])
+        return (value for value in found if value is not None)
 
     def count(self, meaning: str) -> int | None:
         """A setting that must be a positive number."""
@@ -102,10 +102,14 @@ class Facts:
     def vocabulary(self) -> int | None:
         """How many token ids there are: what the config says, and never more than the first table has rows."""
         tables = [layer.num_embeddings for layer in self.module.modules() if isinstance(layer, nn.Embedding)]
-        said, entry = self.count("vocabulary"), self._entry()
+        said = [value for value in map(_positive, self._all("vocabulary")) if value is not None]
+        entry = self._entry()
         if entry is not None:
-            return min(said, entry) if said else entry
-        return min(said, max(tables)) if said and tables else said or (tables[0] if tables else None)
+            return min(said[0], entry) if said else entry
+        exact = next((value for value in said if value in tables), None)
+        if exact is not None or not tables:
+            return exact or next(iter(said), None)
+        return min(said[0], max(tables)) if said else tables[0]
 
     def _entry(self) -> int | None:
         """How many rows the table has that the module itself says its tokens are looked up in."""

@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from torch import Tensor
+
 from sardonyx.source.inputs.candidates import Role, candidates, role_of
+from sardonyx.source.inputs.processors import processed
 from sardonyx.source.inputs.reach import place
 from sardonyx.source.inputs.search import Accepted, Draft, Search
 from sardonyx.source.inputs.values import Slot
@@ -22,6 +25,7 @@ _MOST_CANDIDATES = 4  # of one parameter
 _LONGEST_SLOT = 4096
 _DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # what a processor makes of something
 _OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them stand for something else
+_ABOUT_ROOM = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
 
 
 class Extension:
@@ -36,13 +40,25 @@ class Extension:
         """The inputs with all that was worth adding, and a note on what was left out."""
         data = [name for name in self._optional() if role_of(name) in _DATA]
         others = [name for name in self._optional() if role_of(name) in _OTHERS]
-        for name in (*data, *others):
-            is_complete = self._accepted.reached >= self._weights
-            if name not in self._accepted.draft.places and not (is_complete and role_of(name) is not Role.BOXES):
+        for name in data:
+            if role_of(name) is Role.BOXES or not self._is_complete:
                 self._add(name)
-        left_out = [name for name in data if name not in self._accepted.draft.places]
+        if data and not self._is_complete:
+            self._add_made()
+        for name in others:
+            if not self._is_complete:
+                self._add(name)
+        self._leave_room()
+        for name in list(self._optional()):
+            if self._accepted.draft.slots and role_of(name) is Role.SEGMENTS:
+                self._add(name)
+        left_out = [name for name in data if name not in self._accepted.draft.names]
         notes = (f"optional inputs left out: {', '.join(left_out)}",) if left_out else ()
         return self._accepted, notes
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._accepted.reached >= self._weights
 
     def _optional(self) -> Iterator[str]:
         """Parameters with a default that may take a tensor of data."""
@@ -50,12 +66,14 @@ class Extension:
             said = self._search.facts.descriptions.get(name)
             is_tensor = parameter.annotation is parameter.empty or "Tensor" in str(parameter.annotation)
             is_data = said is None or not said.is_for_training
-            if name not in self._accepted.draft.places and is_tensor and is_data and _is_open(parameter):
+            if name not in self._accepted.draft.names and is_tensor and is_data and _is_open(parameter):
                 yield name
 
     def _add(self, name: str) -> None:
         """Keep the first candidate that the module accepts and that makes more of it run."""
         draft = self._accepted.draft
+        if name in draft.names:
+            return
         known = candidates(name, self._search.facts, draft.sizes, layers=False)
         for choice in range(min(len(known), _MOST_CANDIDATES)):
             answer = self._try(self._with(draft, {name: choice}), name)
@@ -63,31 +81,68 @@ class Extension:
                 self._accepted = answer
                 return
 
+    def _add_made(self) -> None:
+        """Keep what the library's processors make of a picture or a sound, where it makes more of the module run."""
+        draft = self._accepted.draft
+        for made in processed(self._search.facts, draft.sizes.batch, self._search.seed):
+            taken = self._taken(made)
+            if not taken.keys() - draft.names:
+                continue
+            kept = {name: place for name, place in draft.places.items() if name not in taken}
+            name = next(iter(taken))
+            answer = self._try(replace(draft, places=kept, made=draft.made | taken), name)
+            if isinstance(answer, Accepted) and self._is_better(answer, name):
+                self._accepted = answer
+                return
+
+    def _leave_room(self) -> None:
+        """Room in the text for a picture that the module takes without: it would be computed and then dropped."""
+        draft, facts = self._accepted.draft, self._search.facts
+        token, count = facts.placeholders(facts.vocabulary or 0).get("image"), facts.count("image tokens")
+        has_picture = any(role_of(name) is Role.IMAGE for name in draft.names)
+        if token is None or count is None or draft.slots or not has_picture:
+            return
+        answer = self._attempt(replace(draft, slots=(Slot("image", token, count),)))
+        if isinstance(answer, Accepted):
+            self._accepted = answer
+
+    def _taken(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What of a processor's answer the forward takes; the mask of a sound goes by the name of what it masks."""
+        taken: dict[str, Tensor] = {}
+        stems = {word.rstrip("s") for name in made for word in name.split("_")} - {"input", "attention", "mask"}
+        for name, value in made.items():
+            if role_of(name) is Role.MASK and name in self._accepted.draft.names:
+                others = [each for each in self._optional() if role_of(each) is Role.MASK]
+                name = next((each for each in others if stems & {w.rstrip("s") for w in each.split("_")}), "")
+            if name in self._search.parameters:
+                taken[name] = value
+        return taken
+
     def _is_better(self, answer: Accepted, name: str) -> bool:
-        """Boxes are read by layers that run without them too, on zeros."""
+        """Boxes, and segments that mark what is no text, are read by layers that run without them too."""
         gained = len(answer.reached & self._weights) > len(self._accepted.reached & self._weights)
-        return gained or role_of(name) is Role.BOXES
+        return gained or role_of(name) in (Role.BOXES, Role.SEGMENTS)
 
     def _with(self, draft: Draft, more: Mapping[str, int]) -> Draft:
         places = {**draft.places, **more}
         return replace(draft, places={name: places[name] for name in self._search.ordered(places)})
 
-    def _try(self, draft: Draft, name: str) -> Accepted | Exception:
+    def _try(self, draft: Draft, name: str, rounds: int = 3) -> Accepted | Exception:
         """The module's answer, after it was given what it asked for: other inputs by name, and room in the text."""
         answer = self._attempt(draft)
-        if isinstance(answer, Accepted):
+        if isinstance(answer, Accepted) or rounds == 0:
             return answer
-        asked = self._search.missing(draft.places, [answer])
+        asked = [each for each in self._search.missing(draft.names, [answer]) if self._is_known(each, draft)]
         if asked:
-            draft = self._with(draft, dict.fromkeys(asked, 0))
-            answer = self._attempt(draft)
-        if isinstance(answer, Accepted):
-            return answer
+            return self._try(self._with(draft, dict.fromkeys(asked, 0)), name, rounds - 1)
         for slot in self._slots(name, answer, draft):
-            answer = self._attempt(replace(draft, slots=(*draft.slots, slot)))
-            if isinstance(answer, Accepted):
-                return answer
+            found = self._try(replace(draft, slots=(*draft.slots, slot)), name, rounds - 1)
+            if isinstance(found, Accepted):
+                return found
         return answer
+
+    def _is_known(self, name: str, draft: Draft) -> bool:
+        return bool(candidates(name, self._search.facts, draft.sizes, layers=False))
 
     def _attempt(self, draft: Draft) -> Accepted | Exception:
         if self._probes >= _MOST_PROBES:
@@ -97,10 +152,12 @@ class Extension:
 
     def _slots(self, name: str, refusal: Exception, draft: Draft) -> Iterator[Slot]:
         """Room for this input in the text: counts that the refusal names, of tokens or elements, in all or in a row."""
-        if "token" not in str(refusal).lower():
-            return
         facts = self._search.facts
-        tokens = facts.placeholders(facts.vocabulary or 0)
+        filled = {slot.kind for slot in draft.slots}
+        known = facts.placeholders(facts.vocabulary or 0)
+        tokens = {kind: token for kind, token in known.items() if kind not in filled}
+        if not _ABOUT_ROOM.search(str(refusal)):
+            return
         numbers = [int(number) for number in re.findall(r"\d+", str(refusal))]
         parts = (draft.sizes.batch, 1, draft.sizes.batch * (facts.count("width") or 1))
         counts = [number // part for part in parts for number in numbers if number % part == 0]

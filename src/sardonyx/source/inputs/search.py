@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,12 @@ class Draft:
     places: Mapping[str, int]  # parameter -> which of its candidates
     sizes: Sizes
     slots: tuple[Slot, ...] = ()  # what the text leaves room for
+    made: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # what a processor makes
+
+    @property
+    def names(self) -> set[str]:
+        """The parameters that get something."""
+        return {*self.places, *self.made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,16 @@ class Accepted:
     @property
     def depends(self) -> bool:
         """Whether values of one input depend on another's, so that values of any kind will not do."""
-        return bool(self.draft.slots) or any(each.role in (Role.BOXES, Role.SIZES) for each in self.guess)
+        return bool(self.draft.slots or self.draft.made) or any(
+            each.role in (Role.BOXES, Role.SIZES) for each in self.guess
+        )
 
 
 class Search:
     """One search for example inputs."""
 
     def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
-        self.module, self._given, self._seed, self._probe = module, given, seed, probe
+        self.module, self._given, self.seed, self._probe = module, given, seed, probe
         self.facts = Facts(module)
         parameters = inspect.signature(module.forward).parameters.values()
         self.parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -133,7 +141,7 @@ class Search:
             answer = self.attempt(draft)
             if isinstance(answer, Accepted):
                 return answer, refusals
-            self._first = self._first or (self._values(self._guess(draft), draft.slots, self._seed), answer)
+            self._first = self._first or (self._values(draft, self.seed), answer)
             refusals.append(answer)
             if len(refusals) == 1 and (self.missing(names, refusals) or self._lacks_one(names, answer)):
                 break  # sizes are not the matter
@@ -142,19 +150,23 @@ class Search:
     def attempt(self, draft: Draft) -> Accepted | Exception:
         """Run the module on a draft; the exception it answers with where it does not accept it."""
         guess = self._guess(draft)
-        args, kwargs = self.arguments(draft, self._seed)
+        args, kwargs = self.arguments(draft, self.seed)
         with Reads() as reads:
             refusal = self._probe(self.module, args, kwargs)
         return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.places | reads.called))
 
     def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Values for a draft, as the module takes them."""
-        return self._arguments(self._values(self._guess(draft), draft.slots, seed))
+        return self._arguments(self._values(draft, seed))
 
     def _guess(self, draft: Draft) -> tuple[Candidate, ...]:
         longer = sum(slot.count for slot in draft.slots)
         sizes = replace(draft.sizes, length=draft.sizes.length + longer)
-        return tuple(self.choices(name, sizes)[place] for name, place in draft.places.items())
+        chosen = {name: self.choices(name, sizes)[place] for name, place in draft.places.items()}
+        for name, value in draft.made.items():
+            dtype = self.facts.dtype if value.is_floating_point() else str(value.dtype).removeprefix("torch.")
+            chosen[name] = Candidate(Spec(name, dtype, tuple(value.shape)), role_of(name))
+        return tuple(chosen[name] for name in self.ordered(chosen))
 
     def _drafts(self, names: Sequence[str]) -> Iterator[Draft]:
         """Combinations of candidates, those nearest to the best guess first."""
@@ -183,16 +195,19 @@ class Search:
         role = next((c.role for c in guessed if c.spec.dtype == given.dtype), role_of(name))
         return [Candidate(given, role, high)]
 
-    def _values(self, guess: Sequence[Candidate], slots: Sequence[Slot], seed: int) -> dict[str, Tensor]:
+    def _values(self, draft: Draft, seed: int) -> dict[str, Tensor]:
+        guess = self._guess(draft)
         generator = torch.Generator().manual_seed(seed)
         padded = any(candidate.spec.name == "attention_mask" for candidate in guess)
         values: dict[str, Tensor] = {}
         for candidate in guess:
-            given = self._given.get(candidate.spec.name)
-            if isinstance(given, Tensor):
-                values[candidate.spec.name] = given
-                continue
-            values[candidate.spec.name] = draw(candidate, self.facts, generator, padded=padded, slots=slots)
+            name = candidate.spec.name
+            held = self._given.get(name, draft.made.get(name))
+            is_data = name in draft.made and isinstance(held, Tensor) and held.is_floating_point()
+            if isinstance(held, Tensor) and not is_data:
+                values[name] = held
+            else:
+                values[name] = draw(candidate, self.facts, generator, padded=padded, slots=draft.slots)
         return values
 
     def _arguments(self, values: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
