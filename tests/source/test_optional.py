@@ -112,3 +112,35 @@ def test_modules_that_were_never_reached_are_in_the_record_and_fail_a_gate(
     captured = capsys.readouterr()
     assert "never reached by these inputs, and not in the file: spare" in captured.out
     assert "gate not met: unreached (unreached is 1)" in captured.err
+
+
+QWEN = (
+    "Qwen2VLForConditionalGeneration?image_token_id=5,video_token_id=6,text_config.num_hidden_layers=1,"
+    "text_config.hidden_size=32,text_config.num_attention_heads=4,text_config.num_key_value_heads=2,"
+    "text_config.intermediate_size=24,text_config.vocab_size=60,text_config.rope_parameters.rope_type=default,"
+    "text_config.rope_parameters.mrope_section=[1,1,2],vision_config.depth=1,vision_config.embed_dim=32,"
+    "vision_config.hidden_size=32,vision_config.num_heads=4,vision_config.patch_size=8"
+)
+
+
+def test_pictures_of_a_form_of_their_own_come_from_the_image_processor() -> None:
+    module = resolve(f"hf-config:{QWEN}").module
+    example = derive(module)
+    patches, grid = example.kwargs["pixel_values"], example.kwargs["image_grid_thw"]
+    assert patches.shape[0] == grid.prod(1).sum()
+    room = patches.shape[0] // 4 // 2  # four patches make a token, of two pictures
+    assert (example.kwargs["input_ids"] == 5).sum(1).tolist() == [room, room]
+    assert torch.equal(example.kwargs["mm_token_type_ids"], (example.kwargs["input_ids"] == 5).int())
+    assert never_read(module, example) == ()
+
+
+def test_where_values_depend_on_each_other_the_trials_are_examples_of_the_same_kind() -> None:
+    module = resolve(f"hf-config:{LLAVA}").module
+    made = sardonyx.export(module, exporter="torchscript")
+    assert made.verdict is not None
+    assert made.verdict.passed
+    assert len(made.verdict.trials) == 3
+    example = derive(module)
+    other, another = example.variants(module, (1, 2))
+    assert not torch.equal(other.kwargs["input_ids"], another.kwargs["input_ids"])
+    assert not torch.equal(other.kwargs["pixel_values"], example.kwargs["pixel_values"])

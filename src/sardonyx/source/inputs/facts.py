@@ -64,6 +64,11 @@ class Facts:
         found = (_positive(_look(place, name)) for place in self._places)
         return next((value for value in found if value is not None), None)
 
+    @property
+    def widths(self) -> list[int]:
+        """All hidden sizes of the config and of those inside it."""
+        return list(dict.fromkeys(width for width in map(_positive, self._all("width")) if width is not None))
+
     def placeholders(self, vocabulary: int) -> dict[str, int]:
         """Tokens that stand for something other than text, by what they stand for: `image_token_id` is one."""
         found: dict[str, int] = {}

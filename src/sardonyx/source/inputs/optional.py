@@ -20,8 +20,8 @@ from sardonyx.source.inputs.reach import place
 from sardonyx.source.inputs.search import Accepted, Draft, Search
 from sardonyx.source.inputs.values import Slot
 
-_MOST_PROBES = 80
-_MOST_CANDIDATES = 4  # of one parameter
+_MOST_PROBES = 48
+_MOST_CANDIDATES = 3  # of one parameter
 _LONGEST_SLOT = 4096
 _DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # what a processor makes of something
 _OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them stand for something else
@@ -159,7 +159,7 @@ class Extension:
         if not _ABOUT_ROOM.search(str(refusal)):
             return
         numbers = [int(number) for number in re.findall(r"\d+", str(refusal))]
-        parts = (draft.sizes.batch, 1, draft.sizes.batch * (facts.count("width") or 1))
+        parts = (draft.sizes.batch, 1, *(draft.sizes.batch * width for width in facts.widths))
         counts = [number // part for part in parts for number in numbers if number % part == 0]
         for kind in sorted(tokens, key=lambda kind: kind != _kind_of(name)):
             for count in dict.fromkeys(count for count in counts if 0 < count <= _LONGEST_SLOT):

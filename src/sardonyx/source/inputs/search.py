@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError
 from sardonyx.source.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
 from sardonyx.source.inputs.facts import Facts
+from sardonyx.source.inputs.processors import processed
 from sardonyx.source.inputs.reach import Reads
 from sardonyx.source.inputs.refusal import parameters_at_fault
 from sardonyx.source.inputs.specs import Spec, check_names
@@ -100,7 +101,22 @@ class Search:
             if not more:
                 break
             names = self.ordered([*names, *more])
-        raise self._refused(names)
+        accepted = self._made(names) if not self._given else None
+        if accepted is None:
+            raise self._refused(names)
+        return accepted
+
+    def _made(self, names: Sequence[str]) -> Accepted | None:
+        """What the library's own processors make, beside the best guesses for the rest."""
+        sizes = self._sizes[0]
+        for made in processed(self.facts, sizes.batch, self.seed):
+            taken = {name: value for name, value in made.items() if name in self.parameters}
+            rest = [name for name in names if name not in taken]
+            if taken and all(self.choices(name, sizes) for name in rest):
+                answer = self.attempt(Draft(dict.fromkeys(rest, 0), sizes, made=taken))
+                if isinstance(answer, Accepted):
+                    return answer
+        return None
 
     def _wanted(self) -> list[str]:
         """What has no default, the module's main input, what was given, and what belongs to it."""
@@ -123,7 +139,7 @@ class Search:
             is_mask = name == "attention_mask" and is_text
             is_segment = role_of(name) is Role.SEGMENTS and is_text and has_segments
             is_second = name.startswith("decoder_") and role_of(name) is Role.IDS and self.facts.is_encoder_decoder
-            if (is_mask or is_segment or is_second) and not _is_plain(self.parameters[name]):
+            if (is_mask or is_segment or is_second) and not self._is_plain(name):
                 yield name
 
     def ordered(self, names: Iterable[str]) -> list[str]:
@@ -187,13 +203,19 @@ class Search:
         """What may be tried for a parameter; none where it takes no tensor."""
         given = self._given.get(name)
         if given is None:
-            return [] if _is_plain(self.parameters[name]) else candidates(name, self.facts, sizes)
+            return [] if self._is_plain(name) else candidates(name, self.facts, sizes)
         if isinstance(given, Tensor):
             return [Candidate(Spec(name, str(given.dtype).removeprefix("torch."), tuple(given.shape)), Role.UNKNOWN)]
         guessed = candidates(name, self.facts, sizes)
         high = next((c.high for c in guessed if c.spec.dtype == given.dtype), None)
         role = next((c.role for c in guessed if c.spec.dtype == given.dtype), role_of(name))
         return [Candidate(given, role, high)]
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a parameter takes a number or a word and no tensor; its documentation knows better."""
+        written, said = _written(self.parameters[name].annotation), self.facts.descriptions.get(name)
+        is_tensor = "Tensor" in written or (said is not None and said.dims is not None)
+        return not is_tensor and _PLAIN.search(written) is not None
 
     def _values(self, draft: Draft, seed: int) -> dict[str, Tensor]:
         guess = self._guess(draft)
@@ -222,9 +244,9 @@ class Search:
 
     def missing(self, names: Iterable[str], refusals: Sequence[Exception]) -> list[str]:
         """Parameters that the module's own words ask for; of two ways to say the same, the plain one."""
-        words = set(re.findall(r"\w+", " ".join(str(refusal) for refusal in refusals[:1])))
+        words = set(re.findall(r"\w+", " ".join(str(refusal) for refusal in refusals[:1]).lower()))
         there = set(names)
-        asked = [name for name in self.parameters if name in words and name not in there]
+        asked = [name for name in self.parameters if name.lower() in words and name not in there]
         return [name for name in asked if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
 
     def _lacks_one(self, names: Sequence[str], refusal: Exception) -> bool:
@@ -302,12 +324,6 @@ def _written(annotation: Any) -> str:
     is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
     written = re.sub(r"\w+\.", "", annotation.__name__ if is_class else str(annotation))
     return "" if annotation is inspect.Parameter.empty or written in ("Any", "object") else written
-
-
-def _is_plain(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter takes a number or a word and no tensor."""
-    written = _written(parameter.annotation)
-    return "Tensor" not in written and _PLAIN.search(written) is not None
 
 
 def _ladder(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:
