@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -15,7 +15,7 @@ from sardonyx.source.untouched import is_lazy
 
 
 class Reads(TorchDispatchMode):
-    """Notes which memory is read while it is on.
+    """Notes which memory is read while a module runs.
 
     A table may be read without a call of its module, and tied weights are read under all of their names. Calls are
     noted for runs whose operations see other tensors than the weights, such as a recording without data.
@@ -29,20 +29,29 @@ class Reads(TorchDispatchMode):
         self.called: set[int] = set()
 
     def __enter__(self) -> Any:
-        self._hook = register_module_forward_pre_hook(self._notice)
+        self._depth = 0
+        self._hooks = (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        )
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves = cast("Iterable[Any]", tree_leaves((args, kwargs)))
+        leaves = cast("Iterable[Any]", tree_leaves((args, kwargs))) if self._depth else ()
         self.places.update(place(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided)
         return func(*args, **(kwargs or {}))
 
-    def _notice(self, module: nn.Module, _args: Any) -> None:
+    def _enter(self, module: nn.Module, _args: Any) -> None:
+        self._depth += 1
         self.called.update(map(place, module.parameters(recurse=False)))
+
+    def _leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        self._depth -= 1
 
 
 def place(tensor: Tensor) -> int:
