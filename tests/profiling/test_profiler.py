@@ -218,3 +218,18 @@ def test_progress_tells_phases_and_the_record_fits_its_schema(small_model: Calla
     assert [phase for phase, fraction in told if fraction is None] == ["load", "run plain", "run profiled", "trace"]
     assert ("run profiled", 1.0) in told
     assert msgspec.json.decode(found.to_json())["schema_version"] == 1
+
+
+def test_one_file_at_several_sizes_is_shown_side_by_side() -> None:
+    model = scoped("""
+        <ir_version: 10, opset_import: ["" : 18]>
+        net (float[new, 64] x, float[old, 64] past) => (float[all, 64] y) {
+            [a__Sin] s = Sin(x)  [b__Concat] y = Concat<axis = 0>(past, s)
+        }
+    """)
+    found = sardonyx.profile(model, at=[{"new": 4096, "old": 0}, {"new": 1, "old": 8}], runs=5)
+    assert [each.label for each in found.models] == ["new=4096 old=0", "new=1 old=8"]
+    many, one = ({module.path: module.total_ms for module in each.modules} for each in found.models)
+    assert many["a"] > one["a"]
+    with pytest.raises(UsageError, match="open dim 'none'"):
+        sardonyx.profile(model, at=[{"none": 1}])

@@ -218,12 +218,21 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
         raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")
 
 
+_SIZE_OR_NONE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>\d{1,18})", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
 
 
 def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
     """What `--size` was given, by dim."""
     return dict(map(_size, texts or ()))
+
+
+def parse_point(text: str) -> dict[str, int]:
+    """Several sizes as one text, `sequence=1,past_sequence=128`; a dim may be empty."""
+    found = [_SIZE_OR_NONE.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(found):
+        raise UsageError(f"'{text}' are no sizes", hint="write DIM=N,DIM=N, for example sequence=1,past_sequence=128")
+    return {each["dim"]: int(each["size"]) for each in found if each is not None}
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -25,6 +25,7 @@ HELP = f"""\b
 Example:
   sardonyx profile model.onnx
   sardonyx profile model.onnx optimized.onnx --size sequence=256 --svg time.svg
+  sardonyx profile decoder.onnx --at sequence=128,past_sequence=0 --at sequence=1,past_sequence=128
   sardonyx profile model.onnx --trace trace.json      # open it in ui.perfetto.dev
   sardonyx profile model.onnx --fail-if 'attributed<97%' --format csv > times.csv
 
@@ -47,6 +48,14 @@ Runs = Annotated[
         "--runs", metavar="N", min=1, help="Runs, of which the median is told. [default: as a few seconds allow]"
     ),
 ]
+At = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at",
+        metavar="DIM=N,…",
+        help="Sizes of open dims that get a column of their own. Repeatable. [default: one column a file]",
+    ),
+]
 FormatOption = Annotated[Format, options.form("every module and kernel")]
 Trace = Annotated[
     Path | None,
@@ -63,6 +72,7 @@ Svg = Annotated[Path | None, options.drawing("the modules by time")]
 def profile(
     models: Models,
     sizes: options.Sizes = None,
+    at: At = None,
     threads: options.TimedThreads = 1,
     provider: options.Provider = "cpu",
     level: options.Level = RuntimeLevel.ALL,
@@ -89,7 +99,7 @@ def profile(
     written = [path for path in (trace_file, svg, record) if path is not None]
     files.check_apart(trace=trace_file, svg=svg, record=record)
     gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*written, *models))
-    asked = options.parse_sizes(sizes)
+    asked, points = options.parse_sizes(sizes), [options.parse_point(text) for text in at or ()]
     files.check_free(*written, force=force)
     with progress(not quiet) as report:
         if report is not None:
@@ -99,6 +109,7 @@ def profile(
         found = run_profile(
             models,
             sizes=asked or None,
+            at=points,
             threads=threads,
             provider=provider,
             level=level.value,

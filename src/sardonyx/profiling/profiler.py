@@ -38,6 +38,7 @@ def profile(
     files: Source | Sequence[Source],
     *,
     sizes: Mapping[str, int] | None = None,
+    at: Sequence[Mapping[str, int]] = (),
     threads: int = 1,
     provider: str = "cpu",
     level: Level | str = Level.ALL,
@@ -50,6 +51,7 @@ def profile(
     Args:
         files: model files, `ModelProto`s or `onnx_ir.Model`s; several are run in turns, on the same inputs.
         sizes: of dims that inputs leave open, by name; the others get a usual one.
+        at: further sizes, of which each gives a column for each file: prefill and decode of a decoder, say.
         threads: that an operator may use.
         provider: of the runtime: "cpu", "cuda" and so on.
         level: how far the runtime may optimize: "off", "basic", "extended", "layout" or "all".
@@ -71,10 +73,11 @@ def profile(
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("load"):
             found = [tagged(source) for source in sources]
-            fed = _feeds([each.model for each in found], sizes, seed)
+            points = [{**(sizes or {}), **each} for each in at or ({},)]
             subjects = [
                 Subject(each, _loadable(each), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
-                for each, feeds in zip(found, fed, strict=True)
+                for point in points
+                for each, feeds in zip(found, _feeds([each.model for each in found], point, seed), strict=True)
             ]
         with clock.phase("run plain"):
             plain = _plain(subjects)
@@ -84,13 +87,14 @@ def profile(
         with clock.phase("trace"):
             models = tuple(
                 _answer(each, name, milliseconds, done)
-                for each, name, milliseconds in zip(profiled, _labels(found), plain, strict=True)
+                for each, name, milliseconds in zip(profiled, _labels(found, at), plain, strict=True)
             )
     options: dict[str, Any] = {
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
         "sizes": _sizes(found[0].model, sizes),
+        **({"at": [dict(each) for each in at]} if at else {}),
         "seed": seed,
         "runs": done,
     }
@@ -159,8 +163,15 @@ def _sizes(model: ir.Model, sizes: Mapping[str, int] | None) -> dict[str, int]:
     return open_dims(model) | dict(sizes or {})
 
 
-def _labels(found: Sequence[Tagged]) -> list[str]:
-    """Short names that tell the models apart."""
+def _labels(found: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
+    """Short names that tell the columns apart: by size, by file, or by both."""
+    names, places = _file_names(found), [" ".join(f"{dim}={size}" for dim, size in each.items()) for each in at]
+    if len(names) == 1 and places:
+        return places
+    return [f"{name} {place}".strip() for place in places or [""] for name in names]
+
+
+def _file_names(found: Sequence[Tagged]) -> list[str]:
     names = [each.path.name if each.path is not None else each.name for each in found]
     if len(set(names)) == len(names):
         return names

@@ -53,6 +53,8 @@ def measured(found: Profile) -> dict[str, str]:
         f"{words.plural(threads, 'thread')}, the runtime's optimizations: {level}"
     }
     sizes: dict[str, int] = options.get("sizes") or {}
+    at: list[dict[str, int]] = options.get("at") or []
+    sizes = {dim: size for dim, size in sizes.items() if not any(dim in each for each in at)}
     if sizes:
         facts["sizes"] = ", ".join(f"{words.name(dim)}={size}" for dim, size in sizes.items())
     if len(found.models) > 1:
