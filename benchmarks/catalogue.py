@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import json
 import os
 import subprocess
@@ -52,6 +53,7 @@ def warm() -> None:
     plainly(module, Example((torch.randn(2, 4),), {}))
     for exporter in EXPORTERS:
         sardonyx.export(module, torch.randn(2, 4), exporter=exporter, verify=False)
+    gc.freeze()  # so that collecting garbage does not copy what the processes share
 
 
 def chosen(patterns: Sequence[str], exporter: str) -> list[Subject]:

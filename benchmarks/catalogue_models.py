@@ -90,7 +90,8 @@ def _transformers_module(name: str, folder: Path) -> Iterator[tuple[torch.nn.Mod
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[name]
-    head = next(head for head in _mappings()[1][name] if getattr(transformers, head).config_class is kind)
+    heads = _mappings()[1][name]
+    head = next((head for head in heads if getattr(transformers, head).config_class is kind), heads[0])
     built: list[torch.nn.Module] = []
     source = f"hf-config:{folder}"
 
