@@ -57,10 +57,9 @@ def warm() -> None:
 
 
 def chosen(patterns: Sequence[str], exporter: str) -> list[Subject]:
-    """The models asked for; with TorchScript every third of all."""
-    everything = subjects()
-    some = everything[::THIRD] if exporter == "torchscript" and not patterns else everything
-    return [each for each in some if not patterns or any(fnmatch.fnmatch(each.key, pattern) for pattern in patterns)]
+    """The models asked for; with TorchScript every third of them."""
+    asked = [each for each in subjects() if any(fnmatch.fnmatch(each.key, pattern) for pattern in patterns or "*")]
+    return asked[::THIRD] if exporter == "torchscript" else asked
 
 
 def wanted(path: Path, retry: str | None) -> bool:
@@ -70,9 +69,8 @@ def wanted(path: Path, retry: str | None) -> bool:
     row = json.loads(path.read_text())
     if retry is None:
         return False
-    if retry == "failed":
-        return "unbuildable" in row or not row.get("ours", {}).get("verified", False)
-    return retry == "all" or retry in json.dumps([row.get("unbuildable"), row.get("ours", {}).get("error")])
+    reason = catalogue_table.reason(row)
+    return {"all": True, "failed": bool(reason), "unreached": bool(row.get("unread"))}.get(retry, retry in reason)
 
 
 def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
@@ -100,7 +98,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("patterns", nargs="*", help="of names such as transformers.bert, timm.*")
     parser.add_argument("--exporter", choices=EXPORTERS, default="dynamo")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--retry", metavar="failed|all|TEXT", help="run again what failed, or failed with this text")
+    parser.add_argument(
+        "--retry", metavar="failed|unreached|all|TEXT", help="run again what failed, or with this reason"
+    )
     parser.add_argument("--table", action="store_true", help=f"write {catalogue_table.PAGE.name}, run nothing")
     asked = parser.parse_args(words)
     if asked.table:
