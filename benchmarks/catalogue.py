@@ -29,7 +29,7 @@ import torch
 
 import catalogue_table
 import sardonyx
-from catalogue_case import LIMIT, Row, in_process, measure, plainly
+from catalogue_case import LIMIT, WAITS, Row, in_process, measure, plainly
 from catalogue_models import Subject, subjects
 from sardonyx.source.inputs.examples import Example
 
@@ -80,9 +80,9 @@ def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
     plain = json.loads(known.read_text()).get("plain") if exporter != "dynamo" and known.exists() else None
     began = time.monotonic()
     config = folder / "configs" / subject.key
-    row = in_process(lambda: measure(subject, exporter, config, plain), 3 * LIMIT)
+    row = in_process(lambda: measure(subject, exporter, config, plain), LIMIT, 3 * WAITS)
     if "error" in row:
-        row = {"ours": {"error": row["error"], "stage": "whole"}}
+        row = {"ours": {"error": row["error"], "stage": "inputs"}}
     row = {"library": subject.library, "name": subject.name, "exporter": exporter, "commit": at, **row}
     row["wall"] = round(time.monotonic() - began, 1)
     draft = path.with_suffix(".part")

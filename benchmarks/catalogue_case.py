@@ -31,20 +31,26 @@ from sardonyx.source.inputs.examples import Example, derive
 
 Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage
-WAITS = 5  # times as long may pass on the clock, where other processes use the machine
+WAITS = 10  # times as long may pass on the clock, where other processes use the machine
 TRIES = 3  # configs, where the module accepts no example
 PHASES = ("model", "inputs", "export", "proof", "writing")
 
 
-def in_process(work: Callable[[], Row], limit: int = LIMIT) -> Row:
-    """What the work answers in a copy of this process; a row that says why, where there is no answer."""
+def in_process(work: Callable[[], Row], limit: int = LIMIT, waits: int = WAITS) -> Row:
+    """What the work answers in a copy of this process; a row that says why, where there is no answer.
+
+    Args:
+        work: what is done there.
+        limit: CPU seconds of that process, those that it starts not counted.
+        waits: how many times as long may pass on the clock.
+    """
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(work, there, limit))
     process.start()
     there.close()
     try:
-        return here.recv() if here.poll(limit * WAITS) else {"error": f"not done after {limit * WAITS} s"}
+        return here.recv() if here.poll(limit * waits) else {"error": f"not done after {limit * waits} s"}
     except EOFError:
         process.join()
         late = process.exitcode == -signal.SIGXCPU
