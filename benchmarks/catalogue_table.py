@@ -20,10 +20,13 @@ TITLES = (
     *("plain torch", "unreached", "at", "reason"),
 )
 MOST_CAUSES = 10
+MOST_WORDS = 9
+MOST_NAMES = 8
+_ERROR = re.compile(r"[A-Z]\w+(Error|Exception|SymNode|Unsupported)\b")
 _STAGES = {
     "model": "not built",
     "inputs": "no example inputs found",
-    "export": "torch's exporter fails",
+    "export": "export fails",
     "proof": "verification fails",
     "whole": "not done in time, or crashed",
 }
@@ -70,12 +73,12 @@ def reason(row: Row) -> str:
 
 
 def cause(row: Row) -> str:
-    """A reason without what is particular to its model."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", reason(row))
-    text = re.sub(r"\b[A-Z]\w*(?:Model|For\w+|Backbone|Net\w*)\b", "the model", text)
-    text = re.sub(r"large|signed|wide|random|example|as given", "…", text) if text.startswith("verif") else text
-    text = re.sub(r"[-+]?\d[\d.,e+-]*|\[[^]]*\]|\([^)]*\)", "N", text)
-    return " ".join(text.split()[:13])
+    """A reason without what is particular to its model: the stage, the kind of error and its first words."""
+    stage, _, text = reason(row).partition(": ")
+    text = text[found.start() :] if (found := _ERROR.search(text)) else text
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|<[^>]*>|\b\w+(Model|Config|For[A-Z]\w+)\b", "…", text)
+    text = re.sub(r"[-+]?\d[\d.,e+-]*|\[[^]]*\]", "N", text)
+    return f"{stage}: {' '.join(text.split()[:MOST_WORDS])}"
 
 
 # Figures
@@ -142,8 +145,9 @@ def causes(rows: Iterable[Row]) -> Iterator[str]:
     ordered = sorted(grouped.items(), key=lambda item: -len(item[1]))
     most = ordered if len(ordered) <= MOST_CAUSES else ordered[: MOST_CAUSES - 1]
     for text, members in most:
-        shown = ", ".join(f"{row['name']}{' (TorchScript)' * (row['exporter'] != 'dynamo')}" for row in members[:8])
-        more = f" and {len(members) - 8} more" if len(members) > 8 else ""
+        names = [f"{row['name']}{' (TorchScript)' * (row['exporter'] != 'dynamo')}" for row in members]
+        shown = ", ".join(names[:MOST_NAMES])
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         yield f"- {len(members)} × {text}: {shown}{more}"
     if rest := ordered[len(most) :]:
         yield f"- {sum(len(members) for _, members in rest)} with causes of their own, see the table"
