@@ -33,6 +33,7 @@ Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
 TRIES = 3  # configs, where the module accepts no example
+PATIENCE = 10  # CPU seconds, after which no other config is tried
 PHASES = ("model", "inputs", "export", "proof", "writing")
 
 
@@ -92,6 +93,7 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
         plain: what plain torch made of it, where that is known already.
     """
     row: Row = {}
+    began = time.process_time()
     chosen: tuple[torch.nn.Module, Example] | None = None
     try:
         for module, source, size in itertools.islice(modules(subject, folder), TRIES):
@@ -101,7 +103,8 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
                 chosen = module, derive(module)
             except Exception as error:
                 row["ours"] = failure(error) | {"stage": "inputs"}
-                continue  # a cut may have made the sizes of the config disagree
+                if time.process_time() - began < PATIENCE:
+                    continue  # a cut may have made the sizes of the config disagree
             break
     except Exception as error:
         return row or {"unbuildable": failure(error)["error"]}
