@@ -37,7 +37,7 @@ class Cut:
         return "default" if self.ratio == 1 and self.layers is None else f"widths / {self.ratio}, {depth}"
 
 
-CUTS = (Cut(8, 2), Cut(4, 2), Cut(1, 2), Cut(8, None), Cut(4, None), Cut(2, None), Cut(1, None))
+CUTS = (Cut(8, 2), Cut(1, 2), Cut(4, 2), Cut(8, None), Cut(4, None), Cut(2, None), Cut(1, None))
 
 
 @dataclass
