@@ -1,6 +1,6 @@
 """Every model that a small config can build, exported and compared with plain torch: one row each, nothing left out.
 
-    python benchmarks/catalogue.py RESULTS [PATTERN …] [--exporter torchscript] [--jobs 1] [--retry failed] [--table]
+    python benchmarks/catalogue.py RESULTS [PATTERN …] [--exporter torchscript] [--jobs 1] [--retry REASON] [--table]
 
 RESULTS is a folder with a file for every model and exporter; what is there is not run again, so that a run that was
 stopped goes on where it was. Each model type of transformers (one for each of its packages), each family of torchvision
@@ -62,15 +62,14 @@ def chosen(patterns: Sequence[str], exporter: str) -> list[Subject]:
     return asked[::THIRD] if exporter == "torchscript" else asked
 
 
-def wanted(path: Path, retry: str | None) -> bool:
+def wanted(path: Path, retry: Sequence[str] = ()) -> bool:
     """Whether there is no result yet, or one to be tried again."""
     if not path.exists():
         return True
     row = json.loads(path.read_text())
-    if retry is None:
-        return False
     reason = catalogue_table.reason(row)
-    return {"all": True, "failed": bool(reason), "unreached": bool(row.get("unread"))}.get(retry, retry in reason)
+    named = {"all": True, "failed": bool(reason), "unreached": bool(row.get("unread"))}
+    return any(named.get(each, each in reason) for each in retry)
 
 
 def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
@@ -98,9 +97,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("patterns", nargs="*", help="of names such as transformers.bert, timm.*")
     parser.add_argument("--exporter", choices=EXPORTERS, default="dynamo")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument(
-        "--retry", metavar="failed|unreached|all|TEXT", help="run again what failed, or with this reason"
-    )
+    parser.add_argument("--retry", nargs="+", default=(), metavar="REASON", help="failed, unreached, all, or a text")
     parser.add_argument("--table", action="store_true", help=f"write {catalogue_table.PAGE.name}, run nothing")
     asked = parser.parse_args(words)
     if asked.table:
