@@ -79,7 +79,9 @@ def checkpoint(folder: Path) -> Path:
 
 def export(name: str, source: Path, folder: Path, tokens: int, options: Sequence[str]) -> Exported:
     """Run the command; its time and peak memory."""
-    record = folder.with_suffix(".json")
+    record, cost = folder.with_suffix(".json"), folder.with_suffix(".cost.json")
+    if cost.exists():
+        return Exported(name, folder, *json.loads(cost.read_text()), json.loads(record.read_text()))
     before = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "sardonyx", "export", f"hf:{source}", "--for-generation", "-o", str(folder), "--force",
@@ -88,6 +90,7 @@ def export(name: str, source: Path, folder: Path, tokens: int, options: Sequence
     )  # fmt: skip
     spent = time.perf_counter() - before
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # the largest of all exports so far
+    cost.write_text(json.dumps([spent, peak]))
     return Exported(name, folder, spent, peak, json.loads(record.read_text()))
 
 
@@ -120,12 +123,13 @@ def by_torch(source: Path, tokens: int) -> tuple[Continued, list[list[int]], lis
     return Continued(found, first, later), prompts, logits
 
 
-def by_genai(folder: Path, prompts: Sequence[Sequence[int]], tokens: int) -> Continued:
+def by_genai(folder: Path, prompts: Sequence[Sequence[int]], wanted: Continued) -> Continued:
     """The same by onnxruntime-genai, on one thread, without stopping at the end of a text."""
     import onnxruntime_genai as genai
 
     config = genai.Config(str(folder))
-    never = json.loads((folder / "genai_config.json").read_text())["model"]["vocab_size"]
+    tokens, seen = len(wanted.tokens[0]), {token for row in (*prompts, *wanted.tokens) for token in row}
+    never = next(token for token in range(len(seen) + 1) if token not in seen)  # an end of text that does not come
     session = {"intra_op_num_threads": 1}
     config.overlay(json.dumps({"model": {"eos_token_id": [never], "decoder": {"session_options": session}}}))
     model = genai.Model(config)
@@ -152,9 +156,8 @@ def agreement(wanted: Continued, found: Continued, logits: Sequence[Any]) -> tup
     equal = total = 0
     parted: list[str] = []
     for number, (right, other) in enumerate(zip(wanted.tokens, found.tokens, strict=True)):
-        same = next(
-            (step for step, pair in enumerate(zip(right, other, strict=True)) if pair[0] != pair[1]), len(right)
-        )
+        pairs = enumerate(zip(right, other, strict=False))
+        same = next((step for step, (token, different) in pairs if token != different), len(right))
         equal, total = equal + same, total + len(right)
         if same < len(right):
             gap = float(logits[number][same][right[same]] - logits[number][same][other[same]])
@@ -219,7 +222,7 @@ def main() -> int:
         wanted, prompts, logits = by_torch(source, asked.tokens)
         kinds = {"exported": ()} if asked.plain else {"exported": (), "optimized": ("--optimize",)}
         exports = [export(name, source, home / name, asked.tokens, options) for name, options in kinds.items()]
-        found = [by_genai(made.folder, prompts, asked.tokens) for made in exports]
+        found = [by_genai(made.folder, prompts, wanted) for made in exports]
         agreed = [agreement(wanted, run, logits) for run in found]
         text = page(exports, wanted, found, agreed)
     PAGE.write_text(text)

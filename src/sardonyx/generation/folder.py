@@ -87,14 +87,15 @@ def _special_tokens(module: Any, facts: Facts) -> dict[str, Any]:
         said = getattr(own, name, None)
         return facts.find(meaning) if said is None else said
 
-    end, padding = token("eos_token_id", "end"), token("pad_token_id", "padding")
-    ends: list[Any] = list(cast("Sequence[Any]", end)) if isinstance(end, (list, tuple)) else [end]
-    found: dict[str, Any] = {
-        "bos_token_id": token("bos_token_id", "beginning"),
-        "eos_token_id": None if end is None else ends,
-        "pad_token_id": ends[0] if padding is None else padding,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    def known(value: Any) -> list[int]:
+        """One id or several, without those that the vocabulary has not: the runtime refuses them."""
+        ids = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+        return [each for each in ids if isinstance(each, int) and 0 <= each < (facts.vocabulary or 0)]
+
+    begin, ends = known(token("bos_token_id", "beginning")), known(token("eos_token_id", "end"))
+    padding = known(token("pad_token_id", "padding")) or ends
+    found = {"bos_token_id": begin[:1], "eos_token_id": ends, "pad_token_id": padding[:1]}
+    return {name: ids if name == "eos_token_id" else ids[0] for name, ids in found.items() if ids}
 
 
 def _tokenizer(folder: Path, source: str) -> list[str]:
