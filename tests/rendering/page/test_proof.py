@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from rendering.sample_export import sample_export
-from rendering.sample_run import failed_verdict, sample_run
+from rendering.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.export_record import Export
-from sardonyx.record import Run
+from sardonyx.record import GeneratedBatch, Run, TokenTie
 from sardonyx.rendering.dossier import Dossier
 from sardonyx.rendering.page.proof import section
+from sardonyx.rendering.verdict import generation_lines, verdict_sentence
 
 
 def shown(run: Run, export: Export | None = None) -> str:
@@ -63,3 +64,18 @@ def test_what_was_rolled_back_is_told_and_nothing_is_told_too() -> None:
     assert "merge-reshapes everywhere" in shown(run)
     assert "Nothing had to be rolled back" in shown(replace(run, rolled_back=()))
     assert "Nothing was verified" in shown(replace(run, rolled_back=(), verdict=None))
+
+
+def test_generated_tokens_and_ties_are_shown_in_text_and_on_the_page() -> None:
+    batches = (
+        GeneratedBatch((7,), 12, 12, 1e-6, (), True),
+        GeneratedBatch((5, 2), 12, 23, 2e-6, (TokenTie(1, 3, 17, 61, 2e-7),), True),
+    )
+    verdict = replace(sample_verdict(), generation=batches)
+    lines = generation_lines(verdict)
+    assert lines[0].startswith("generation: 35 of 36 greedy tokens equal from 3 prompts of 2 to 7 tokens (some padded)")
+    assert lines[1].strip() == "tie: prompt of 2 tokens, step 4: 17 or 61, 2.0e-07 apart in PyTorch"
+    assert "35 of 36 greedy tokens equal" in verdict_sentence(verdict, "a", "b")
+    run = sample_run()
+    html = shown(run, replace(sample_export(run.source.sha256), verdict=verdict))
+    assert all(line.strip() in html for line in lines)
