@@ -232,16 +232,16 @@ class _Job:
         """By running both; in float32 where the graph computes in half precision."""
         examples = [dict(zip(call.inputs, map(to_array, call.tensors), strict=True)) for call in self._calls]
         how: dict[str, Any] = {
-            "inputs": examples,
             "seeds": seeds_from(self._seed),
             "trials": _DRAWN_TRIALS,
             "threads": self._threads,
-            "progress": lambda text: self._clock.tell(text, None),
+            "progress": self._tell,
         }
         ordered = any(node.op_type == "TopK" for node in model.graph.all_nodes())
         wide = upcast(model, constants=True)
         if wide is None:
-            oracle = Oracle(self._draft.of(model), engine=TorchEngine(self._call, ordered=ordered), **how)
+            engine = TorchEngine(self._call, ordered=ordered)
+            oracle = Oracle(self._draft.of(model), inputs=examples, engine=engine, **how)
             return oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
         return check_in_float32(
             self._draft.of(model),
@@ -249,8 +249,12 @@ class _Job:
             module=TorchEngine(self._call, in_float32=True, ordered=ordered),
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
-            **(how | {"inputs": examples[0]}),
+            inputs=examples[0],
+            **how,
         )
+
+    def _tell(self, text: str) -> None:
+        self._clock.tell(text, None)
 
     def generate(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
         """Compare the tokens that the written decoder generates with the module's own.

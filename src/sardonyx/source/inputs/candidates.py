@@ -103,7 +103,8 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
     elif role is Role.BOXES:
         said = facts.descriptions.get(name)
         is_real = said is not None and said.dtype == "float"
-        yield (real if is_real else "int64"), (batch, length, 4), facts.count("coordinates")
+        for dtype in (real, "int64") if is_real else ("int64", real):
+            yield dtype, (batch, length, 4), facts.count("coordinates")
     elif role is Role.MASK:
         yield "int64", (batch, length), None
         yield "bool", (batch, length), None

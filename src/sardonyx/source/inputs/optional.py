@@ -90,7 +90,7 @@ class Extension:
                 continue
             kept = {name: place for name, place in draft.places.items() if name not in taken}
             name = next(iter(taken))
-            answer = self._try(replace(draft, places=kept, made=draft.made | taken), name)
+            answer = self._try(replace(draft, places=kept, made={**draft.made, **taken}), name)
             if isinstance(answer, Accepted) and self._is_better(answer, name):
                 self._accepted = answer
                 return
@@ -153,15 +153,15 @@ class Extension:
     def _slots(self, name: str, refusal: Exception, draft: Draft) -> Iterator[Slot]:
         """Room for this input in the text: counts that the refusal names, of tokens or elements, in all or in a row."""
         facts = self._search.facts
-        filled = {slot.kind for slot in draft.slots}
-        known = facts.placeholders(facts.vocabulary or 0)
-        tokens = {kind: token for kind, token in known.items() if kind not in filled}
-        if not _ABOUT_ROOM.search(str(refusal)):
+        tokens = facts.placeholders(facts.vocabulary or 0)
+        own = _kind_of(name)
+        kinds = [own] if own in tokens else list(tokens)
+        if not _ABOUT_ROOM.search(str(refusal)) or any(slot.kind in kinds for slot in draft.slots):
             return
         numbers = [int(number) for number in re.findall(r"\d+", str(refusal))]
         parts = (draft.sizes.batch, 1, *(draft.sizes.batch * width for width in facts.widths))
         counts = [number // part for part in parts for number in numbers if number % part == 0]
-        for kind in sorted(tokens, key=lambda kind: kind != _kind_of(name)):
+        for kind in kinds:
             for count in dict.fromkeys(count for count in counts if 0 < count <= _LONGEST_SLOT):
                 yield Slot(kind, tokens[kind], count)
 

@@ -47,12 +47,13 @@ def _makers(table: str, kind: str, facts: Facts) -> Iterator[Any]:
     """The processors that the library declares for a model type, in the sizes of its config."""
     module, _, name = table.partition(".")
     declared: Any = getattr(importlib.import_module(f"{_AUTO}.{module}"), name).get(kind)
-    names = [declared] if isinstance(declared, str) else cast("Mapping[str, str]", declared or {}).values()
-    for each in names:
+    by_backend = {"": declared} if isinstance(declared, str) else cast("dict[str, str]", declared or {})
+    for each in by_backend.values():
         try:
             with quietly():
-                kind_of_maker: Any = getattr(sys.modules["transformers"], each)
-                maker = kind_of_maker(**_settings(vars(kind_of_maker()), facts))
+                constructor: Any = getattr(sys.modules["transformers"], each)
+                defaults = cast("dict[str, Any]", constructor().__dict__)
+                maker = constructor(**_settings(defaults, facts))
         except (ImportError, TypeError, ValueError):  # a package that it needs is not there, or it takes no such sizes
             continue
         yield maker

@@ -39,7 +39,7 @@ class Reads(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        super().__exit__(*error)
+        super().__exit__(*error)  # pyright: ignore[reportUnknownMemberType]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = cast("Iterable[Any]", tree_leaves((args, kwargs))) if self._depth else ()
@@ -66,7 +66,8 @@ def unreached(module: nn.Module, run: Callable[[], object]) -> tuple[str, ...]:
     with torch.no_grad(), Reads() as reads:
         run()
     found: list[str] = []
-    for path, each in module.named_modules():
+    named = cast("Iterable[tuple[str, nn.Module]]", module.named_modules())
+    for path, each in named:
         inside = any(path.startswith(f"{outer}.") for outer in found)
         weights = [place(weight) for weight in each.parameters()]
         if path and weights and not inside and not reads.places.intersection(weights):
