@@ -80,6 +80,15 @@ def test_the_default_exporter_makes_one_graph_for_prompts_and_steps_and_it_is_op
     assert dims["past_key_values.0.key"] == ["batch", 2, "past_sequence", 8]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_verified_in_float32(dtype: str, tmp_path: Path) -> None:
+    made = exported("phi3", tmp_path / "out", dtype=dtype)
+    assert made.verdict is not None
+    assert made.verdict.computed_in == "float32"
+    assert all(batch.passed and batch.max_abs < 1e-5 for batch in made.verdict.generation)
+    assert {each.dtype for each in made.inputs if each.name.startswith("past")} == {dtype}
+
+
 def test_the_folder_says_what_a_runtime_needs(tmp_path: Path) -> None:
     made = exported("gpt2", tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}

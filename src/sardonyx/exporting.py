@@ -17,7 +17,7 @@ from torch import nn
 from sardonyx import collector, ledger, pipeline
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.export_record import ExampleInput, Export, SourceModule
-from sardonyx.generation.check import STEPS, check_generation
+from sardonyx.generation.check import STEPS, check_generation, in_float32
 from sardonyx.generation.decoder import attention_window, decoder_example, require_dynamic
 from sardonyx.generation.folder import MODEL, write_beside
 from sardonyx.graph import census, io
@@ -263,7 +263,7 @@ class _Job:
             VerificationFailed: where logits or tokens differ.
         """
         with self._clock.phase("generation"):
-            module, wide = self._call.module, upcast(io.load(path), constants=True)
+            module, wide = self._call.module, in_float32(io.load(path))
             if wide is not None:  # half precision is compared in float32, as everywhere
                 module = copy.deepcopy(module).float()
             found = check_generation(

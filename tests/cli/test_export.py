@@ -126,6 +126,8 @@ def test_example_inputs_can_be_given_by_shape_and_by_file(command: Command, fact
         (["{net}:build", "--dynamic", "z:0=batch"], 2, "no input 'z'"),
         (["{net}:build", "--dynamic", "x:7=batch"], 2, "no axis 7"),
         (["{net}:build", "--with-past"], 2, "past_key_values"),
+        (["{net}:build", "--for-generation"], 2, "does not generate tokens"),
+        (["{net}:build", "--for-generation", "--with-past"], 2, "--for-generation and --with-past"),
         (["{net}:build", "--opset", "3"], 2, "--opset"),
         (["{net}:branching"], 3, "does not compute what the module does"),
         (["{net}:branching", "--exporter", "dynamo"], 1, "torch cannot export the model"),

@@ -20,6 +20,7 @@ from sardonyx.proof import noise
 from sardonyx.proof.judge import Judge, Noise
 from sardonyx.proof.rounding import LiveEngine, rounded_anew
 from sardonyx.proof.subject import Model, Subject
+from sardonyx.proof.upcast import upcast
 from sardonyx.record import Accuracy, GeneratedBatch, TokenTie
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.remote import RemoteSession
@@ -47,6 +48,15 @@ def random_prompts(module: Any, window: int | None, steps: int, seed: int) -> li
     beyond = () if window is None or window > _LONGEST_WINDOW else ((window + _BEYOND_WINDOW,),)
     lengths = dict.fromkeys(tuple(max(1, min(each, most)) for each in rows) for rows in (*_LENGTHS, *beyond))
     return [Prompts.of([source.integers(facts.vocabulary or 2, size=each) for each in rows]) for rows in lengths]
+
+
+def in_float32(model: ir.Model) -> ir.Model | None:
+    """A copy of a decoder in half precision that computes in float32, its cache included; None for other decoders."""
+    wide = upcast(model, constants=True)
+    for value in wide.graph.inputs if wide is not None else ():
+        if value.dtype in noise.NARROW:
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+    return wide
 
 
 class GenerationCheck:
