@@ -182,7 +182,7 @@ class Oracle:
         failures += [f"in {each.runtime}: {line}" for each in runtimes for line in each.from_rewrite]
         if self._probe is not None:
             self._probe.close()  # it opens itself again for the next candidate that needs it
-        not_covered = reference.not_covered + judge.left_out.lines
+        not_covered = judge.left_out.lines + reference.not_covered
         return Verdict(
             passed=not failures,
             reference=self.name,
