@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.record import Accuracy
 from sardonyx.source.inputs.examples import derive
 from sardonyx.source.models.resolve import resolve
 from sardonyx.source.tracing import traced
@@ -188,3 +190,42 @@ def test_a_model_in_half_precision_takes_half_the_memory() -> None:
         for dtype in ("keep", "float16")
     )
     assert narrow.weights * 2 == wide.weights
+
+
+def _large(off_by: float = 0.0) -> onnx.ModelProto:
+    """A product in bfloat16 with enough weights that the reference evaluator would be slow, and a computed scale."""
+    weights = np.random.default_rng(0).standard_normal((2048, 1100)).astype(np.float32)
+    weights[3, 5] += off_by
+    kept = [
+        ir.tensor(weights.astype(ml_dtypes.bfloat16), dtype=ir.DataType.BFLOAT16, name="w"),
+        ir.tensor(np.array(0.1, ml_dtypes.bfloat16), dtype=ir.DataType.BFLOAT16, name="c"),
+    ]
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    agraph (bfloat16[n, 2048] x) => (bfloat16[n, 1100] y) {
+        root = Sqrt(c)
+        scaled = Mul(x, root)
+        y = MatMul(scaled, w)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(ir.to_proto(each) for each in kept)
+    return model
+
+
+def test_large_files_without_kernels_are_compared_in_float32() -> None:
+    verdict = sardonyx.verify(_large(), _large(), trials=2)
+    assert verdict.passed
+    assert verdict.computed_in == "float32"
+    assert verdict.reference.startswith("onnxruntime")
+    assert "no CPU kernel for" in verdict.notes[0]
+    wrong = sardonyx.verify(_large(), _large(off_by=3.0), trials=2)
+    assert not wrong.passed
+    assert "output 'y'" in wrong.failures[0]
+
+
+def test_a_constant_that_was_folded_in_its_type_is_the_same_in_float32() -> None:
+    folded = _large()
+    root = np.sqrt(np.array(0.1, ml_dtypes.bfloat16).astype(np.float32)).astype(ml_dtypes.bfloat16)
+    del folded.graph.node[0]
+    folded.graph.initializer[1].CopyFrom(ir.to_proto(ir.tensor(root, dtype=ir.DataType.BFLOAT16, name="root")))
+    verdict = sardonyx.verify(_large(), folded, trials=2, accuracy=Accuracy.EXACT)
+    assert verdict.passed, verdict.failures

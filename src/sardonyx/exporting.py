@@ -238,7 +238,7 @@ class _Job:
             "progress": self._tell,
         }
         ordered = any(node.op_type == "TopK" for node in model.graph.all_nodes())
-        wide = upcast(model, constants=True)
+        wide = upcast(model, constants="widen")
         if wide is None:
             engine = TorchEngine(self._call, ordered=ordered)
             oracle = Oracle(self._draft.of(model), inputs=examples, engine=engine, **how)

@@ -7,6 +7,7 @@ run in a worker process, one at a time.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -102,12 +103,14 @@ class Oracle:
         progress: Progress | None = None,
         engine: LiveEngine | None = None,
         rounded: Collection[str] = (),
+        own_types: bool = False,
     ) -> None:
         """All as in `verify`, and how an exported graph is compared with its module.
 
         Args:
             engine: Answers in place of the reference: the module it was exported from.
             rounded: Constants of a narrow type that the engine has with more digits; each is cast before use.
+            own_types: Never compute in float32 what the models compute in a narrower type.
         """
         if not seeds:
             raise UsageError("verification needs at least one seed")
@@ -124,6 +127,7 @@ class Oracle:
             seconds=seconds,
             progress=self._progress,
             live=engine,
+            own_types=own_types,
         )
         self._model = reference
         self._clean: dict[int, Result] = {}  # what the reference's own graph answers, where a live module is right
@@ -131,9 +135,7 @@ class Oracle:
         self._rounded = rounded
         self._probe: RemoteSession | None = None
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
-        self._others = [
-            OtherRuntime(each, self._reference.subject, threads=threads, seconds=seconds) for each in others
-        ]
+        self._further, self._seconds = others, seconds
 
     @property
     def inputs(self) -> Inputs:
@@ -168,7 +170,7 @@ class Oracle:
         results: list[Result] = []
         if _feedable(reference.subject.model, subject.model):
             try:
-                results = self._results(subject, answers)
+                results = self._results(reference.as_run(subject), answers)
                 self._clean = dict(enumerate(results)) if is_itself else {}
             except RuntimeFailure as failure:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
@@ -183,6 +185,8 @@ class Oracle:
         if self._probe is not None:
             self._probe.close()  # it opens itself again for the next candidate that needs it
         not_covered = judge.left_out.lines + reference.not_covered
+        missing = reference.without_kernel
+        how = [f"both sides computed in float32: ONNX Runtime has no CPU kernel for {missing} in their own types"]
         return Verdict(
             passed=not failures,
             reference=self.name,
@@ -190,10 +194,11 @@ class Oracle:
             trials=tuple(trials),
             outputs=judge.outputs(),
             failures=tuple(failures),
-            notes=tuple(dict.fromkeys(not_covered + judge.notes)),
+            notes=tuple(dict.fromkeys((how if missing else []) + not_covered + judge.notes)),
             not_covered=tuple(not_covered),
             runtimes=tuple(runtimes),
             seconds=time.perf_counter() - began,
+            computed_in="float32" if missing else None,
         )
 
     def _results(self, subject: Subject, answers: Sequence[Answer]) -> list[Result]:
@@ -220,7 +225,7 @@ class Oracle:
             lines = judge.compare(
                 answer.outputs,
                 result,
-                lambda: self._noise_of(number, answer),
+                lambda: self._noise_for(subject, number, answer, result),
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
                 ties=self._ties(subject, answer.draw.feeds),
@@ -239,7 +244,7 @@ class Oracle:
         scored = with_scores(subject.model)
         if scored is None:
             return []
-        with self._open(Subject(scored.model)) as engine:
+        with self._open(self._reference.as_run(Subject(scored.model))) as engine:
             return scored.choices(engine.run(feeds))
 
     def _ties(self, candidate: Subject, feeds: Feeds) -> Ties:
@@ -254,7 +259,7 @@ class Oracle:
         self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]
     ) -> list[str]:
         """What two models of half precision differ by when both compute in single precision."""
-        if self._reference.live is not None:
+        if self._reference.live is not None or self._reference.without_kernel is not None:
             return []
         for answer, result in zip(answers, results, strict=True):
             if isinstance(result, RuntimeFailure) or answer.hides_row or 0 in answer.draw.dims.values():
@@ -269,6 +274,7 @@ class Oracle:
         # They fuse in ways of their own, so that even bit-exact rewrites may lead to other roundings.
         loosest = Accuracy.REASSOCIATES if accuracy is Accuracy.EXACT else accuracy
         checks: list[RuntimeCheck] = []
+        subject = self._reference.as_run(subject)
         for other in self._others:
             self._progress("running both models in another runtime")
             checks.append(
@@ -281,6 +287,12 @@ class Oracle:
             )
         return checks
 
+    @functools.cached_property
+    def _others(self) -> list[OtherRuntime]:
+        """The further runtimes, in the types that the reference answered in."""
+        right = self._reference.as_run(self._reference.subject)
+        return [OtherRuntime(each, right, threads=self._threads, seconds=self._seconds) for each in self._further]
+
     def _open(self, subject: Subject) -> RemoteSession:
         """A model in the runtime that runs the reference."""
         reference = self._reference
@@ -288,10 +300,18 @@ class Oracle:
 
     def _opened_probe(self) -> RemoteSession | None:
         self._progress("measuring how much rounding alone moves the reference")
-        copy = noise.disturbed(self._reference.subject.model, stored=self._rounded)
+        model = self._reference.as_run(self._reference.subject).model
+        copy = noise.disturbed(model, stored=self._rounded)
         if copy is not None:
             self._probe = self._open(Subject(copy))
         return self._probe
+
+    def _noise_for(self, candidate: Subject, number: int, answer: Answer, result: Sequence[Value]) -> Noise | None:
+        """What rounding alone may change: in the reference, or in float32 in the candidate and its new constants."""
+        if self._reference.without_kernel is None or not self._precise.new_constants(candidate.model):
+            return self._noise_of(number, answer)
+        wide = self._reference.as_run(candidate).model
+        return self._precise.noise(wide, candidate.model, answer.draw.feeds, result)
 
     def _noise_of(self, number: int, answer: Answer) -> Noise | None:
         """What rounding alone makes of the answers to one trial, or None where that cannot be run."""

@@ -8,7 +8,6 @@ invalid types, and run where the runtime has kernels.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +25,6 @@ from sardonyx.proof.upcast import constants_cast
 from sardonyx.record import Accuracy, Verdict
 from sardonyx.runtime import Engine, Value
 from sardonyx.runtime.library import NoKernel
-
-_OPERATOR = re.compile(r"implementation for (\w+)")
 
 
 def check_in_float32(
@@ -47,7 +44,7 @@ def check_in_float32(
 
     Args:
         exported: The graph.
-        wide: Its copy in float32, from `upcast(…, constants=True)`.
+        wide: Its copy in float32, from `upcast(…, constants="widen")`.
         module: The module in float32.
         module_itself: The module in its own types.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
@@ -87,9 +84,7 @@ def _as_it_is(exported: Path, module: Engine, feeds: Mapping[str, Value], thread
     try:
         engine = Subject(exported).session(threads=threads)
     except NoKernel as refusal:
-        operator = _OPERATOR.search(refusal.message)
-        missing = operator[1] if operator else "an operator"
-        return [], f"ONNX Runtime has no CPU kernel for {missing} in the graph's own types, which were not run"
+        return [], f"ONNX Runtime has no CPU kernel for {refusal.operator} in the graph's own types, which were not run"
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",

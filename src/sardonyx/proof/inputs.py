@@ -336,7 +336,8 @@ class Inputs:
                 answers = run(feeds)
             except RuntimeFailure:
                 continue
-            values = {state.name: answers[state.output] for state in self._state}
+            kinds = {state.name: np.asarray(feeds[state.name]).dtype for state in self._state}
+            values = {each.name: np.asarray(answers[each.output]).astype(kinds[each.name]) for each in self._state}
             lengths = {
                 name: _shape(values[state.name])[state.axis]
                 for state in self._state

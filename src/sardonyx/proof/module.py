@@ -59,7 +59,9 @@ class ModuleProof:
         self._cut, self._threads = cut, threads
         probe = _with_boundary(whole, (*cut.inputs, *cut.outputs))
         self._names = [value.name or "" for value in probe.graph.outputs]
-        self._oracle = Oracle(probe, inputs=inputs, seeds=seeds, trials=trials, threads=threads, progress=progress)
+        self._oracle = Oracle(
+            probe, inputs=inputs, seeds=seeds, trials=trials, threads=threads, progress=progress, own_types=True
+        )
         self._answers = self._oracle.answers()
 
     def values(self, number: int = 0) -> Mapping[str, Value]:

@@ -59,8 +59,7 @@ class SinglePrecision:
             ):
                 judge.notes.append(_UNDECIDED)
                 return []
-            stored = new_constants(candidate, self._source)
-            return judge.alike().compare(expected, given, lambda: self._noise(wide, stored, feeds, given))
+            return judge.alike().compare(expected, given, lambda: self.noise(wide, candidate, feeds, given))
         except RuntimeFailure:
             judge.notes.append(_UNDECIDED)
             return []
@@ -69,9 +68,20 @@ class SinglePrecision:
         engine = self._open(model)
         return engine.run(feeds) if engine is not None else None
 
-    def _noise(self, wide: ir.Model, stored: frozenset[str], feeds: Feeds, clean: Sequence[Value]) -> Noise | None:
-        """What rounding moves: every operation in single precision, and the new weights in half precision."""
-        probe = noise.disturbed(wide, stored=stored)
+    def new_constants(self, candidate: ir.Model) -> frozenset[str]:
+        """The candidate's constants of half precision that the source does not have."""
+        return new_constants(candidate, self._source)
+
+    def noise(self, wide: ir.Model, candidate: ir.Model, feeds: Feeds, clean: Sequence[Value]) -> Noise | None:
+        """What rounding moves: every operation in single precision, and the candidate's new weights in half precision.
+
+        Args:
+            wide: The candidate in single precision.
+            candidate: In its own types.
+            feeds: Inputs of one trial.
+            clean: What the candidate in single precision answers.
+        """
+        probe = noise.disturbed(wide, stored=self.new_constants(candidate))
         engine = self._open(probe) if probe is not None else None
         if engine is None:
             return None

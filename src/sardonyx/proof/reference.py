@@ -18,12 +18,15 @@ from sardonyx.proof.interface import random_outputs
 from sardonyx.proof.judge import Judge
 from sardonyx.proof.rounding import LiveEngine
 from sardonyx.proof.subject import Model, Subject
+from sardonyx.proof.upcast import upcast
 from sardonyx.record import Accuracy
 from sardonyx.runtime import Engine, Value
 from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 
 Progress: TypeAlias = Callable[[str], None]
+_EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, without fast kernels, is quick enough
 _MOST_STALLS = 2  # runs that do not end, after which no other input is looked for
 _MOST_CRASHES = 12  # the same for runs that kill their process, each of which costs a new one
 
@@ -41,6 +44,7 @@ class Reference:
         seconds: The budget.
         progress: Told in one line what is being done.
         live: Answers in place of the graph: the module it was exported from.
+        own_types: Never compute in float32 what the model computes in a narrower type.
     """
 
     def __init__(
@@ -55,12 +59,15 @@ class Reference:
         seconds: float,
         progress: Progress,
         live: LiveEngine | None,
+        own_types: bool = False,
     ) -> None:
         self.subject = Subject(model)
         self.inputs = Inputs(self.subject.model)
         self.random = random_outputs(self.subject.model)
         self.live = live
         self.runtime = runtime  # candidates are run in the same
+        self.without_kernel: str | None = None  # an operator for the lack of which both sides are computed in float32
+        self._own_types = own_types
         self.name = "none"  # of the engine, once there are answers
         self.not_covered: list[str] = []
         self._given = given
@@ -77,6 +84,7 @@ class Reference:
         self._way = 0  # in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
         self._stalls = self._crashes = 0
+        self._refusal: NoKernel | None = None  # of the runtime to load the model
         self._unsteady: list[str] = []  # where its outputs are not its own
         self._answers: list[Answer] | None = None
         self._special: list[Answer] | None = None
@@ -96,6 +104,10 @@ class Reference:
         if self._answers is None:
             self._progress("running the reference")
             answers = self._asked()
+            if not answers and self._refusal is not None and self._is_large and upcast(self.subject.model) is not None:
+                self.without_kernel = self._refusal.operator
+                answers = self._asked()
+                self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
                 self.runtime = Runtime.REFERENCE
                 answers = self._asked()
@@ -116,13 +128,23 @@ class Reference:
             self._special = [answer for answer in found if answer is not None]
         return self._special
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether the reference evaluator would take minutes for a run."""
+        return self.subject.constant_bytes > _EVALUATED
+
+    def as_run(self, subject: Subject) -> Subject:
+        """The model as the runtime takes it: computed in float32 if the reference is."""
+        wide = upcast(subject.model, constants="round") if self.without_kernel is not None else None
+        return subject if wide is None else Subject(wide)
+
     @contextlib.contextmanager
     def _opened(self, subject: Subject | None = None) -> Generator[Engine]:
         if self.live is not None:
             yield self.live
             return
         profile = subject is not None
-        subject = subject or self.subject
+        subject = self.as_run(subject or self.subject)
         with subject.session(self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile) as engine:
             yield engine
 
@@ -146,6 +168,7 @@ class Reference:
                 executed = engine.executed() if isinstance(engine, RemoteSession) else None
         except RuntimeFailure as failure:  # it does not even load
             self._reasons.append(failure.message)
+            self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
             return []
         never = bodies.never_entered(executed) if bodies is not None else []
         self.not_covered = never + self._unsteady + self.inputs.coverage([answer.draw for answer in answers])

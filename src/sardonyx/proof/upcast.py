@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -19,18 +20,21 @@ from sardonyx.proof.noise import NARROW, element_types
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _REFUSED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+Constants: TypeAlias = Literal["keep", "round", "widen"]
+_ROUNDING = "upcast.rounded."
 _BORDER = "upcast."  # what the names of the added casts begin with
 _WIDE = ir.TensorType(ir.DataType.FLOAT)
 _SIZES = frozenset(("Shape", "Size"))
 _SOURCES = frozenset(("RandomNormal", "RandomUniform"))
 
 
-def upcast(model: ir.Model, *, constants: bool = False) -> ir.Model | None:
+def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None:
     """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does.
 
     Args:
         model: The model.
-        constants: Compute in float32 also what follows from constants and sizes alone.
+        constants: What follows from constants and sizes alone keeps its type; or is computed in float32 and rounded to
+            its type after every operation, for a runtime without kernels for it; or is computed in float32 as well.
     """
     if not _mentions_narrow(model):
         return None
@@ -39,7 +43,7 @@ def upcast(model: ir.Model, *, constants: bool = False) -> ir.Model | None:
     if any(node.op_type in _REFUSED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
-    computed = _computed(graphs, everything=constants)
+    computed = _computed(graphs, everything=constants != "keep")
     active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
     border = [value for value in _border(graphs, active, computed) if (types.get(value) or value.dtype) in NARROW]
     widened = [_widen(node, types) for node in active]
@@ -48,6 +52,12 @@ def upcast(model: ir.Model, *, constants: bool = False) -> ir.Model | None:
             _retype(value)
     for number, value in enumerate(border):
         _cast(value, f"{_BORDER}{number}", graphs, set(active))
+    if constants == "round":
+        varying = _computed(graphs, everything=False)
+        folded = [value for node in active for value in node.outputs if value not in varying]
+        for number, value in enumerate(folded):
+            if types.get(value) in NARROW:
+                _round(value, types[value], f"{_ROUNDING}{number}", graphs)
     return copy if border or any(widened) else None
 
 
@@ -64,7 +74,8 @@ def constants_cast(wide: ir.Model) -> list[str]:
 
 
 def _is_border(node: ir.Node) -> bool:
-    return node.op_type == "Cast" and (node.name or "").startswith(_BORDER)
+    name = node.name or ""
+    return node.op_type == "Cast" and name.startswith(_BORDER) and not name.startswith(_ROUNDING)
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
@@ -174,3 +185,21 @@ def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], acti
         home.insert_before(home[0], [cast])
     elif home is not None:
         home.append(cast)
+
+
+def _round(value: ir.Value, kind: ir.DataType, name: str, graphs: list[ir.Graph | ir.Function]) -> None:
+    """Round a result in float32 to a narrow type: float32 has digits enough for one operation to round the same."""
+    narrow = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.narrow")
+    wide = ir.node("Cast", [narrow.outputs[0]], attributes={"to": int(ir.DataType.FLOAT)}, name=f"{name}.wide")
+    for cast, type_ in ((narrow, ir.TensorType(kind)), (wide, _WIDE)):
+        cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = cast.name, value.shape, type_
+    for consumer, index in list(value.uses()):
+        if consumer is not narrow:
+            consumer.replace_input_with(index, wide.outputs[0])
+    for graph in graphs:
+        for index, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[index] = wide.outputs[0]
+    node = value.producer()
+    if node is not None and node.graph is not None:
+        node.graph.insert_after(node, [narrow, wide])

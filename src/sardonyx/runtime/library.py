@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ _QUIET = 4  # the runtime's log severity "fatal": errors reach us as exceptions
 
 class NoKernel(RuntimeFailure):
     """The model is valid, and the runtime has no kernel for an operator of it in the type that the model says."""
+
+    @property
+    def operator(self) -> str:
+        """Which operator it is."""
+        found = re.search(r"implementation for (\w+)", self.message)
+        return found[1] if found else "an operator"
 
 
 def onnxruntime() -> Any:
