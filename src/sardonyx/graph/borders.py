@@ -66,7 +66,8 @@ class Borders:
         nodes = [node for node in match.nodes if not is_constant(node)] + ([match.heir] if match.heir else [])
         cells = {self.cell(node) for node in nodes}
         if len(cells) > 1:
-            raise _crosses(frozenset.union(*cells) - frozenset.intersection(*cells))
+            first, *others = cells
+            raise _crosses(first.union(*others) - first.intersection(*others))
 
     def check_values(self, match: Match, pairs: Sequence[tuple[ir.Value, ir.Value]], new: Sequence[ir.Node]) -> None:
         """What crosses a border stays the same.

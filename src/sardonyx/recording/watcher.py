@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.costs.program import Store
 from sardonyx.recording.book import Book, Step
 from sardonyx.recording.running import Running
-from sardonyx.source.untouched import within
+from sardonyx.source.untouched import is_control_flow, within
 
 _WHERE: Any = torch.ops.prim.device.default
 _OVERWRITE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})  # what was there before does not matter to them
@@ -38,7 +38,7 @@ class Watcher(TorchDispatchMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Carry the operation out and write it down."""
-        if isinstance(func, torch._ops.HigherOrderOperator):  # pyright: ignore[reportPrivateUsage]  # no public name
+        if is_control_flow(func):
             return self._control_flow(func, args, dict(kwargs or {}))
         if func is _WHERE and isinstance(args[0], FakeTensor):  # torch asks it as often as it computes
             return args[0].fake_device

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import ModelError
@@ -129,7 +129,7 @@ class Written(TorchDispatchMode):
     ) -> Any:
         """Carry the operation out, after copying what it writes over."""
         named = dict(kwargs or {})
-        if isinstance(func, torch._ops.HigherOrderOperator):  # pyright: ignore[reportPrivateUsage]  # no public name
+        if is_control_flow(func):
             return func(*within(self, args), **named)
         for place, name in self._places.get(func) or self._places.setdefault(func, written_arguments(func)):
             self._keep(args[place] if place < len(args) else named.get(name))
@@ -154,6 +154,11 @@ class Written(TorchDispatchMode):
             storage.copy_(content)
 
 
+def is_control_flow(func: object) -> bool:
+    """Whether an operator runs functions that it is given: a branch, a loop, a scan."""
+    return isinstance(func, torch._ops.HigherOrderOperator)  # pyright: ignore[reportPrivateUsage]  # no public name
+
+
 def within(mode: TorchDispatchMode, args: Sequence[Any]) -> list[Any]:
     """Arguments of a higher-order operator whose functions run under a mode, which torch takes off around them."""
 
@@ -175,7 +180,7 @@ def written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no shape before the first call of its module."""
-    return isinstance(tensor, UninitializedTensorMixin)
+    return isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
 
 
 def _memory(tensor: torch.Tensor) -> int | None:
@@ -190,7 +195,7 @@ class _Holder:
 
     def __init__(self, holder: Any) -> None:
         self._holder = holder
-        self._content: Any = dict(holder) if isinstance(holder, dict) else list(holder)
+        self._content: Any = {**holder} if isinstance(holder, dict) else [*holder]
 
     def restore(self) -> None:
         """Make it hold the same objects again, in the same order."""
@@ -210,7 +215,8 @@ class _Class:
     """An object and its class."""
 
     def __init__(self, thing: Any) -> None:
-        self._thing, self._kind = thing, type(thing)
+        self._thing = thing
+        self._kind: type[Any] = type(thing)
 
     def restore(self) -> None:
         """Make it an instance of that class again."""

@@ -89,12 +89,16 @@ def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Writ
     raise refusal
 
 
+def _nothing(*_: object) -> None:
+    """A log that keeps nothing."""
+
+
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """Keep torch from printing the graph that it fails on, which it does below Python's streams."""
     core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch that works
     log = core._jit_onnx_log
-    core._jit_onnx_log = lambda *_: None
+    core._jit_onnx_log = _nothing
     try:
         yield
     finally:
@@ -176,7 +180,7 @@ def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entr
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))
             elif named in known:
-                set_origins(node, frozenset({cast(str, named)}))
+                set_origins(node, frozenset({named}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
 
