@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import sardonyx
 from sardonyx.costs.program import ITEM_BYTES
 from sardonyx.errors import ModelError, SardonyxError
+from sardonyx.source.inputs.fitting import FileInput, fitting_example
 from sardonyx.source.models.identity import state_sha256
 from sardonyx.source.tracing.scripted import unscripted
 from sardonyx.source.words import reason
@@ -103,6 +104,12 @@ def test_a_module_is_cut_and_compared_with_a_live_scripted_one(inner: bool, tmp_
     found = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, args=(ROWS,))
     assert found.live is not None
     assert found.live.passed
+
+
+def test_a_scripted_live_model_gets_inputs_like_those_of_the_file() -> None:
+    plain = unscripted(torch.jit.script(Wrapped()))
+    example = fitting_example(plain, {"x": FileInput("float32", ("batch", 4))})
+    assert [tuple(value.shape) for value in (*example.args, *example.kwargs.values())] == [(2, 4)]
 
 
 def test_a_frozen_script_can_be_read() -> None:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import ModelError
 
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type, FunctionType, MethodType, ModuleType})
 _MOST = 200_000  # objects that are looked at; modules and what they hold directly come first
 _CLOSED = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # whose objects a module uses but does not own
 
@@ -273,7 +274,7 @@ def _held(model: nn.Module) -> tuple[list[State], list[_Tensor]]:
             tensors.append(_Tensor(each))
         elif isinstance(each, (dict, list, set, deque)):
             states.append(_Holder(each))
-        waiting.extend(_inside(each))
+        waiting.extend(value for value in _inside(each) if type(value) not in _PLAIN)
         if _is_open(each):
             states += [_Class(each), _Holder(vars(each))]
     return states, tensors

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from sardonyx.errors import UsageError
 from sardonyx.source.inputs.examples import Example, derive
 from sardonyx.source.inputs.specs import Spec
 from sardonyx.source.tracing.structure import Flat, named_arguments
@@ -24,7 +25,11 @@ class FileInput:
 
 def fitting_example(module: nn.Module, wanted: Mapping[str, FileInput], *, seed: int = 0) -> Example:
     """What the module accepts by itself, or where the file is narrower, drawn anew with the file's sizes."""
-    free = derive(module, seed=seed)
+    try:
+        free = derive(module, seed=seed)
+    except UsageError:  # a scripted module says little about itself; what the file was exported with fits it too
+        specs = {name: Spec(name, port.dtype, _sized(port.shape, None)) for name, port in wanted.items()}
+        return derive(module, given=specs, seed=seed)
     sizes = {
         leaf.name: tuple(leaf.tensor.shape) for leaf in Flat(named_arguments(module, free.args, free.kwargs)).leaves
     }
