@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +29,7 @@ PAST, NEW, BATCH = 4, 11, 2
 INLINE = 4096  # bytes below which a weight is in the graph's own file
 
 
-def decoder(layers: int, hidden: int) -> tuple[torch.nn.Module, dict[str, object]]:
+def decoder(layers: int, hidden: int) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A decoder of Llama's shape on the meta device, and arguments that continue a past."""
     from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -42,11 +43,11 @@ def decoder(layers: int, hidden: int) -> tuple[torch.nn.Module, dict[str, object
     )
     with torch.device("meta"):
         model = LlamaForCausalLM(config).eval()
-        cache = DynamicCache(config=config)
+        cache: Any = DynamicCache(config=config)
         for layer in range(layers):
             state = torch.zeros(BATCH, 32, PAST, hidden // 32)
             cache.update(state, state, layer)
-        arguments = {
+        arguments: dict[str, Any] = {
             "input_ids": torch.zeros(BATCH, NEW, dtype=torch.int64),
             "attention_mask": torch.ones(BATCH, PAST + NEW, dtype=torch.int64),
             "past_key_values": cache,
@@ -78,7 +79,13 @@ def make(path: Path, layers: int, hidden: int) -> None:
             value.const_value = ir.tensor(values, name=value.name)
             continue
         value.const_value = ir.ExternalTensor(
-            data.name, end, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=value.name or "", base_dir=path.parent
+            data.name,
+            end,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=value.name or "",
+            base_dir=path.parent,
         )
         starts.append(end)
         end += -(-tensor.nbytes // 4096) * 4096
@@ -86,7 +93,7 @@ def make(path: Path, layers: int, hidden: int) -> None:
         file.truncate(end)
         for number, start in enumerate(starts):  # no two weights are the same
             os.pwrite(file.fileno(), np.float32(number + 1).tobytes(), start)
-    ir.save(graph, path)
+    ir.save(graph, path)  # pyright: ignore[reportUnknownMemberType]
     blocks = os.stat(data).st_blocks * 512
     print(f"{path}: {len(graph.graph)} nodes, weights of {end / 1e9:.1f} GB ({blocks / 1e6:.1f} MB on the disk)")
 

@@ -30,12 +30,14 @@ _ORIGIN = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")  # w
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]  # no public name
 _SIZE = torch.ops.aten.sym_size.int
 _COUNT = torch.ops.aten.sym_numel.default
+_SIZE_FUNCTIONS: Any = (torch.sym_max, torch.sym_min)  # pyright: ignore[reportUnknownMemberType]
 _NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 
 def decompose_locally(program: torch.export.ExportedProgram) -> None:
     """Let the program decompose itself node by node when it is asked to, and torch's way where that is not possible."""
-    wholly = program.run_decompositions
+    untyped: Any = program  # torch's own types have gaps
+    wholly = untyped.run_decompositions
 
     def run_decompositions(table: Table) -> torch.export.ExportedProgram:
         try:
@@ -47,7 +49,7 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
         _adopt(program, graph)
         return program
 
-    program.run_decompositions = run_decompositions  # pyright: ignore[reportAttributeAccessIssue]
+    untyped.run_decompositions = run_decompositions
 
 
 @contextlib.contextmanager
@@ -56,19 +58,18 @@ def _composites(table: Table) -> Generator[tuple[Table, Table]]:
 
     Yields what becomes of composite operators, and the decompositions of the others.
     """
-    try:
-        from torch.export.exported_program import (
-            _override_composite_implicit_decomp,  # pyright: ignore[reportPrivateUsage]
-            _split_decomp_table_to_cia_and_python_decomp,  # pyright: ignore[reportPrivateUsage]
-        )
-    except ImportError as error:  # another version of torch
-        raise NotLocalError from error
-    composite, rest = _split_decomp_table_to_cia_and_python_decomp(dict(table))
-    with _override_composite_implicit_decomp(composite):
+    from torch.export import exported_program
+
+    split: Any = getattr(exported_program, "_split_decomp_table_to_cia_and_python_decomp", None)
+    overridden: Any = getattr(exported_program, "_override_composite_implicit_decomp", None)
+    if split is None or overridden is None:  # another version of torch
+        raise NotLocalError
+    composite, rest = split(dict(table))
+    with overridden(composite):
         yield composite, rest
 
 
-def _adopt(program: torch.export.ExportedProgram, graph: Graph) -> None:
+def _adopt(program: torch.export.ExportedProgram, graph: Any) -> None:
     """Put a graph of the same interface in the place of the program's."""
     before, after = ([*each.nodes][-1].args[0] for each in (program.graph, graph))
     names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
@@ -83,27 +84,27 @@ def _adopt(program: torch.export.ExportedProgram, graph: Graph) -> None:
 class _Rewrite:
     """One graph on its way to another that has no operator of the table in it."""
 
-    def __init__(self, module: GraphModule, table: Table, composite: Table, rest: Table) -> None:
+    def __init__(self, module: Any, table: Table, composite: Table, rest: Table) -> None:
         self._module, self._table, self._composite, self._rest = module, table, composite, rest
-        self._graph = Graph(owning_module=module)
-        self._sizes: dict[Any, Node] = {}
-        self._traced: dict[Any, GraphModule] = {}  # what equal operators on equal operands are made of
+        self._graph: Any = Graph(owning_module=module)
+        self._sizes: dict[Any, Any] = {}
+        self._traced: dict[Any, Any] = {}  # what equal operators on equal operands are made of
         self._memory = Memory()
 
-    def run(self) -> Graph:
+    def run(self) -> Any:
         """The new graph.
 
         Raises:
             NotLocalError: For anything that cannot be taken apart by itself.
         """
-        known: dict[Node, Any] = {}
+        known: dict[Any, Any] = {}
         for node in self._module.graph.nodes:
             known[node] = self._taken(node, known, self._module)
             for other in self._memory.written(node):
                 known[other] = known[node]
         return self._graph
 
-    def _taken(self, node: Node, known: Mapping[Node, Any], home: GraphModule) -> Any:
+    def _taken(self, node: Any, known: Mapping[Any, Any], home: Any) -> Any:
         """What stands for a node of `home` in the new graph: a node, or several in the structure that it returns."""
         if node.op in ("placeholder", "output"):
             return self._copied(node, known)
@@ -123,7 +124,7 @@ class _Rewrite:
         if target is _NO_GRADIENTS:  # they mean nothing here
             _enabled, body, *given = node.args
             return self._inlined(known[body], [known[each] for each in given])
-        if isinstance(target, types.BuiltinFunctionType) or target in (torch.sym_max, torch.sym_min):
+        if isinstance(target, types.BuiltinFunctionType) or target in _SIZE_FUNCTIONS:
             return self._copied(node, known)  # arithmetic on sizes
         raise NotLocalError
 
@@ -134,8 +135,8 @@ class _Rewrite:
         is_composite = target.has_kernel_for_dispatch_key(_COMPOSITE)
         return target not in self._table and (target in self._composite or not is_composite)
 
-    def _copied(self, node: Node, known: Mapping[Node, Any]) -> Node:
-        def renewed(each: Node) -> Node:
+    def _copied(self, node: Any, known: Mapping[Any, Any]) -> Any:
+        def renewed(each: Any) -> Any:
             if not isinstance(known[each], Node):
                 raise NotLocalError
             return known[each]
@@ -147,7 +148,7 @@ class _Rewrite:
             return self._count(renewed(node.args[0]), node.args[0].meta["val"].shape, node)
         return self._size(size, lambda: self._graph.node_copy(node, renewed), node)
 
-    def _size(self, size: torch.SymInt, make: Callable[[], Node], like: Node) -> Node:
+    def _size(self, size: Any, make: Callable[[], Any], like: Any) -> Any:
         """A size, computed once: the node that has it, or a new one."""
         formula = size.node.expr
         if formula not in self._sizes:
@@ -155,7 +156,7 @@ class _Rewrite:
             self._sizes[formula].meta.update(like.meta, val=size)
         return self._sizes[formula]
 
-    def _count(self, tensor: Node, shape: Sequence[int | torch.SymInt], like: Node) -> Any:
+    def _count(self, tensor: Any, shape: Sequence[int | torch.SymInt], like: Any) -> Any:
         """The number of elements as a product of sizes: the exporter has no operator for it."""
         value: Any = math.prod(size for size in shape if isinstance(size, int))
         product: Any = value
@@ -166,13 +167,13 @@ class _Rewrite:
                 product = self._size(value, partial(self._graph.call_function, operator.mul, factors), like)
         return product
 
-    def _decomposed(self, node: Node, known: Mapping[Node, Any], target: Any) -> Any:
+    def _decomposed(self, node: Any, known: Mapping[Any, Any], target: Any) -> Any:
         """The operators that a node is made of."""
         inputs = list(dict.fromkeys(node.all_input_nodes))
 
         def call(*values: Any) -> Any:
             given = dict(zip(inputs, values, strict=True))
-            args, kwargs = (map_aggregate(each, lambda a: given.get(a, a)) for each in (node.args, node.kwargs))
+            args, kwargs = (_replaced(each, given) for each in (node.args, node.kwargs))
             return target(*args, **kwargs)
 
         values = [each.meta["val"] for each in inputs]
@@ -190,24 +191,33 @@ class _Rewrite:
     def _is_final(self, target: Any) -> bool:
         return self._stays(target) and not target._schema.is_mutable  # pyright: ignore[reportPrivateUsage]
 
-    def _inlined(self, module: GraphModule, given: Sequence[Any]) -> Any:
+    def _inlined(self, module: Any, given: Sequence[Any]) -> Any:
         """The nodes of a part of the graph, in the place of the node that stands for it."""
-        known: dict[Node, Any] = {}
+        known: dict[Any, Any] = {}
         waiting = iter(given)
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 known[node] = next(waiting)
             elif node.op == "output":
-                return map_aggregate(node.args[0], lambda each: known.get(each, each))
+                return _replaced(node.args[0], known)
             else:
                 known[node] = self._taken(node, known, module)
         raise NotLocalError
 
 
-def _signature(node: Node, inputs: Sequence[Node]) -> str:
+def _replaced(value: Any, others: Mapping[Any, Any]) -> Any:
+    """A nested value with others in the places of some nodes."""
+
+    def other(each: Any) -> Any:
+        return others.get(each, each) if isinstance(each, Node) else each
+
+    return map_aggregate(value, other)
+
+
+def _signature(node: Any, inputs: Sequence[Any]) -> str:
     """How an operator is called, whatever its operands are named."""
     places = {each: f"%{place}" for place, each in enumerate(inputs)}
-    return repr(map_aggregate((node.args, node.kwargs), lambda each: places.get(each, each)))
+    return repr(_replaced((node.args, node.kwargs), places))
 
 
 def _description(value: Any) -> Any:
@@ -217,7 +227,7 @@ def _description(value: Any) -> Any:
     return value.dtype, value.device, str(value.shape), str(value.stride()), str(value.storage_offset())
 
 
-def _of_the_same_type(made: Any, node: Node) -> Any:
+def _of_the_same_type(made: Any, node: Any) -> Any:
     """What was made in place of a write; the write would have kept the type and shape that the memory has."""
     new, old = (each.meta.get("val") for each in (made, node)) if isinstance(made, Node) else (None, None)
     if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Choice, Feeds, Value
 from sardonyx.source.tracing.adapter import Call
 from sardonyx.source.tracing.index_order import IndexOrder
-from sardonyx.source.tracing.precise import widened_in_turn
+from sardonyx.source.tracing.precise import widened_in_turn, widened_whole
 from sardonyx.source.tracing.unattended import UnattendedRows
 from sardonyx.source.widening import Widening, widen, widened_copy
 from sardonyx.source.words import reason
@@ -77,7 +76,7 @@ class TorchEngine:
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """All outputs, computed in double precision by a copy of the module; None where it cannot."""
-        for widened in (widened_in_turn, lambda module: copy.deepcopy(module).double()):
+        for widened in (widened_in_turn, widened_whole):
             try:
                 precise = self._call.with_module(widened(self._call.module))
                 doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]

@@ -27,8 +27,8 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[Node, Node] = {}  # a node, or what was written into its memory -> that node
-        self._shared: set[Node] = set()
+        self._owners: dict[Any, Any] = {}  # a node, or what was written into its memory -> that node
+        self._shared: set[Any] = set()
 
     @staticmethod
     def check(graph: Graph) -> None:
@@ -45,7 +45,7 @@ class Memory:
             elif node.op == "call_function":
                 memory._shared.update(node.all_input_nodes)
 
-    def see(self, node: Node) -> None:
+    def see(self, node: Any) -> None:
         """Take note of a node that calls an operator of torch; each once, in order."""
         schema = _schema(node)
         if schema.is_mutable:
@@ -57,7 +57,7 @@ class Memory:
         else:
             self._owners[node] = node
 
-    def without_writing(self, node: Node) -> Any:
+    def without_writing(self, node: Any) -> Any:
         """The operator that computes what the node writes; None for a node that writes nothing.
 
         Raises:
@@ -76,7 +76,7 @@ class Memory:
             raise NotLocalError
         return instead
 
-    def written(self, node: Node) -> list[Node]:
+    def written(self, node: Any) -> list[Any]:
         """All nodes whose memory a node has written to."""
         if not is_overload(node.target) or not _schema(node).is_mutable:
             return []
@@ -84,7 +84,7 @@ class Memory:
         return [each for each, its in self._owners.items() if its is owner]
 
 
-def _schema(node: Node) -> Any:
+def _schema(node: Any) -> Any:
     target: Any = node.target
     return target._schema
 

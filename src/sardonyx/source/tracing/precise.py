@@ -24,6 +24,11 @@ def widened_in_turn(module: nn.Module) -> nn.Module:
     return shared
 
 
+def widened_whole(module: nn.Module) -> nn.Module:
+    """A copy with all weights in double precision."""
+    return copy.deepcopy(module).double()
+
+
 class _Widening:
     """What a part had before it was called; a part may call itself."""
 
