@@ -56,9 +56,9 @@ def warm() -> None:
     gc.freeze()  # so that collecting garbage does not copy what the processes share
 
 
-def chosen(patterns: Sequence[str], exporter: str) -> list[Subject]:
+def chosen(everything: Sequence[Subject], patterns: Sequence[str], exporter: str) -> list[Subject]:
     """The models asked for; with TorchScript every third of them."""
-    asked = [each for each in subjects() if any(fnmatch.fnmatch(each.key, pattern) for pattern in patterns or "*")]
+    asked = [each for each in everything if any(fnmatch.fnmatch(each.key, pattern) for pattern in patterns or "*")]
     return asked[::THIRD] if exporter == "torchscript" else asked
 
 
@@ -104,7 +104,9 @@ def main(words: Sequence[str]) -> int:
         catalogue_table.write(asked.results)
         return 0
     asked.results.mkdir(parents=True, exist_ok=True)
-    cases = chosen(asked.patterns, asked.exporter)
+    everything = subjects()
+    (asked.results / catalogue_table.NAMES).write_text("\n".join(each.key for each in everything) + "\n")
+    cases = chosen(everything, asked.patterns, asked.exporter)
     due = [each for each in cases if wanted(asked.results / f"{each.key}.{asked.exporter}.json", asked.retry)]
     warm()
     at = commit()

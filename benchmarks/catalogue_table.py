@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+NAMES = "models.txt"  # of all models, beside their results
 PAGE = Path(__file__).parent / "catalogue.md"
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime")
 TITLES = (
@@ -182,8 +183,8 @@ def line(row: Row) -> str:
     return "| " + " | ".join(re.sub(r"\s+", " ", cell.replace("|", "/"))[:160] for cell in cells(row)) + " |"
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
+def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
+    """The whole page, which says how many of all models were run."""
     versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
     commits = Counter(row["commit"] for row in rows)
     at = ", ".join(f"{commit} ({count} rows)" for commit, count in commits.most_common())
@@ -195,6 +196,7 @@ def page(rows: Sequence[Row]) -> str:
         "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
         f"{versions}, Python {platform.python_version()}, {platform.machine()}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",
+        f"The catalogue has {len(everything)} models, in random order; {len({row['name'] for row in rows})} were run.",
         "",
         *summary(rows),
         "",
@@ -218,4 +220,4 @@ def _version(name: str) -> str:
 
 def write(folder: Path, output: Path = PAGE) -> None:
     """The page of all results in a folder."""
-    output.write_text(page(read(folder)))
+    output.write_text(page(read(folder), (folder / NAMES).read_text().split()))

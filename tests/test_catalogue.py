@@ -154,9 +154,11 @@ def test_causes_group_what_differs_in_names_and_numbers_only() -> None:
 def test_the_page_has_a_row_for_every_result(tmp_path: Path) -> None:
     for each in (row("good"), refused("A", 3), {**row("none"), "unbuildable": "ValueError: a | b"}):
         (tmp_path / f"{each['name']}.json").write_text(json.dumps(each))
+    (tmp_path / catalogue_table.NAMES).write_text("timm.good\ntimm.A\ntimm.none\ntimm.later\n")
     page = tmp_path / "page.md"
     catalogue_table.write(tmp_path, page)
     table = [line for line in page.read_text().splitlines() if line.startswith("| ")]
     assert len(table) == 4
     assert all(line.count("|") == table[0].count("|") for line in table)
+    assert "has 4 models, in random order; 3 were run" in page.read_text()
     assert "9 → 5 → 4 | 2.0 | 3.0 | 2.0 s" in page.read_text()
