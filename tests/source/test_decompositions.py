@@ -41,6 +41,11 @@ def written_anew(x: Tensor, y: Tensor) -> Tensor:
     return y + rectified + before
 
 
+def made_of_ranges(x: Tensor, y: Tensor) -> Tensor:
+    """An operator that is decomposed into others, some of which take no operand and are decomposed in turn."""
+    return y + nn.functional.interpolate(x.reshape(1, -1, 8), size=16, mode="linear").reshape(-1, 16)[:, ::2]
+
+
 def written_through_a_view(x: Tensor, y: Tensor) -> Tensor:
     seen = y.view(-1)
     y += x
@@ -80,7 +85,7 @@ def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str
     return used, operators
 
 
-@pytest.mark.parametrize("body", [composite, written_anew])
+@pytest.mark.parametrize("body", [composite, written_anew, made_of_ranges])
 def test_is_torchs_own_graph(body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     used, (local, whole) = _modes(monkeypatch, Module(body))
     assert used == ["local"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
@@ -42,7 +43,7 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
     def run_decompositions(table: Table) -> torch.export.ExportedProgram:
         try:
             Memory.check(program.graph)
-            with _composites(table) as (composite, rest), torch.no_grad(), enable_python_dispatcher():
+            with _composites(table) as (composite, rest), torch.no_grad(), enable_python_dispatcher(), _mode(program):
                 graph = _Rewrite(program.graph_module, table, composite, rest).run()
         except NotLocalError:
             return wholly(dict(table))
@@ -50,6 +51,12 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
         return program
 
     untyped.run_decompositions = run_decompositions
+
+
+def _mode(program: torch.export.ExportedProgram) -> contextlib.AbstractContextManager[Any]:
+    """The mode of the values that the export noted: what a decomposition makes itself, a range, belongs to them."""
+    noted = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+    return detect_fake_mode(noted) or contextlib.nullcontext()
 
 
 @contextlib.contextmanager
