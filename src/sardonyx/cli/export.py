@@ -139,13 +139,13 @@ def export(
     """Resolve the source, run the public verb and show its Export."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    for option, given in {
-        "--with-past": with_past,
-        "--dynamic": dynamic,
-        "--input": input_specs,
-        "--inputs": input_file,
-    }.items():
-        reject_both("--for-generation", for_generation, option, bool(given))
+    for option, is_given in (
+        ("--with-past", with_past),
+        ("--dynamic", bool(dynamic)),
+        ("--input", bool(input_specs)),
+        ("--inputs", input_file is not None),
+    ):
+        reject_both("--for-generation", for_generation, option, is_given)
     destination = output or Path("model" if for_generation else "model.onnx")
     gating = Gating.of(gate.EXPORT, fail_if, baseline, summary, beside=(destination, record, input_file))
     gating.check_provable(verify, "drop --no-verify")

@@ -52,7 +52,7 @@ def random_prompts(module: Any, window: int | None, steps: int, seed: int) -> li
 
 def in_float32(model: ir.Model) -> ir.Model | None:
     """A copy of a decoder in half precision that computes in float32, its cache included; None for other decoders."""
-    wide = upcast(model, constants=True)
+    wide = upcast(model, constants="widen")
     for value in wide.graph.inputs if wide is not None else ():
         if value.dtype in noise.NARROW:
             value.type = ir.TensorType(ir.DataType.FLOAT)

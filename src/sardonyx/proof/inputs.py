@@ -337,7 +337,9 @@ class Inputs:
             except RuntimeFailure:
                 continue
             kinds = {state.name: np.asarray(feeds[state.name]).dtype for state in self._state}
-            values = {each.name: np.asarray(answers[each.output]).astype(kinds[each.name]) for each in self._state}
+            values: dict[str, Value] = {
+                each.name: np.asarray(answers[each.output]).astype(kinds[each.name]) for each in self._state
+            }
             lengths = {
                 name: _shape(values[state.name])[state.axis]
                 for state in self._state
