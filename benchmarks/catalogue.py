@@ -100,12 +100,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--retry", nargs="+", default=(), metavar="REASON", help="failed, unreached, all, or a text")
     parser.add_argument("--table", action="store_true", help=f"write {catalogue_table.PAGE.name}, run nothing")
     asked = parser.parse_args(words)
-    if asked.table:
-        catalogue_table.write(asked.results)
-        return 0
     asked.results.mkdir(parents=True, exist_ok=True)
     everything = subjects()
     (asked.results / catalogue_table.NAMES).write_text("\n".join(each.key for each in everything) + "\n")
+    if asked.table:
+        catalogue_table.write(asked.results)
+        return 0
     cases = chosen(everything, asked.patterns, asked.exporter)
     due = [each for each in cases if wanted(asked.results / f"{each.key}.{asked.exporter}.json", asked.retry)]
     warm()
