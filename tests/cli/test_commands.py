@@ -26,6 +26,7 @@ DEFAULTS = {
     "max_opset": None,
     "keep_opset": False,
     "allow_growth": False,
+    "keep_modules": None,
     "inputs": None,
     "seed": 0,
     "threads": None,
