@@ -215,7 +215,7 @@ def _insist_on_weights(whole: Tagged, live: nn.Module) -> None:
     Raises:
         VerificationFailed: the weights differ.
     """
-    from sardonyx.proof.weights import other_weights
+    from sardonyx.proof.module import other_weights
     from sardonyx.source.models.identity import named_state
     from sardonyx.source.tracing.engine import to_array
 

@@ -9,7 +9,7 @@ import torch
 import sardonyx
 from sardonyx.analysis_record import Cache
 from sardonyx.analyzing.caches import cache_of_graph
-from sardonyx.analyzing.module_caches import cache_of_module
+from sardonyx.analyzing.torch_models import cache_of_module
 from sardonyx.source.inputs.cache_sizes import cache_sizes
 from sardonyx.source.inputs.examples import Example
 from sardonyx.source.models.resolve import resolve

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from torch import fx, nn
 
-from sardonyx.analysis_record import AttentionCost, Missing, NotesEstimate, Source
+from sardonyx.analysis_record import AttentionCost, Cache, CachePart, Missing, NotesEstimate, Source
+from sardonyx.analyzing.caches import cache_of
 from sardonyx.analyzing.forms import Found, Subject, measured, overtaking
-from sardonyx.analyzing.module_caches import cache_of_module
 from sardonyx.analyzing.probing import RecordingProbe
 from sardonyx.attention.as_in_notes import as_in_notes
 from sardonyx.attention.decomposing import decompose
@@ -27,6 +27,7 @@ from sardonyx.inspection import Port
 from sardonyx.ledger import Clock
 from sardonyx.provenance import is_within
 from sardonyx.recording.recorder import record
+from sardonyx.source.inputs.cache_sizes import Cached, cache_sizes
 from sardonyx.source.inputs.examples import Example
 from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
 from sardonyx.source.models.resolve import given, resolve
@@ -37,6 +38,8 @@ from sardonyx.source.tracing.prepare import prepared
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.untouched import left_as_it_was, undoing_writes
 from sardonyx.source.words import reason
+
+_CACHED_TOKENS = "past_sequence + sequence"
 
 STANDARD, DECOMPOSED, FUSED = "standard", "decomposed", "fused"
 
@@ -247,3 +250,18 @@ def road(taken_apart: Decomposition) -> Iterator[str]:
     yield f"taken apart by {taken_apart.road}" + (f": {taken_apart.why}" if taken_apart.why else "")
     for function in taken_apart.opaque:
         yield f"{function} could not be looked into and may hide more"
+
+
+def cache_of_module(module: nn.Module, example: Example) -> Cache | None:
+    """The cache that a torch module keeps, at the example's sizes; None where it keeps none."""
+    found = cache_sizes(module, example)
+    if found is None:
+        return None
+    sizes = {"batch": found.batch, "past_sequence": 0, "sequence": found.tokens}
+    return cache_of([_cache_part(each, found.batch) for each in found.tensors], sizes)
+
+
+def _cache_part(tensor: Cached, batch: int) -> CachePart:
+    length = _CACHED_TOKENS if tensor.kept is None else f"min({tensor.kept}, {_CACHED_TOKENS})"
+    first: int | str = "batch" if tensor.shape[0] == batch else (tensor.shape[0] or length)
+    return CachePart(1, (first, *(size or length for size in tensor.shape[1:])), tensor.element_bytes)

@@ -154,7 +154,7 @@ def export(
     from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
     from sardonyx.source.models.sources import parse_source
 
-    parse_source(source, task=task)  # a mistake in it is told before torch is loaded
+    parse_source(source, task=task)  # a malformed source is reported before torch is loaded
     request = parse_dynamic(dynamic or ())
     given: Mapping[str, Any] = parse_inputs(input_specs or ())
     if input_file is not None:

@@ -1,8 +1,8 @@
 """Optional inputs of a module: those that make more of it run are added, one after another, and the rest is named.
 
-A model that takes a picture beside a text runs on the text alone, and much of it is never reached. Which inputs reach
-the rest follows from trying. Where a text has to leave room for what another input brings, the config names the token,
-and the module's refusal says how many.
+A model that takes an image and a text also runs on the text alone, and much of it is never reached. Which inputs reach
+the rest is found by trying. If the token ids must contain placeholders for another input, the config names the token,
+and the module's error message says how many.
 """
 
 from __future__ import annotations
