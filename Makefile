@@ -10,13 +10,13 @@ WORKERS ?= 2
 setup: $(STAMP)
 
 # torch alone and first: exactly this version resolves to the build the index prefers, a range may pull the CUDA stack.
-# torchvision only builds test models. Its wheel's native part does not load beside every torch, and transformers imports
-# whatever torchvision it finds, so it lies in a folder of its own that benchmarks/zoo.py alone looks into.
+# torchvision and timm only build test models. The native part of torchvision does not load beside every torch, and
+# transformers imports whatever torchvision it finds, so both lie in a folder that benchmarks/zoo.py alone looks into.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
-		--upgrade --target $(VENV)/vision torchvision==0.28.0
+		--upgrade --target $(VENV)/vision torchvision==0.28.0 timm==1.0.30
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,dev]"
 	touch $@
 

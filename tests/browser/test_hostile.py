@@ -44,7 +44,8 @@ def everything(page: Page) -> str:
 
 
 def as_shown(vector: str) -> str:
-    return re.sub(r"\s+", " ", words.name(vector))
+    """As the table of a verification shows the name of an output."""
+    return re.sub(r"\s+", " ", words.name(vector, 100))
 
 
 @pytest.mark.parametrize("name", ["hostile", "foreign", "records"])

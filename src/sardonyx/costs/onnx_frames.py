@@ -17,7 +17,7 @@ from sardonyx.graph.shapes import Expr, Shapes, Size
 from sardonyx.graph.shapes.expr import add, floor_quotient
 
 _NAMES = {
-    **{kind: kind.name.lower() for kind in ir.DataType if kind.name.lower() in ITEM_BYTES},
+    **{kind: kind.name.lower() for kind in ir.DataType if kind.name.lower() in ITEM_BYTES and kind.bitwidth >= 8},
     ir.DataType.FLOAT: "float32",
     ir.DataType.DOUBLE: "float64",
     ir.DataType.FLOAT8E4M3FN: "float8_e4m3fn",
