@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from torch import nn
 
 from sardonyx import collector, ledger, pipeline
@@ -27,9 +28,11 @@ from sardonyx.proof.half_precision import check_in_float32
 from sardonyx.proof.upcast import upcast
 from sardonyx.provenance import module_of
 from sardonyx.record import Accuracy, Artifact, Verdict
+from sardonyx.source.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.source.inputs.past import with_past as continued
 from sardonyx.source.inputs.reach import unreached
-from sardonyx.source.inputs.wishes import Dims, Inputs, example_for, open_dims
+from sardonyx.source.inputs.static_dims import with_fewer_dims
+from sardonyx.source.inputs.wishes import Dims, Inputs, OpenDims, example_for, open_dims
 from sardonyx.source.models.identity import named_state, state_sha256
 from sardonyx.source.models.resolve import given, resolve
 from sardonyx.source.models.sources import Dtype
@@ -134,17 +137,23 @@ def export(
                 example = continued(plain, example) if with_past else example
             call = Call(plain, example.args, example.kwargs)
             dims = open_dims(call, "auto" if for_generation else dynamic)
-            described = _inputs(call, dims.axes)
             if for_generation:
-                require_dynamic(described)
-        draft = _Draft(Path(folder) / "exported.onnx", external=None if optimize else True)
+                require_dynamic(_inputs(call, dims.axes))
         variants = example.variants(plain, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
         others = [Call(plain, each.args, each.kwargs) for each in variants]
-        job = _Job((call, *others), draft, seed, threads, clock)
-        with clock.phase("export"), collector.paused():
-            model, noted = traced.export(call, exporter, dims.axes, opset, style)
-            missed = unreached(plain, lambda: call.run(call.tensors))
-        verdict = job.prove(model, dims.named) if verify else None
+
+        def attempt(dims: OpenDims) -> tuple[_Job, ir.Model, Sequence[str], Verdict | None]:
+            draft = _Draft(Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx", external=None if optimize else True)
+            job = _Job((call, *others), draft, seed, threads, clock)
+            with clock.phase("export"), collector.paused():
+                model, noted = traced.export(call, exporter, dims.axes, opset, style)
+            return job, model, noted, job.prove(model, dims) if verify else None
+
+        (job, model, noted, verdict), dims = with_fewer_dims(call, dims, attempt)
+        missed = unreached(plain, lambda: call.run(call.tensors))
+        described = _inputs(call, dims.axes)
+        if for_generation:
+            require_dynamic(described)
         with _placed(output, force=force, for_generation=for_generation) as place:
             run = job.optimize(model, place, force=force, external=external) if optimize else None
             result = (
@@ -207,7 +216,7 @@ class _Job:
         self._calls, self._call, self._draft = calls, calls[0], draft
         self._seed, self._threads, self._clock = seed, threads, clock
 
-    def prove(self, model: ir.Model, named: Axes) -> Verdict:
+    def prove(self, model: ir.Model, dims: OpenDims) -> Verdict:
         """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
 
         Raises:
@@ -216,21 +225,29 @@ class _Job:
         """
         with self._clock.phase("proof"):
             verdict = self._verdict(model)
+            larger = self._larger(dims.axes, verdict) if verdict.passed else []
+            verdict = self._verdict(model, larger) if larger else verdict
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
                 hint="torchscript keeps only the branch and sizes it saw, dynamo all; --no-verify writes it as it is",
             )
-        if stiff := _seen_at_one_size(named, verdict):
+        if stiff := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"the dim '{stiff[0]}' cannot be shown to be dynamic: the module took no other size of those tried",
                 hint="leave it out of --dynamic, or --no-verify",
             )
         return verdict
 
-    def _verdict(self, model: ir.Model) -> Verdict:
+    def _larger(self, axes: Axes, verdict: Verdict) -> list[dict[str, torch.Tensor]]:
+        """Larger examples for the dynamic dims that the random inputs had at one size only."""
+        example = dict(zip(self._call.inputs, self._call.tensors, strict=True))
+        return larger_examples(self._call.run, example, axes, _seen_at_one_size(axes, verdict))
+
+    def _verdict(self, model: ir.Model, larger: Sequence[Mapping[str, torch.Tensor]] = ()) -> Verdict:
         """By running both; in float32 where the graph computes in half precision."""
-        examples = [dict(zip(call.inputs, map(to_array, call.tensors), strict=True)) for call in self._calls]
+        given = [*(dict(zip(call.inputs, call.tensors, strict=True)) for call in self._calls), *larger]
+        examples = [{name: to_array(tensor) for name, tensor in each.items()} for each in given]
         how: dict[str, Any] = {
             "seeds": seeds_from(self._seed),
             "trials": _DRAWN_TRIALS,
@@ -249,7 +266,7 @@ class _Job:
             module=TorchEngine(self._call, in_float32=True, ordered=ordered),
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
-            inputs=examples[0],
+            inputs=examples,
             **how,
         )
 
@@ -337,7 +354,7 @@ def _moved(artifact: Artifact, place: Path | None, output: str | Path | None) ->
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
     """Dynamic dims that no two trials had different sizes of."""
-    asked = dict.fromkeys(dim for spec in named.values() for dim in spec.values())
+    asked = dict.fromkeys(dim for spec in named.values() for dim in spec.values() if dim_terms(dim) == [dim])
     sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in asked}
     return [dim for dim, seen in sizes.items() if len(seen) < 2]
 

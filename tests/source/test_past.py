@@ -32,6 +32,7 @@ READERS = {
     "t5": "T5ForConditionalGeneration?num_layers=1,d_model=16,d_kv=8,d_ff=24,num_heads=2,vocab_size=50",
     "bart": f"BartForConditionalGeneration?{_READER},max_position_embeddings=64,forced_eos_token_id=2",
     "whisper": f"WhisperForConditionalGeneration?{_READER},max_source_positions=50,max_target_positions=40",
+    "marian": f"MarianMTModel?{_READER},max_position_embeddings=64,pad_token_id=0,decoder_start_token_id=0",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,15 @@ PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", 
 
 
 @pytest.mark.parametrize(
-    ("name", "exporter"), [("t5", "dynamo"), ("t5", "torchscript"), ("bart", "torchscript"), ("whisper", "torchscript")]
+    ("name", "exporter"),
+    [
+        ("t5", "dynamo"),
+        ("t5", "torchscript"),
+        ("bart", "torchscript"),
+        ("whisper", "dynamo"),
+        ("whisper", "torchscript"),
+        ("marian", "torchscript"),
+    ],
 )
 def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grows(name: str, exporter: str) -> None:
     made = sardonyx.export(f"hf-config:{READERS[name]}", exporter=exporter, dynamic="auto", with_past=True)  # pyright: ignore
@@ -27,6 +37,16 @@ def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grow
     tried = [trial.dims for trial in made.verdict.trials if trial.dims]
     assert {"past_sequence", "encoder_sequence", "sequence"} <= tried[0].keys()
     assert len({dims["past_sequence"] for dims in tried}) > 1
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("dynamic", [None, "auto"])
+def test_every_decoder_of_an_encoder_is_exported_with_past(name: str, exporter: Any, dynamic: Any) -> None:
+    made = sardonyx.export(f"hf-config:{READERS[name]}", exporter=exporter, dynamic=dynamic, with_past=True)
+    assert made.verdict is not None
+    assert len(made.verdict.trials) == 4
 
 
 def test_the_tracer_keeps_an_input_that_nothing_reads() -> None:

@@ -292,6 +292,10 @@ class Inputs:
             feeds.update(self._overridden(np.random.default_rng(plan.seed)))
         return Draw(feeds, sizes)
 
+    def given(self, feeds: Mapping[str, Value]) -> Draw:
+        """Inputs that are the caller's."""
+        return Draw(dict(feeds), self._dims.sizes_in({name: _shape(value) for name, value in feeds.items()}))
+
     def contradicts(self, draw: Draw, outputs: Sequence[Value]) -> bool:
         """Whether outputs have other sizes than the model declares for those of the inputs.
 

@@ -186,7 +186,7 @@ class Reference:
                 outputs = engine.run(feeds)
             except RuntimeFailure as failure:
                 raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
-            answers.append(Answer(None, "given", Draw(dict(feeds), {}), outputs, _seconds(engine)))
+            answers.append(Answer(None, "given", self.inputs.given(feeds), outputs, _seconds(engine)))
         return answers
 
     def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:

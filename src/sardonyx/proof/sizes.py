@@ -99,6 +99,12 @@ class DynamicDims:
         """The dims of an input: a size, or a name or formula; None where the rank is not declared."""
         return self._shapes[name]
 
+    def sizes_in(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """The size of every symbol that is a dim by itself, in inputs of these shapes."""
+        declared = {name: self._shapes.get(name) or () for name in shapes}
+        pairs = [pair for name, shape in shapes.items() for pair in zip(declared[name], shape, strict=False)]
+        return {dim: size for dim, size in pairs if isinstance(dim, str) and dim in self.names}
+
     def meet(self, requirements: Requirements) -> None:
         """Take sizes that meet these requirements first."""
         self._requirements = requirements

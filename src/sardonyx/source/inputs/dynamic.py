@@ -7,7 +7,7 @@ refuses stays fixed, with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -170,21 +170,55 @@ class _Finder:
 
     def _refusal(self, group: Sequence[Place], more: int, growing: Sequence[Place] = ()) -> str | None:
         """Why the module does not take these axes larger; None where it does."""
-        tensors = dict(self._leaves)
-        for name, axis in (*group, *growing):
-            leaf = tensors[name]
-            rows = torch.arange(leaf.shape[axis] + more) % leaf.shape[axis]
-            tensors[name] = leaf.index_select(axis, rows)
-        try:
-            with torch.no_grad(), quietly():
-                self._run(list(tensors.values()))
-        except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
-            return reason(error)
-        return None
+        return _refusal(self._run, _larger(self._leaves, (*group, *growing), more))
 
     def _name(self, places: Iterable[Place], dim: str) -> None:
         for name, axis in places:
             self._axes.setdefault(name, {})[axis] = dim
+
+
+def larger_examples(
+    run: Run, leaves: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]], dims: Iterable[str]
+) -> list[dict[str, Tensor]]:
+    """For each of these dynamic dimensions, the example with one more of it, where the module accepts that.
+
+    Its values are the example's, repeated: values that depend on each other still do.
+    """
+    named = [(place, dim_terms(dim)) for place, dim in places_of(axes)]
+    examples = (_larger(leaves, [place for place, terms in named if dim in terms], 1) for dim in dims)
+    return [example for example in examples if _refusal(run, example) is None]
+
+
+def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[Place, str]]:
+    """Every dynamic axis with the name of its size."""
+    for name, spec in axes.items():
+        for axis, dim in spec.items():
+            yield (name, axis), dim
+
+
+def dim_terms(dim: str) -> list[str]:
+    """The dimensions that a size is the sum of; most are one."""
+    return dim.split(" + ")
+
+
+def _larger(leaves: Mapping[str, Tensor], places: Iterable[Place], more: int) -> dict[str, Tensor]:
+    """The example with longer axes: their first elements follow once more."""
+    tensors = dict(leaves)
+    for name, axis in places:
+        leaf = tensors[name]
+        rows = torch.arange(leaf.shape[axis] + more) % leaf.shape[axis]
+        tensors[name] = leaf.index_select(axis, rows)
+    return tensors
+
+
+def _refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
+    """Why the module does not accept the tensors; None where it does."""
+    try:
+        with torch.no_grad(), quietly():
+            run(list(tensors.values()))
+    except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
+        return reason(error)
+    return None
 
 
 def _own_name(place: Place) -> str:

@@ -17,11 +17,24 @@ _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
 _BOUNDLESS = 1 << 31
 
 
+class FixedDim(ModelError):
+    """Torch fixed the size of a dimension that was to be dynamic."""
+
+    def __init__(self, place: str, dim: str, size: int) -> None:
+        advice = ", or give an example of size 2 or more" if size < 2 else ""
+        super().__init__(
+            f"the dim {place} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+            hint=f"leave it out of --dynamic{advice}",
+        )
+        self.dim = dim
+        self.why = f"torch fixes {place} at this size"
+
+
 def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
     """Rename torch's symbols to the asked names, and say which limits torch found for them.
 
     Raises:
-        ModelError: where an asked dim came out fixed, with the size that the model insists on.
+        FixedDim: where an asked dim came out fixed, with the size that the model insists on.
     """
     names: dict[str, str] = {}
     notes: list[str] = []
@@ -29,10 +42,7 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
         for axis, name in axes.get(value.name or "", {}).items():
             dim = _plain(value.shape[axis]) if value.shape is not None else None
             if isinstance(dim, int):
-                raise ModelError(
-                    f"the dim {value.name}:{axis} ('{name}') cannot be dynamic: the model fixes it at {dim}",
-                    hint="leave it out of --dynamic" + (", or give an example of size 2 or more" if dim < 2 else ""),
-                )
+                raise FixedDim(f"{value.name}:{axis}", name, dim)
             symbol = dim or ""
             if not _SYMBOL.fullmatch(symbol):  # a formula of other dims, which have names of their own
                 continue

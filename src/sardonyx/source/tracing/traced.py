@@ -27,6 +27,14 @@ _OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
 
 
+class NotExportable(ModelError):
+    """Torch's exporter cannot export the model on these inputs and dimensions."""
+
+    def __init__(self, message: str, *, hint: str, why: str) -> None:
+        super().__init__(message, hint=hint)
+        self.why = why
+
+
 @dataclass(frozen=True, slots=True)
 class TagStyle:
     """How tags are written into a file."""
@@ -42,7 +50,7 @@ def export(
     """The graph of a call, tagged, and what is worth knowing about its dims.
 
     Raises:
-        ModelError: with torch's reason where it cannot export the module.
+        NotExportable: with torch's reason where it cannot export the module.
     """
     tree = LiveTree(call.module)
     with traceable_experts(call.module) as chosen, without_checks():
@@ -102,11 +110,13 @@ def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Export
     try:
         attempt(other)
     except Exception as second:  # as above
-        return ModelError(
+        return NotExportable(
             f"torch cannot export the model: {exporter}: {reason(first)}; {other}: {reason(_cause(second))}",
             hint="give other example inputs with --input, or write data-dependent code with torch.where or torch.cond",
+            why=reason(first),
         )
-    return ModelError(f"torch cannot export the model: {reason(first)}", hint=f"--exporter {other} can")
+    why = reason(first)
+    return NotExportable(f"torch cannot export the model: {why}", hint=f"--exporter {other} can", why=why)
 
 
 def _cause(error: BaseException) -> BaseException:
