@@ -35,6 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "GPTNeoX": SIZES,
     "Falcon": {**SIZES, **TOKENS},
     "GPTJ": {**GPT, "rotary_dim": 4},
+    "Cohere": {**GROUPED, **TOKENS},
 }  # fmt: skip
 Exporter = Literal["dynamo", "torchscript"]
 SLICE: list[tuple[str, Exporter, Literal["auto"] | None, bool]] = [

@@ -289,3 +289,12 @@ def test_reasons_have_no_addresses_and_need_no_words() -> None:
 
     assert reason(Mute()) == "Mute"
     assert reason(ValueError(f"{object()!r} is odd")) == "ValueError: <object> is odd"
+
+
+def test_an_operation_that_counts_from_the_end_leaves_others_their_count() -> None:
+    def work(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.repeat_interleave(x, 2, dim=-1).unsqueeze(0).softmax(-1)
+
+    made = sardonyx.export(Odd(work), (ROWS,), exporter="torchscript")
+    assert made.verdict is not None
+    assert made.verdict.passed

@@ -144,3 +144,23 @@ def test_where_values_depend_on_each_other_the_trials_are_examples_of_the_same_k
     other, another = example.variants(module, (1, 2))
     assert not torch.equal(other.kwargs["input_ids"], another.kwargs["input_ids"])
     assert not torch.equal(other.kwargs["pixel_values"], example.kwargs["pixel_values"])
+
+
+SOUND = (
+    "Qwen2AudioForConditionalGeneration?audio_token_index=5,text_config.hidden_size=32,text_config.num_hidden_layers=1,"
+    "text_config.num_attention_heads=4,text_config.num_key_value_heads=2,text_config.intermediate_size=48,"
+    "text_config.vocab_size=60,audio_config.d_model=32,audio_config.encoder_layers=1,"
+    "audio_config.encoder_attention_heads=2,audio_config.encoder_ffn_dim=48,audio_config.max_source_positions=50"
+)
+
+
+def test_placeholders_that_a_module_would_expand_itself_are_written_out() -> None:
+    module = resolve(f"hf-config:{SOUND}").module
+    example = derive(module)
+    ids = example.kwargs["input_ids"]
+    positions = 100 // 2 // 2  # a convolution and a pooling halve the frames
+    assert (ids == 5).sum(1).tolist() == [positions, positions]
+    assert run(module, example.args, example.kwargs).logits.shape[:2] == ids.shape
+    made = sardonyx.export(module, exporter="torchscript")
+    assert made.verdict is not None
+    assert len(made.verdict.trials) == 3

@@ -20,22 +20,23 @@ Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Excep
 def probe(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
     """Run the module once, as it will be exported; the exception it answers with, if any."""
     try:
-        run(module, args, kwargs)
+        run_widened_if_needed(module, args, kwargs)
     except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
-        return _probe_widened(module, args, kwargs) if lacks_kernel(error) else error
-    return None
-
-
-def _probe_widened(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """The same in float32, where this machine has no kernel for half precision: the exporters need none."""
-    given = [widen(each) if isinstance(each, torch.Tensor) else each for each in args]
-    named = {name: widen(each) if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
-    try:
-        with Widening():
-            run(widened_copy(module), given, named)
-    except Exception as error:  # as above
         return error
     return None
+
+
+def run_widened_if_needed(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The module's answer; in float32 where this machine has no kernel for half precision: the exporters need none."""
+    try:
+        return run(module, args, kwargs)
+    except Exception as error:  # as above
+        if not lacks_kernel(error):
+            raise
+    given = [widen(each) if isinstance(each, torch.Tensor) else each for each in args]
+    named = {name: widen(each) if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
+    with Widening():
+        return run(widened_copy(module), given, named)
 
 
 def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

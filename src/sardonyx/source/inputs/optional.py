@@ -19,6 +19,8 @@ from sardonyx.source.inputs.processors import processed
 from sardonyx.source.inputs.reach import place
 from sardonyx.source.inputs.search import Accepted, Draft, Search
 from sardonyx.source.inputs.values import Slot
+from sardonyx.source.running import run_widened_if_needed
+from sardonyx.source.tracing.structure import Flat
 
 _MOST_PROBES = 48
 _MOST_CANDIDATES = 3  # of one parameter
@@ -49,6 +51,7 @@ class Extension:
             if not self._is_complete:
                 self._add(name)
         self._leave_room()
+        self._write_out()
         for name in list(self._optional()):
             if self._accepted.draft.slots and role_of(name) is Role.SEGMENTS:
                 self._add(name)
@@ -105,6 +108,24 @@ class Extension:
         answer = self._attempt(replace(draft, slots=(Slot("image", token, count),)))
         if isinstance(answer, Accepted):
             self._accepted = answer
+
+    def _write_out(self) -> None:
+        """As many placeholders as the module makes of a single one.
+
+        Some models replace one placeholder by all positions of a sound, by code that no exporter can follow. Processors
+        write the placeholders out, and such models then leave the length of the text as it is.
+        """
+        accepted, draft = self._accepted, self._accepted.draft
+        if [slot.count for slot in draft.slots] != [1]:
+            return
+        answer = Flat(run_widened_if_needed(self._search.module, accepted.args, accepted.kwargs))
+        before = draft.sizes.length + 1
+        lengths = [leaf.tensor.shape[1] for leaf in answer.leaves if leaf.tensor.dim() == 3]
+        if lengths and before < lengths[0] < _LONGEST_SLOT:
+            slot = replace(draft.slots[0], count=lengths[0] - before + 1)
+            written = self._attempt(replace(draft, slots=(slot,)))
+            if isinstance(written, Accepted):
+                self._accepted = written
 
     def _taken(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What of a processor's answer the forward takes; the mask of a sound goes by the name of what it masks."""
