@@ -35,6 +35,8 @@ PIXELS = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
         (LLAMA, "bfloat16", "dynamo"),
         (LLAMA, "bfloat16", "torchscript"),
         (BERT, "float16", "dynamo"),
+        (BERT, "float16", "torchscript"),
+        (BERT, "bfloat16", "torchscript"),
         (VIT, "bfloat16", "dynamo"),
         (VIT, "float16", "torchscript"),
         (RESNET, "bfloat16", "dynamo"),

@@ -30,6 +30,7 @@ from sardonyx.source.tracing.adapter import INNER, Adapter, Call
 from sardonyx.source.tracing.engine import to_array
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
+from sardonyx.source.tracing.script_symbolics import corrected_symbolics
 from sardonyx.source.tracing.symbols import Axes
 from sardonyx.source.untouched import Written, uncompiled
 from sardonyx.source.words import reason
@@ -50,7 +51,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
     path = Path(folder.name) / "traced.onnx"
     scoped = _scoped([] if _is_quantized(modules) else modules, entry)
-    with quietly(), _without_log(), _with_constants_kept(), uncompiled(), scoped:
+    with quietly(), _without_log(), corrected_symbolics(), uncompiled(), scoped:
         used, refusal = _lowest_opset(call, axes, path, opset or _DEFAULT_OPSET, written)
     if refusal is not None and opset is not None:
         raise ModelError(f"torch cannot export the model at opset {opset}: {refusal}", hint=f"--opset {used} works")
@@ -104,26 +105,6 @@ def _without_log() -> Generator[None]:
         yield
     finally:
         core._jit_onnx_log = log
-
-
-@contextlib.contextmanager
-def _with_constants_kept() -> Generator[None]:
-    """Give torch's symbolic functions copies of constants: `repeat_interleave` adds a rank to a negative dim in place.
-
-    The constant may be shared, and then every other operation that counts from the end gets the sum as well.
-    """
-    helper: Any = torch.onnx.symbolic_helper
-    plain = helper._maybe_get_scalar
-
-    def copied(value: Any) -> Any:
-        found = plain(value)
-        return found.clone() if isinstance(found, torch.Tensor) else found
-
-    helper._maybe_get_scalar = copied
-    try:
-        yield
-    finally:
-        helper._maybe_get_scalar = plain
 
 
 def _is_quantized(modules: Iterable[torch.nn.Module]) -> bool:
