@@ -81,7 +81,7 @@ def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
     config = folder / "configs" / subject.key
     row = in_process(lambda: measure(subject, exporter, config, plain), LIMIT, 3 * WAITS)
     if "error" in row:
-        row = {"ours": {"error": row["error"], "stage": "inputs"}}
+        row = {"ours": {"error": row["error"], "stage": "before"}}
     row = {"library": subject.library, "name": subject.name, "exporter": exporter, "commit": at, **row}
     row["wall"] = round(time.monotonic() - began, 1)
     draft = path.with_suffix(".part")

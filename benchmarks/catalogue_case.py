@@ -32,8 +32,8 @@ from sardonyx.source.inputs.examples import Example, derive
 Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
-TRIES = 3  # configs, where the module accepts no example
-PATIENCE = 10  # CPU seconds, after which no other config is tried
+TRIES = 4  # configs, where the module accepts no example
+PATIENCE = 25  # CPU seconds, after which no other config is tried
 PHASES = ("model", "inputs", "export", "proof", "writing")
 
 

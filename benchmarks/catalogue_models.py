@@ -18,6 +18,7 @@ from sardonyx.source.models.resolve import resolve
 from small_configs import smaller
 
 MOST_PARAMETERS = 60_000_000
+PICTURE = 128  # the shorter side, where the model resizes
 
 
 class Unbuildable(Exception):
@@ -97,14 +98,25 @@ def _transformers_module(name: str, folder: Path) -> Iterator[tuple[torch.nn.Mod
 
     def accepts(config: Any) -> bool:
         config.save_pretrained(folder)
-        skeleton = resolve(source, task=head, filled=False).module
-        if sum(parameter.numel() for parameter in skeleton.parameters()) > MOST_PARAMETERS:
+        if _parameters(getattr(transformers, head), config, source) > MOST_PARAMETERS:
             return False
         built[:] = [resolve(source, task=head).module]
         return True
 
     for _, cut in smaller(kind, transformers.PreTrainedConfig, accepts):
         yield built[0], f"{source} --task {head}", str(cut)
+
+
+def _parameters(head: Any, config: Any, source: str) -> int:
+    """How many parameters a model has, counted without their data: a config at fault is found before they take time."""
+    try:
+        with torch.device("meta"):
+            module = head(config)
+    except Exception as error:
+        if "meta" not in str(error):
+            raise
+        module = resolve(source, task=head.__name__, filled=False).module  # its initialisation reads what it wrote
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 # torchvision and timm
@@ -162,4 +174,14 @@ def modules(subject: Subject, folder: Path) -> Iterator[tuple[torch.nn.Module, s
         return
     member = _timm_member(subject.name) if subject.library == "timm" else _torchvision_member(subject.name)
     source = f"{subject.library}:{member}"
-    yield resolve(source).module, source, "as published"
+    module = resolve(source).module
+    yield module, source, "as published" + _with_small_pictures(module)
+
+
+def _with_small_pictures(module: torch.nn.Module) -> str:
+    """Where a model resizes its pictures itself, to a size that only takes time, they become small; says so."""
+    resizing: Any = getattr(module, "transform", None)
+    if getattr(resizing, "min_size", None) is None or getattr(resizing, "fixed_size", None) is not None:
+        return ""
+    resizing.min_size, resizing.max_size = (PICTURE,), 2 * PICTURE
+    return f", pictures of {PICTURE}"

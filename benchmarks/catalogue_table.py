@@ -27,6 +27,7 @@ _ERROR = re.compile(r"[A-Z]\w+(Error|Exception|SymNode|Unsupported)\b")
 _STAGES = {
     "model": "not built",
     "inputs": "no example inputs found",
+    "before": "not built, or no inputs found, in time",
     "export": "export fails",
     "proof": "verification fails",
     "whole": "not done in time, or crashed",

@@ -2,7 +2,8 @@
 
 Widths are divided by one ratio in the whole config, so that sizes that depend on each other still do. Counts of heads
 stay, layers are cut to as many as show every kind of layer, vocabularies are cut and token ids moved into them. Where
-the model cannot be built so, milder cuts are tried, and last the default config.
+the model cannot be built so, other cuts are tried, the default config among them. A token that stands for a picture or
+a sound gets an id where the config has none: without it the model takes neither.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ VOCABULARY = 512
 DEEPEST = 6
 
 _TOKEN = re.compile(r"(_id|_ids|_token|_index)$")
+_PLACEHOLDER = re.compile(r"(image|video|audio)_token_(id|index)$")
 _DEPTH = re.compile(r"layers?$|blocks$|depths?$")
 _IMAGE = re.compile(r"(image|img|input)_?size|resolution")
 _WIDTH = re.compile(r"dim|size|width|hidden|channels|rank|inner|d_|section")
@@ -37,7 +39,8 @@ class Cut:
         return "default" if self.ratio == 1 and self.layers is None else f"widths / {self.ratio}, {depth}"
 
 
-CUTS = (Cut(8, 2), Cut(1, 2), Cut(4, 2), Cut(8, None), Cut(4, None), Cut(2, None), Cut(1, None))
+# Where the sizes of a config disagree after a cut, it is either the widths or the layers: neither is cut in turn.
+CUTS = (Cut(8, 2), Cut(8, None), Cut(1, 2), Cut(1, None), Cut(4, 2), Cut(4, None), Cut(2, None))
 
 
 @dataclass
@@ -46,7 +49,7 @@ class _Shrinker:
 
     cut: Cut
     base: type
-    tokens: dict[int, int] = field(default_factory=dict[int, int])  # the same token stays the same everywhere
+    tokens: dict[int | str, int] = field(default_factory=dict[int | str, int])  # a token stays the same everywhere
 
     def config(self, config: Any) -> Any:
         """A config of the same class, smaller; what its class derives from other settings is derived anew."""
@@ -57,7 +60,9 @@ class _Shrinker:
             value = getattr(config, name, None)
             is_nested = isinstance(value, (self.base, Mapping))
             is_own = is_nested or value != getattr(fresh, name, None)  # set by the config that this one is nested in
-            if is_own or parameter.default is not None:
+            if value is None and _PLACEHOLDER.search(name):
+                values[name] = self._free_token(name)
+            elif is_own or parameter.default is not None:
                 values[name] = self._value(name, value, depth)
         return type(config)(**{name: value for name, value in values.items() if value is not None})
 
@@ -114,7 +119,11 @@ class _Shrinker:
     def _token(self, value: int) -> int:
         if value < VOCABULARY:
             return value
-        return self.tokens.setdefault(value, VOCABULARY - 1 - len(self.tokens))
+        return self._free_token(value)
+
+    def _free_token(self, key: int | str) -> int:
+        """One of the last ids of the vocabulary, the same for the same key."""
+        return self.tokens.setdefault(key, VOCABULARY - 1 - len(self.tokens))
 
 
 def _is_list_of(value: Any, kind: type) -> bool:
@@ -128,13 +137,16 @@ def _shows_all(kinds: Sequence[str]) -> int:
 
 def smaller(kind: type, base: type, accepts: Callable[[Any], bool]) -> Iterator[tuple[Any, Cut]]:
     """Configs of a class, the smallest first, that the model can be built from."""
+    fault: Exception | None = None
     for cut in CUTS:
         try:
             config = _Shrinker(cut, base).config(kind())
             accepted = accepts(config)
-        except Exception:  # a config that a cut made inconsistent fails in any way it likes
-            if cut == CUTS[-1]:
-                raise
+        except Exception as error:  # a config that a cut made inconsistent fails in any way it likes
+            fault = error if cut == Cut(1, None) else fault or error
             continue
         if accepted:
+            fault = None
             yield config, cut
+    if fault is not None:
+        raise fault

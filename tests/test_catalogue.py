@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import catalogue
 import catalogue_table
 from catalogue_case import failure, in_process
+from catalogue_models import Subject, modules
 from small_configs import CUTS, VOCABULARY, Cut, smaller
 
 # Small configs
@@ -46,6 +48,21 @@ def test_a_token_is_the_same_everywhere_and_in_the_vocabulary() -> None:
     assert config.vision_config.image_size == 84
     assert config.vision_config.hidden_size == 128  # set by the config around it, not the default of its class
     assert config.vision_config.num_attention_heads == 16
+
+
+def test_a_token_that_stands_for_a_picture_gets_an_id() -> None:
+    import transformers
+
+    assert transformers.Blip2Config().image_token_index is None
+    assert 0 <= small("Blip2Config").image_token_index < VOCABULARY
+
+
+def test_a_config_at_fault_is_found_without_building_the_model(tmp_path: Path) -> None:
+    """Layers of it have no default, and the text model of the default config has billions of weights."""
+    began = time.process_time()
+    with pytest.raises(TypeError, match="NoneType"):
+        next(modules(Subject("transformers", "granite4_vision"), tmp_path))
+    assert time.process_time() - began < 20
 
 
 def test_settings_that_follow_from_others_are_derived_anew() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
+from sardonyx.source.inputs import search
 from sardonyx.source.inputs.examples import Example, derive
 from sardonyx.source.inputs.specs import Spec
 from sardonyx.source.models.resolve import resolve
@@ -75,6 +76,43 @@ class Asks(nn.Module):
         if extra_ids is None:
             raise ValueError("You have to specify extra_ids")
         return self.table(input_ids + extra_ids * 0)
+
+
+class Session:
+    """What a tracker remembers between frames."""
+
+
+class Tracks(nn.Module):
+    """Takes an object of a class of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, session: Session, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+class Parts(nn.Module):
+    """Only holds other modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speech, self.text = nn.Linear(4, 2), nn.Linear(4, 2)
+
+
+class TakesNothing(nn.Module):
+    """Refuses every input, and notes what it was given where its state is not restored."""
+
+    seen: ClassVar[list[tuple[str, ...]]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.eye = nn.Embedding(9, 4), nn.Conv2d(3, 4, 3)
+
+    def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask: Tensor) -> Tensor:
+        self.seen.append(tuple(f"{each.dtype} {each.shape}" for each in (input_ids, pixel_values, attention_mask)))
+        raise ValueError("no")
 
 
 class Counts(nn.Module):
@@ -163,6 +201,8 @@ def test_given_tensors_are_fed_alone_and_untouched() -> None:
         (nn.Linear(4, 2), {"input": Spec("input", "float32", (2, 5))}, "cannot be multiplied", "types and sizes"),
         (nn.Linear(4, 2), {"input": Spec("input", "int64", (2, 4))}, "dtype", "types and sizes"),
         (nn.ReLU(), {}, "no example can be derived for parameter 'input'", "--input input="),
+        (Tracks(), {}, "parameter 'session' of Tracks, which takes Session and no tensor", "file.py:factory"),
+        (Parts(), {}, "Parts has no forward", "(speech, text)"),
         (Counts(), {"x": Spec("x", "float32", (2, 4))}, "no example can be derived for parameter 'count'", "--input"),
     ],
 )
@@ -174,6 +214,20 @@ def test_what_cannot_be_is_one_line_with_torchs_reason(
     assert said in caught.value.message
     assert "\n" not in caught.value.message
     assert hinted in (caught.value.hint or "")
+
+
+def test_no_guess_is_tried_twice_and_slow_modules_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = TakesNothing()
+    with pytest.raises(UsageError, match="no example was found"):
+        derive(module)
+    tried = module.seen[:-1]  # the last run finds out which parameter is at fault
+    assert len(tried) == len(set(tried)) > 40
+    module.seen.clear()
+    monkeypatch.setattr(search, "_LONG", 0.0)
+    monkeypatch.setattr(search, "_ENOUGH", 10)
+    with pytest.raises(UsageError, match="no example was found"):
+        derive(module)
+    assert len(module.seen[:-1]) == 10
 
 
 def test_the_module_is_left_as_it_was() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,9 +31,12 @@ from sardonyx.source.words import reason
 _LENGTHS = (11, 16, 32, 64, 128)
 _DECODER_LENGTH = 7
 _MOST_PROBES = 120
+_LONG = 20.0  # seconds of this thread, after which a few more probes are not worth the wait
+_ENOUGH = 24  # probes, however long they take
 _TELLING = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # what a module may miss without saying so
 _SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotations, and the type of the tensor to give
 _PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of what is no tensor
+_GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules whose classes say little about an object
 _CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
 _SWITCHES = {"use_cache": False}  # a cache is an output nobody asked for
 
@@ -76,14 +80,14 @@ class Search:
     def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
         self.module, self._given, self.seed, self._probe = module, given, seed, probe
         self.facts = Facts(module)
-        parameters = inspect.signature(module.forward).parameters.values()
+        parameters = _signature(module).parameters.values()
         self.parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         self._open = [p for p in parameters if p.kind is p.VAR_POSITIONAL] if not self.parameters else []
         self.parameters.update({p.name: p for p in self._open})
         if self.parameters or not any(p.kind is p.VAR_KEYWORD for p in parameters):
             check_names(given, self.parameters)
         self._sizes = list(_ladder(self.facts, given, batch))
-        self._probes = 0
+        self._probes, self._began = 0, time.thread_time()
         self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and why it was refused
 
     def run(self) -> Accepted:
@@ -93,7 +97,7 @@ class Search:
             UsageError: none is accepted.
         """
         names = self._wanted()
-        while self._probes < _MOST_PROBES:
+        while not self._is_spent:
             accepted, refusals = self._try(names)
             if accepted is not None:
                 return accepted
@@ -105,6 +109,12 @@ class Search:
         if accepted is None:
             raise self._refused(names)
         return accepted
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the search has tried enough, by number or by time."""
+        is_long = self._probes >= _ENOUGH and time.thread_time() - self._began > _LONG
+        return is_long or self._probes >= _MOST_PROBES
 
     def _made(self, names: Sequence[str]) -> Accepted | None:
         """What the library's own processors make, beside the best guesses for the rest."""
@@ -151,7 +161,7 @@ class Search:
     def _try(self, names: Sequence[str]) -> tuple[Accepted | None, list[Exception]]:
         refusals: list[Exception] = []
         for draft in self._drafts(names):
-            if self._probes >= _MOST_PROBES:
+            if self._is_spent:
                 break
             self._probes += 1
             answer = self.attempt(draft)
@@ -186,7 +196,7 @@ class Search:
 
     def _drafts(self, names: Sequence[str]) -> Iterator[Draft]:
         """Combinations of candidates, those nearest to the best guess first."""
-        seen: set[tuple[Candidate, ...]] = set()
+        seen: set[tuple[tuple[Spec, int | None], ...]] = set()  # of what the module sees, whatever it is called
         for sizes in self._sizes:
             choices = [self.choices(name, sizes) for name in names]
             for name, found in zip(names, choices, strict=True):
@@ -194,7 +204,8 @@ class Search:
                     raise self._underivable(name)
             places = itertools.product(*(range(len(found)) for found in choices))
             for place in sorted(itertools.islice(places, 4096), key=sum):
-                guess = tuple(found[i] for found, i in zip(choices, place, strict=True))
+                chosen = (found[i] for found, i in zip(choices, place, strict=True))
+                guess = tuple((each.spec, each.high) for each in chosen)
                 if guess not in seen:
                     seen.add(guess)
                     yield Draft(dict(zip(names, place, strict=True)), sizes)
@@ -215,7 +226,8 @@ class Search:
         """Whether a parameter takes a number or a word and no tensor; its documentation knows better."""
         written, said = _written(self.parameters[name].annotation), self.facts.descriptions.get(name)
         is_tensor = "Tensor" in written or (said is not None and said.dims is not None)
-        return not is_tensor and _PLAIN.search(written) is not None
+        is_object = _is_own_class(self.parameters[name].annotation)
+        return not is_tensor and (is_object or _PLAIN.search(written) is not None)
 
     def _values(self, draft: Draft, seed: int) -> dict[str, Tensor]:
         guess = self._guess(draft)
@@ -268,8 +280,10 @@ class Search:
             yield f"{slot.count} {slot.kind} tokens ({slot.token}) in every row, as many as the {slot.kind} fills"
 
     def _underivable(self, name: str) -> UsageError:
+        annotation = self.parameters[name].annotation
+        takes = f", which takes {annotation.__name__} and no tensor" if _is_own_class(annotation) else ""
         return UsageError(
-            f"no example can be derived for parameter '{name}' of {type(self.module).__name__}",
+            f"no example can be derived for parameter '{name}' of {type(self.module).__name__}{takes}",
             hint=self._hint(name, "float32[2,16], or the right type and sizes"),
         )
 
@@ -317,6 +331,27 @@ class Search:
 
 def _spec(name: str, value: Tensor) -> str:
     return str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+
+
+def _signature(module: nn.Module) -> inspect.Signature:
+    """What the forward takes.
+
+    Raises:
+        UsageError: the module has no forward.
+    """
+    if getattr(module.forward, "__func__", None) is nn.Module.forward:  # torch puts one there that only raises
+        kind, parts = type(module).__name__, ", ".join(name for name, _ in module.named_children())
+        raise UsageError(f"{kind} has no forward", hint=f"export a module in it ({parts}): file.py:factory")
+    try:
+        return inspect.signature(module.forward, eval_str=True)
+    except Exception:  # names that are only there while types are checked, in annotations that may hold any expression
+        return inspect.signature(module.forward)
+
+
+def _is_own_class(annotation: Any) -> bool:
+    """Whether a parameter takes an object of a class that someone wrote, which is no tensor."""
+    is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
+    return is_class and not issubclass(annotation, Tensor) and annotation.__module__ not in _GENERAL
 
 
 def _written(annotation: Any) -> str:
