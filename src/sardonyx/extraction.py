@@ -104,6 +104,7 @@ def extract(
     proven = _Proven()
     if verify:
         with _prepared(live, args, kwargs or {}) as plain:
+            _insist_on_types(whole, plain)
             proof = _proof(whole, cut, plain, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
             proven = _judged(proof, whole, cut, plain, args, kwargs or {})
         _learn_ranks(cut.model, proof)
@@ -207,6 +208,27 @@ def _judged(
         _insist_on_weights(whole, live)
     _insist(against.verdict, f"the cut does not compute what the live module {name} computes")
     return _Proven(verdict, against)
+
+
+def _insist_on_types(whole: Tagged, live: nn.Module | None) -> None:
+    """Refuse a live model in another floating-point type than the file: its inputs and values would differ as well.
+
+    Raises:
+        UsageError: with the type that the file has.
+    """
+    from sardonyx.source.models.identity import named_state
+
+    for name, tensor in () if live is None else named_state(live):
+        value = whole.model.graph.initializers.get(name)
+        kind = None if value is None else value.dtype
+        if kind is None or not kind.is_floating_point() or not tensor.is_floating_point():
+            continue
+        own, other = kind.numpy().name, str(tensor.dtype).removeprefix("torch.")
+        if own != other:
+            raise UsageError(
+                f"the live model is {other} and the file {own}: '{name}'",
+                hint=f"--dtype {own}, or convert the live model; nothing was written",
+            )
 
 
 def _insist_on_weights(whole: Tagged, live: nn.Module) -> None:

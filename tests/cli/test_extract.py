@@ -186,4 +186,10 @@ def test_a_source_with_other_weights_is_told_from_one_that_computes_something_el
     assert "--seed" in result.err.splitlines()[1]
     result = command(*cut, f"{tmp_path}/net.py:other_norm", "--seed", "5")
     assert "the live model has other weights than the file: '2.bias' differs" in result.err
+    result = command(*cut, f"{tmp_path}/net.py:build", "--seed", "5", "--dtype", "float16")
+    assert result.code == 2
+    assert result.err.splitlines() == [
+        "error: the live model is float16 and the file float32: '0.bias'",
+        "hint: --dtype float32, or convert the live model; nothing was written",
+    ]
     assert command(*cut, f"{tmp_path}/net.py:build", "--seed", "5").code == 0

@@ -1,0 +1,42 @@
+"""A study leaves its models as they were: the files, what lies beside them, and the caller's random numbers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import sardonyx
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """All that a caller of a study could see changed."""
+    numbers: Any = np.random.get_state()  # the one that is to stay as it was
+    files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in folder.iterdir()}
+    return {**files, "torch": torch.get_rng_state().tolist(), "numpy": numbers[1].tolist(), "random": random.getstate()}
+
+
+@pytest.mark.parametrize(("seed", "experiment"), [(0, "attribution"), (1, "order"), (2, "forensics")])
+def test_models_and_random_numbers_are_left_as_they_were(seed: int, experiment: str, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    models, output = tmp_path / "models", tmp_path / "study"
+    models.mkdir()
+    widths = [draw.randrange(2, 9) for _ in range(draw.randrange(3, 6))]
+    layers: list[nn.Module] = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+    module = nn.Sequential(*(each for layer in layers for each in (layer, draw.choice((nn.ReLU(), nn.Identity())))))
+    example = (torch.ones(2, widths[0]),)
+    sardonyx.export(module, example, models / "net.onnx", exporter="torchscript", external=bool(seed % 2))
+    (models / "broken.onnx").write_bytes(onnx.ModelProto(ir_version=10).SerializeToString()[:1] + b"\xff")
+    before = _state(models)
+
+    found = sardonyx.study([models], output, only=[experiment], seed=seed, jobs=1)
+
+    assert _state(models) == before
+    assert found.cells > 0
