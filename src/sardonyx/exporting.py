@@ -144,7 +144,7 @@ def export(
 
         def attempt(dims: OpenDims) -> tuple[_Job, ir.Model, Sequence[str], Verdict | None]:
             draft = _Draft(Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx", external=None if optimize else True)
-            job = _Job((call, *others), draft, seed, threads, clock)
+            job = _Job((call, *others), draft, exporter, seed, threads, clock)
             with clock.phase("export"), collector.paused():
                 model, noted = traced.export(call, exporter, dims.axes, opset, style)
             return job, model, noted, job.prove(model, dims) if verify else None
@@ -210,10 +210,16 @@ class _Job:
     """A module on its way to a file."""
 
     def __init__(
-        self, calls: Sequence[Call], draft: _Draft, seed: int, threads: int | None, clock: ledger.Clock
+        self,
+        calls: Sequence[Call],
+        draft: _Draft,
+        exporter: Exporter,
+        seed: int,
+        threads: int | None,
+        clock: ledger.Clock,
     ) -> None:
         """Calls are of one module, on the example inputs and on others like them."""
-        self._calls, self._call, self._draft = calls, calls[0], draft
+        self._calls, self._call, self._draft, self._exporter = calls, calls[0], draft, exporter
         self._seed, self._threads, self._clock = seed, threads, clock
 
     def prove(self, model: ir.Model, dims: OpenDims) -> Verdict:
@@ -267,6 +273,7 @@ class _Job:
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
             inputs=examples,
+            other_exporter=traced.OTHER[self._exporter],
             **how,
         )
 

@@ -35,6 +35,7 @@ def check_in_float32(
     module_itself: Engine,
     weights: Collection[str],
     inputs: Sequence[Mapping[str, Value]],
+    other_exporter: str,
     seeds: Sequence[int],
     trials: int,
     threads: int | None,
@@ -49,6 +50,7 @@ def check_in_float32(
         module_itself: The module in its own types.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
+        other_exporter: Named in the hint if the graph is not valid.
         seeds: Of the generated inputs.
         trials: At most this many generated ones.
         threads: Of the runtime.
@@ -57,7 +59,13 @@ def check_in_float32(
     Raises:
         ModelError: The graph is not valid.
     """
-    failures, note = _as_it_is(exported, module_itself, inputs[0], threads)
+    try:
+        failures, note = _as_it_is(exported, module_itself, inputs[0], threads)
+    except RuntimeFailure as refusal:
+        raise ModelError(
+            f"torch wrote a graph in half precision that is not valid: {refusal.message}",
+            hint=f"--dtype float32, or --exporter {other_exporter}",
+        ) from refusal
     rounded = set(constants_cast(wide)) - set(weights) - set(inputs[0])
     oracle = Oracle(
         wide,
@@ -80,16 +88,15 @@ def check_in_float32(
 
 
 def _as_it_is(exported: Path, module: Engine, feeds: Mapping[str, Value], threads: int | None) -> tuple[list[str], str]:
-    """What is wrong with the graph in its own types, and a sentence on how it ran there."""
+    """What is wrong with the graph in its own types, and a sentence on how it ran there.
+
+    Raises:
+        RuntimeFailure: The graph does not load.
+    """
     try:
         engine = Subject(exported).session(threads=threads)
     except NoKernel as refusal:
         return [], f"ONNX Runtime has no CPU kernel for {refusal.operator} in the graph's own types, which were not run"
-    except RuntimeFailure as refusal:
-        raise ModelError(
-            f"torch wrote a graph in half precision that is not valid: {refusal.message}",
-            hint="--dtype float32, or the other --exporter",
-        ) from refusal
     with engine:
         try:
             expected, found = module.run(feeds), engine.run(feeds)

@@ -24,7 +24,7 @@ from sardonyx.source.tracing.stacks import path_of
 from sardonyx.source.tracing.symbols import Axes
 
 _OLDEST_OPSET = 18
-_BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences take bfloat16
+BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences take bfloat16
 
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
@@ -44,7 +44,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             dynamo=True,
             optimize=False,
             verbose=False,
-            opset_version=opset or (_BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
+            opset_version=opset or (BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
         )
     model: ir.Model = program.model
     _place(model, program.exported_program, tree)

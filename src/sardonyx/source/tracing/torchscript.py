@@ -10,7 +10,7 @@ import contextlib
 import re
 import tempfile
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +22,18 @@ from torch.onnx.errors import OnnxExporterError
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError
 from sardonyx.graph import io
+from sardonyx.graph.borders import Borders
+from sardonyx.graph.facts import Facts
+from sardonyx.graph.naming import Names
+from sardonyx.graph.opsets.adapter import CannotRaise
+from sardonyx.graph.opsets.raising import plan
 from sardonyx.graph.origins import set_origins
-from sardonyx.graph.scopes import scopes
+from sardonyx.graph.scopes import operator, scopes
+from sardonyx.graph.transaction import Transactions
 from sardonyx.record import How
 from sardonyx.source.quiet import quietly
 from sardonyx.source.tracing.adapter import INNER, Adapter, Call
+from sardonyx.source.tracing.dynamo import BFLOAT16_OPSET
 from sardonyx.source.tracing.engine import to_array
 from sardonyx.source.tracing.interface import name_interface
 from sardonyx.source.tracing.live import LiveTree, Step
@@ -63,7 +70,10 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     _unwrite(model, tree.root, written)
     _restore_inputs(model, call, axes)
     name_interface(model, call)
-    return model, [] if refusal is None else [f"opset {used}, because at {_DEFAULT_OPSET}: {refusal}"]
+    notes = [] if refusal is None else [f"opset {used}, because at {_DEFAULT_OPSET}: {refusal}"]
+    if opset is None and torch.bfloat16 in call.dtypes:
+        _raise_opset(model, BFLOAT16_OPSET)
+    return model, notes
 
 
 def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Written) -> tuple[int, str | None]:
@@ -121,6 +131,19 @@ def _correct_bfloat16(model: ir.Model) -> None:
         for node in scope.graph:
             if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
                 node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
+
+
+def _raise_opset(model: ir.Model, opset: int) -> None:
+    """Write the model in a newer operator set, where it stays the same."""
+    facts = Facts(model)
+    facts.infer()
+    nodes: defaultdict[str, list[ir.Node]] = defaultdict(list)
+    for scope in facts.scopes.values():
+        for node in scope.graph:
+            nodes[operator(node)].append(node)
+    standard = {name: found for name, found in nodes.items() if "::" not in name}
+    with contextlib.suppress(CannotRaise):
+        Transactions(facts, Names.of(model), Borders()).raise_opset(plan(facts, standard, opset))
 
 
 def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:

@@ -23,7 +23,7 @@ from sardonyx.source.words import reason
 
 Exporter = Literal["dynamo", "torchscript"]
 _EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
-_OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
+OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
 
 
@@ -64,7 +64,7 @@ def export(
     if opset not in (None, made):
         raise ModelError(
             f"torch gives this model opset {made}, not {opset}",
-            hint=f"leave --opset out, or try --exporter {_OTHER[exporter]}",
+            hint=f"leave --opset out, or try --exporter {OTHER[exporter]}",
         )
     if call.left_out:
         notes = [*notes, f"outputs that are no tensors are not in the graph: {', '.join(call.left_out)}"]
@@ -106,7 +106,7 @@ def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Export
         return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
     if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
         return missing("onnxscript", "torch's exporters need")
-    other = _OTHER[exporter]
+    other = OTHER[exporter]
     try:
         attempt(other)
     except Exception as second:  # as above
