@@ -40,7 +40,7 @@ class Cut:
 
 
 # Where the sizes of a config disagree after a cut, it is either the widths or the layers: neither is cut in turn.
-CUTS = (Cut(8, 2), Cut(8, None), Cut(1, 2), Cut(1, None), Cut(4, 2), Cut(4, None), Cut(2, None))
+CUTS = (Cut(8, 2), Cut(1, 2), Cut(8, None), Cut(1, None), Cut(4, 2), Cut(4, None), Cut(2, None))
 
 
 @dataclass

@@ -111,6 +111,10 @@ class TakesNothing(nn.Module):
         self.table, self.eye = nn.Embedding(9, 4), nn.Conv2d(3, 4, 3)
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask: Tensor) -> Tensor:
+        """Says what it could take.
+
+        input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): the same as its name says.
+        """
         self.seen.append(tuple(f"{each.dtype} {each.shape}" for each in (input_ids, pixel_values, attention_mask)))
         raise ValueError("no")
 

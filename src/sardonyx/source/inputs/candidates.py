@@ -98,8 +98,7 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
     batch, real = sizes.batch, facts.dtype
     length = sizes.decoder_length if name.startswith("decoder_") else sizes.length
     if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
-        high = {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
-        yield "int64", (batch, length), high
+        yield "int64", (batch, length), _high(role, facts)
     elif role is Role.BOXES:
         said = facts.descriptions.get(name)
         is_real = said is not None and said.dtype == "float"
@@ -137,8 +136,12 @@ def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterat
         dtype = facts.dtype if said.dtype in (None, "float") else said.dtype
         if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
             dtype = "int64"  # masks are documented as floats that hold 0 and 1
-        high = facts.count("segments") if role is Role.SEGMENTS else None
-        yield Candidate(Spec(name, dtype, shape), role, high)
+        yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
+
+
+def _high(role: Role, facts: Facts) -> int | None:
+    """What ids lie below."""
+    return {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
 
 
 def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, SardonyxError
@@ -25,6 +29,7 @@ Exporter = Literal["dynamo", "torchscript"]
 _EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
 OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(p.__file__).parents[1]))  # torch's code and our own
 
 
 class NotExportable(ModelError):
@@ -111,12 +116,21 @@ def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Export
         attempt(other)
     except Exception as second:  # as above
         return NotExportable(
-            f"torch cannot export the model: {exporter}: {reason(first)}; {other}: {reason(_cause(second))}",
+            f"torch cannot export the model: {exporter}: {_why(first)}; {other}: {_why(_cause(second))}",
             hint="give other example inputs with --input, or write data-dependent code with torch.where or torch.cond",
-            why=reason(first),
+            why=_why(first),
         )
-    why = reason(first)
+    why = _why(first)
     return NotExportable(f"torch cannot export the model: {why}", hint=f"--exporter {other} can", why=why)
+
+
+def _why(error: BaseException) -> str:
+    """A reason in one line; where control flow depends on values, the line of the model that decides on them."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_LIBRARIES)]
+    if not isinstance(error, GuardOnDataDependentSymNode) or not frames:
+        return reason(error)
+    place, line = frames[-1], (frames[-1].line or "").rstrip(":")
+    return f"control flow depends on values: {Path(place.filename).name}:{place.lineno}: {line}"
 
 
 def _cause(error: BaseException) -> BaseException:
