@@ -355,6 +355,14 @@ def test_a_large_weight_shared_with_another_reader_is_not_stored_twice() -> None
     assert reasons(log) == [GROWS]
 
 
+def test_a_dead_node_on_a_large_weight_is_left_to_the_pass_that_removes_it() -> None:
+    proto = large("Mul")
+    proto.graph.node.append(helper.make_node("Shape", ["w"], ["unread"]))
+    model, _ = fold(proto)
+    assert op_types(model) == ["Mul"]
+    assert_same(proto, model)
+
+
 def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
     model, log = fold(large("Sin"), Engine("Sin"))
     assert op_types(model) == ["Sin", "Mul"]

@@ -41,7 +41,8 @@ def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Propo
         if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
         wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
-        yield _folded(node, wanted, graph, engine, budget)
+        if wanted:  # a node that nothing reads is dead, and removed as such
+            yield _folded(node, wanted, graph, engine, budget)
 
 
 def _readers_of_large_constants(graph: Facts) -> dict[ir.Node, None]:
