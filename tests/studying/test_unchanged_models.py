@@ -20,7 +20,12 @@ def _state(folder: Path) -> dict[str, Any]:
     """All that a caller of a study could see changed."""
     numbers: Any = np.random.get_state()  # the one that is to stay as it was
     files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in folder.iterdir()}
-    return {**files, "torch": torch.get_rng_state().tolist(), "numpy": numbers[1].tolist(), "random": random.getstate()}
+    return {
+        **files,
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": numbers[1].tolist(),
+        "random": random.getstate(),
+    }
 
 
 @pytest.mark.parametrize(("seed", "experiment"), [(0, "attribution"), (1, "order"), (2, "forensics")])

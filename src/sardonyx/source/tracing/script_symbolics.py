@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 import torch
-from torch.onnx._internal.torchscript_exporter import registration, symbolic_opset14
+from torch.onnx._internal.torchscript_exporter import registration, symbolic_helper, symbolic_opset14
 
 _HALF = (torch.float16, torch.bfloat16)
 _ATTENTION = "aten::scaled_dot_product_attention"
@@ -30,7 +30,7 @@ def _constants_kept() -> Generator[None]:
 
     The constant may be shared, and then every other operation that counts from the end gets the sum as well.
     """
-    helper: Any = torch.onnx.symbolic_helper
+    helper: Any = symbolic_helper
     plain = helper._maybe_get_scalar
 
     def copied(value: Any) -> Any:
@@ -52,7 +52,7 @@ def _masks_typed() -> Generator[None]:
     """
     functions: Any = registration.registry.get_function_group(_ATTENTION)
     before = functions._functions._overrides.get(_ATTENTION_OPSET)
-    plain = before or symbolic_opset14.scaled_dot_product_attention
+    plain: Any = before or symbolic_opset14.scaled_dot_product_attention
 
     def typed(context: Any, query: Any, *others: Any) -> Any:
         kind = query.type().dtype()
