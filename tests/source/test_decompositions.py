@@ -116,3 +116,14 @@ def test_a_buffer_that_is_written_to_is_left_to_torch(monkeypatch: pytest.Monkey
     used, (local, whole) = _modes(monkeypatch, Counting())
     assert used == []
     assert local == whole
+
+
+@pytest.mark.parametrize(("shape", "masked"), [((5, 8), False), ((2, 3, 2, 5, 8), True)])
+def test_attention_of_any_rank_is_exported_and_verified(shape: tuple[int, ...], masked: bool) -> None:
+    """Torch's exporter takes four dimensions alone."""
+
+    def attend(x: Tensor, y: Tensor) -> Tensor:
+        mask = torch.ones(5, 5).tril() > 0 if masked else None
+        return nn.functional.scaled_dot_product_attention(x, y, y + 1, attn_mask=mask)
+
+    sardonyx.export(Module(attend), torch.randn(shape))  # raises where the graph computes anything else

@@ -32,6 +32,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[r
 _SIZE = torch.ops.aten.sym_size.int
 _COUNT = torch.ops.aten.sym_numel.default
 _SIZE_FUNCTIONS: Any = (torch.sym_max, torch.sym_min)  # pyright: ignore[reportUnknownMemberType]
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_RANK = 4
 _NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 
@@ -125,6 +127,8 @@ class _Rewrite:
         if is_overload(target):
             self._memory.see(node)
             instead = self._memory.without_writing(node)
+            if _is_attention_of_another_rank(node):
+                return self._decomposed(node, known, _attention_of_rank_four)
             if instead is None:
                 return self._copied(node, known) if self._stays(target) else self._decomposed(node, known, target)
             return _of_the_same_type(self._decomposed(node, known, instead), node)
@@ -210,6 +214,27 @@ class _Rewrite:
             else:
                 known[node] = self._taken(node, known, module)
         raise NotLocalError
+
+
+def _is_attention_of_another_rank(node: Any) -> bool:
+    """Whether the exporter refuses an attention: it takes batch, heads, positions and width, no more and no less."""
+    return node.target is _ATTENTION and any(each.meta["val"].dim() != _RANK for each in node.args[:3])
+
+
+def _attention_of_rank_four(query: Any, key: Any, value: Any, mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The same attention with all leading dimensions in one."""
+    shape = query.shape[:-1]
+    mask = kwargs.pop("attn_mask", mask)
+    if mask is not None:
+        mask = mask.expand(*shape, key.shape[-2])
+    four: Any = [each if each is None else _of_rank_four(each) for each in (query, key, value, mask)]
+    return _ATTENTION(*four, *args, **kwargs).reshape(*shape, value.shape[-1])
+
+
+def _of_rank_four(tensor: Any) -> Any:
+    while tensor.dim() < _RANK:
+        tensor = tensor.unsqueeze(0)
+    return tensor.flatten(0, tensor.dim() - _RANK)
 
 
 def _replaced(value: Any, others: Mapping[Any, Any]) -> Any:
