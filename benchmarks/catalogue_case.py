@@ -12,7 +12,6 @@ import itertools
 import multiprocessing
 import os
 import re
-import resource
 import signal
 import tempfile
 import time
@@ -54,7 +53,7 @@ def in_process(work: Callable[[], Row], limit: int = LIMIT, waits: int = WAITS) 
         return here.recv() if here.poll(limit * waits) else {"error": f"not done after {limit * waits} s"}
     except EOFError:
         process.join()
-        late = process.exitcode == -signal.SIGXCPU
+        late = process.exitcode == -signal.SIGPROF
         return {"error": f"not done after {limit} s of CPU" if late else f"crashed with exit {process.exitcode}"}
     finally:
         process.kill()
@@ -62,8 +61,8 @@ def in_process(work: Callable[[], Row], limit: int = LIMIT, waits: int = WAITS) 
 
 
 def _answer(work: Callable[[], Row], pipe: Any, limit: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (limit + int(time.process_time()), resource.RLIM_INFINITY))
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, limit)  # a resource limit would also hold for the worker that runs models
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
