@@ -140,13 +140,16 @@ class _Reads(TorchDispatchMode):
 
 
 def unread(module: torch.nn.Module, example: Example) -> list[str]:
-    """Modules none of whose own parameters any operation reads: the inputs do not reach them."""
+    """Modules with parameters of which no operation reads any, own or below: the inputs do not reach them.
+
+    A single parameter that only training reads, beside others that are read, does not count.
+    """
     with torch.no_grad(), _Reads() as reads:
         module(*example.args, **example.kwargs)
     found: list[str] = []
     for name, each in module.named_modules():
-        own = list(each.parameters(recurse=False))
-        if own and not any(parameter.untyped_storage()._cdata in reads.storages for parameter in own):
+        weights = list(each.parameters())
+        if weights and not any(parameter.untyped_storage()._cdata in reads.storages for parameter in weights):
             found.append(name)
     return found
 
