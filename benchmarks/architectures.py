@@ -22,11 +22,11 @@ from torch import nn
 
 import handmade
 import zoo
-from sardonyx.source.tracing.structure import Flat
+from sardonyx.frontend.tracing.structure import Flat
 from zoo import SEED
 
 if TYPE_CHECKING:
-    from sardonyx.exporting import Exported
+    from sardonyx.exporting.export import Exported
 
 BATCH, LENGTH, PADDED, PAST = 2, 11, 7, 5
 
@@ -290,7 +290,7 @@ ARCHITECTURES: dict[str, Callable[[], Case]] = {
 
 def export(case: Case, path: Path, exporter: str, *, verify: bool = True) -> Exported:
     """Export a case through the public verb, on inputs of its own: caches grow in place."""
-    from sardonyx.exporting import export as verb  # here, since most of what builds a case exports nothing
+    from sardonyx.exporting.export import export as verb  # here, since most of what builds a case exports nothing
 
     args, kwargs = copy.deepcopy((case.args, dict(case.kwargs)))
     return verb(case.module, args, path, kwargs=kwargs, exporter=exporter, dynamic=case.dynamic, verify=verify)

@@ -25,11 +25,11 @@ from torch.fx.proxy import TraceError
 
 import architectures
 import zoo
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.fusing import fuse_attention
-from sardonyx.attention.roads.calling import Arguments, Flattened
-from sardonyx.attention.roles import Decomposition, decomposition_of
-from sardonyx.source.tracing.structure import Flat
+from sardonyx.frontend.attention.capture.calling import Arguments, Flattened
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.fuse import fuse_attention
+from sardonyx.frontend.attention.roles import Decomposition, decomposition_of
+from sardonyx.frontend.tracing.structure import Flat
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sardonyx import optimize
 from sardonyx.errors import SardonyxError
-from sardonyx.wiring_record import AttentionSite
+from sardonyx.records.run import AttentionSite
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")
 

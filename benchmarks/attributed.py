@@ -19,11 +19,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import sardonyx
-from sardonyx.graph.tagged import tagged
-from sardonyx.profile_record import ProfiledModel, TracedBy
-from sardonyx.profiling import steps
-from sardonyx.profiling.subject import saving
-from sardonyx.profiling.tracing import Tracer
+from sardonyx.ir.tagged_model import tagged
+from sardonyx.measurement.profiling import steps
+from sardonyx.measurement.profiling.kernel_origins import Tracer
+from sardonyx.measurement.profiling.subject import saving
+from sardonyx.records.profile import ProfiledModel, TracedBy
 from sardonyx.runtime.timed import Level, Settings
 
 ASKED = 0.97

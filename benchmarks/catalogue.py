@@ -31,7 +31,7 @@ import catalogue_table
 import sardonyx
 from catalogue_case import LIMIT, WAITS, Row, in_process, measure, plainly
 from catalogue_models import Subject, subjects
-from sardonyx.source.inputs.examples import Example
+from sardonyx.frontend.inputs.examples import Example
 
 HERE = Path(__file__).parent
 EXPORTERS = ("dynamo", "torchscript")

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import sardonyx
 from catalogue_models import Subject, modules
 from sardonyx.errors import SardonyxError
-from sardonyx.source.inputs.examples import Example, derive
+from sardonyx.frontend.inputs.examples import Example, derive
 
 Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage

@@ -23,7 +23,7 @@ from torch import nn
 import architectures
 import sardonyx
 from sardonyx.errors import SardonyxError
-from sardonyx.extraction import extract
+from sardonyx.exporting.extract import extract
 
 MODELS = ("bert-tiny", "gpt2", "resnet-50", "vit", "t5")
 EXPORTERS = ("dynamo", "torchscript")

@@ -26,8 +26,8 @@ from typing import Literal
 import numpy as np
 
 import sardonyx
-from sardonyx.graph import io
-from sardonyx.measure import rounds
+from sardonyx.ir import io
+from sardonyx.measurement import interleaving
 from sardonyx.runtime.timed import Settings, Timed
 from sardonyx.runtime.values import Feeds
 
@@ -100,16 +100,16 @@ def fed(paths: Iterable[str], past: int, new: int) -> Feeds:
     return feeds
 
 
-def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: float) -> rounds.Race:
+def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: float) -> interleaving.Race:
     """All files in turns, loaded for this."""
     clock = time.thread_time if threads == 1 else time.perf_counter
     drawn = fed(files.values(), past, new)
 
-    def contender(path: str) -> rounds.Run:
-        return rounds.slot(Timed(path, Settings(threads)).ready(drawn), now=clock)
+    def contender(path: str) -> interleaving.Run:
+        return interleaving.slot(Timed(path, Settings(threads)).ready(drawn), now=clock)
 
     runs = {name: contender(path) for name, path in files.items()}
-    return rounds.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)
+    return interleaving.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)
 
 
 def time_table(files: dict[str, str], options: argparse.Namespace) -> Iterator[str]:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import family_zoo
 from family_makers import Subject
-from sardonyx.graph.fingerprint import BORDERS, Borders, Features, features, judge
-from sardonyx.graph.io import load
+from sardonyx.analysis.fingerprint import BORDERS, Borders, Features, features, judge
+from sardonyx.ir.io import load
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")
 ENOUGH, MANY = 0.95, 40

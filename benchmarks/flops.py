@@ -27,12 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import memory_models
 import zoo
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.fusing import fuse_attention
-from sardonyx.costs.operators.aten import describe
-from sardonyx.costs.operators.description import Description
-from sardonyx.costs.program import Program, Value
-from sardonyx.recording.recorder import record
+from sardonyx.analysis.costs.operators.aten import describe
+from sardonyx.analysis.costs.operators.description import Description
+from sardonyx.analysis.costs.program import Program, Value
+from sardonyx.analysis.recording.recorder import record
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.fuse import fuse_attention
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]

@@ -22,8 +22,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from sardonyx.source.tracing import traced
-from sardonyx.source.tracing.adapter import Call
+from sardonyx.frontend.tracing import traced
+from sardonyx.frontend.tracing.adapter import Call
 
 PAST, NEW, BATCH = 4, 11, 2
 INLINE = 4096  # bytes below which a weight is in the graph's own file

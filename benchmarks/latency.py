@@ -18,9 +18,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from sardonyx.graph import io
-from sardonyx.measure import feeds, rounds
-from sardonyx.measure.rounds import Race
+from sardonyx.ir import io
+from sardonyx.measurement import feeds, interleaving
+from sardonyx.measurement.interleaving import Race
 from sardonyx.runtime.timed import Settings, Timed
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
@@ -32,11 +32,11 @@ def raced(files: dict[str, str], sizes: dict[str, int], *, seconds: float, threa
     known = feeds.open_dims(model)
     drawn = feeds.at_size(model, {dim: size for dim, size in sizes.items() if dim in known})
 
-    def contender(path: str) -> rounds.Run:
-        return rounds.slot(Timed(path, Settings(threads)).ready(drawn), now=CLOCKS[clock])
+    def contender(path: str) -> interleaving.Run:
+        return interleaving.slot(Timed(path, Settings(threads)).ready(drawn), now=CLOCKS[clock])
 
     runs = {name: contender(path) for name, path in files.items()}
-    return rounds.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)
+    return interleaving.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)
 
 
 def shown(race: Race) -> str:

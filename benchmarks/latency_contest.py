@@ -9,9 +9,9 @@ from pathlib import Path
 
 import peers
 from claims import Claim
-from sardonyx.bench_record import Finding
-from sardonyx.measure import statistics
-from sardonyx.measure.rounds import Race
+from sardonyx.measurement import statistics
+from sardonyx.measurement.interleaving import Race
+from sardonyx.records.bench import Finding
 from stage import HERE, TARGETS, Case, Section, Stage, said, tell
 
 FINALISTS = 2  # peers that run beside ours: the fastest of a first race among all of them

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from sardonyx.record import Run
-from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import drawings
-from sardonyx.rendering.pictures.layered import layout
+from sardonyx.records.run import Run
+from sardonyx.reporting.page import drawings
+from sardonyx.reporting.plots.layered import layout
+from sardonyx.reporting.run_bundle import Dossier
 
 SLOWEST, LARGEST = 1.0, 1_200_000  # seconds for 2,000 boxes; bytes of all drawings of a run
 Edges = list[tuple[int, int]]

@@ -28,8 +28,8 @@ from onnx.reference import ReferenceEvaluator
 import mutations
 import subjects
 from sardonyx.errors import RuntimeFailure
-from sardonyx.proof import Oracle
 from sardonyx.runtime import Session
+from sardonyx.verification import Oracle
 
 # Length and scale of inputs, and whether they lie around one value.
 HOSTILE = (

@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sardonyx.measure import rounds
-from sardonyx.measure.rounds import Race
+from sardonyx.measurement import interleaving
+from sardonyx.measurement.interleaving import Race
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ def simulated(noise: Noise, *, ratio: float, run: float, seconds: float, seed: i
     """A whole race of a file and another that truly takes `ratio` times as long."""
     machine = Machine(noise, seed)
     sessions = (machine.session(run), machine.session(run), machine.session(run * ratio))
-    one, twin, other = (rounds.slot(session, now=machine.now) for session in sessions)
-    return rounds.race({"one": one, "other": other}, twin=twin, seconds=seconds, seed=seed, now=machine.now)
+    one, twin, other = (interleaving.slot(session, now=machine.now) for session in sessions)
+    return interleaving.race({"one": one, "other": other}, twin=twin, seconds=seconds, seed=seed, now=machine.now)

@@ -55,8 +55,8 @@ def _export(side: str, module: Any, inputs: dict[str, Any], path: Path, exporter
 
 def metadata_bytes(path: Path) -> int:
     """Bytes of all metadata entries of a file."""
-    from sardonyx.graph import io
-    from sardonyx.graph.scopes import scopes
+    from sardonyx.ir import io
+    from sardonyx.ir.scopes import scopes
 
     model = io.load(path)
     things: list[Any] = [model, model.graph]

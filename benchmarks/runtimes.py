@@ -21,7 +21,7 @@ from typing import Any
 
 import sardonyx
 from sardonyx.errors import SardonyxError
-from sardonyx.record import Verdict
+from sardonyx.records.run import Verdict
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 OTHERS = ("reference", "openvino")

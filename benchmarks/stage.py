@@ -11,7 +11,7 @@ from typing import Any
 
 import measure
 from claims import Claim
-from sardonyx.bench_record import Comparison
+from sardonyx.records.bench import Comparison
 from shelf import Shelf
 
 HERE = Path(__file__).parent

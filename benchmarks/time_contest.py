@@ -12,7 +12,7 @@ from pathlib import Path
 import measure
 import shelf
 from claims import Claim
-from sardonyx.measure import statistics
+from sardonyx.measurement import statistics
 from stage import HERE, Section, Stage, said, sardonyx, tell
 
 RIVAL = "onnxruntime"

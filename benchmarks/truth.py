@@ -29,11 +29,11 @@ import architectures
 import tracer
 from sardonyx import provenance
 from sardonyx.errors import SardonyxError
-from sardonyx.graph import io, origins
-from sardonyx.graph.scopes import label
-from sardonyx.record import How
+from sardonyx.frontend.tracing.adapter import Adapter, Call
+from sardonyx.ir import io, origins
+from sardonyx.ir.scopes import label
+from sardonyx.records.run import How
 from sardonyx.runtime import Session
-from sardonyx.source.tracing.adapter import Adapter, Call
 
 RELATIVE, ABSOLUTE = 1e-3, 2e-4  # how far two float runtimes drift apart over a deep model: of an element, of a tensor
 ENORMOUS = 1e30  # a mask's "minus infinity" says nothing about scale

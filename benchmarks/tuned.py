@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import sardonyx
-from sardonyx.graph import io
-from sardonyx.measure.feeds import open_dims
-from sardonyx.measure.statistics import Comparison, Finding, compare
+from sardonyx.ir import io
+from sardonyx.measurement.feeds import open_dims
+from sardonyx.measurement.statistics import Comparison, Finding, compare
 
 HERE = Path(__file__).parent
 TARGETS = ("portable", "ort")

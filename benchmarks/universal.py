@@ -57,9 +57,9 @@ def example_error(case: Any, path: Path) -> float:
 
 def tagged(path: Path) -> dict[str, Any]:
     """How the nodes of a file came by their modules."""
-    from sardonyx.graph import io, origins
-    from sardonyx.graph.scopes import is_constant, scopes
-    from sardonyx.record import How
+    from sardonyx.ir import io, origins
+    from sardonyx.ir.scopes import is_constant, scopes
+    from sardonyx.records.run import How
 
     model = io.load(path)
     origins.attach(model)
@@ -80,9 +80,9 @@ def optimized(path: Path, output: Path) -> dict[str, Any]:
     """Whether the tags outlive the optimizer."""
     import sardonyx
     from sardonyx import provenance
-    from sardonyx.graph import io, origins
-    from sardonyx.graph.scopes import scopes
-    from sardonyx.record import Kind
+    from sardonyx.ir import io, origins
+    from sardonyx.ir.scopes import scopes
+    from sardonyx.records.run import Kind
 
     source = io.load(path)
     origins.attach(source)

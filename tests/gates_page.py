@@ -10,7 +10,7 @@ from pathlib import Path
 
 import readme
 from gate.sample_records import write_model
-from sardonyx import gate
+from sardonyx.reporting import gate
 
 PAGE = Path(__file__).parent.parent / "docs" / "gates.md"
 VERBS = {

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from sardonyx.graph import io, origins
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Log, Rewriter
-from sardonyx.graph.rules import Match, NodeRule, Replacement
-from sardonyx.graph.scopes import scopes
-from sardonyx.record import Accuracy
+from sardonyx.ir import io, origins
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Log, Rewriter
+from sardonyx.ir.rules import Match, NodeRule, Replacement
+from sardonyx.ir.scopes import scopes
+from sardonyx.records.run import Accuracy
 
 
 class Asking(NodeRule):

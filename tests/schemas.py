@@ -8,36 +8,36 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sardonyx import (
-    analysis_record,
-    bench_record,
+from sardonyx.records import (
+    analysis,
+    bench,
     comparison,
-    export_record,
-    extraction_record,
+    export,
+    extraction,
     inspection,
-    module_graphs,
-    profile_record,
-    record,
-    study_record,
+    module_graph,
+    profile,
+    run,
+    study,
 )
 
 SCHEMAS = {
-    "run.schema.json": record.json_schema,
-    "export.schema.json": export_record.json_schema,
+    "run.schema.json": run.json_schema,
+    "export.schema.json": export.json_schema,
     "inspection.schema.json": inspection.json_schema,
     "module.schema.json": inspection.module_json_schema,
-    "extraction.schema.json": extraction_record.json_schema,
-    "dag.schema.json": module_graphs.json_schema,
+    "extraction.schema.json": extraction.json_schema,
+    "dag.schema.json": module_graph.json_schema,
     "comparison.schema.json": comparison.json_schema,
     "opportunities.schema.json": inspection.opportunities_json_schema,
     "adoption.schema.json": inspection.adoption_json_schema,
-    "bench.schema.json": bench_record.json_schema,
-    "profile.schema.json": profile_record.json_schema,
-    "study.schema.json": study_record.json_schema,
-    "analysis.schema.json": analysis_record.json_schema,
-    "decomposed.schema.json": analysis_record.decomposed_schema,
+    "bench.schema.json": bench.json_schema,
+    "profile.schema.json": profile.json_schema,
+    "study.schema.json": study.json_schema,
+    "analysis.schema.json": analysis.json_schema,
+    "decomposed.schema.json": analysis.decomposed_schema,
 }
-PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "schemas"
+PLACE = Path(__file__).parent.parent / "src" / "sardonyx" / "records" / "schemas"
 
 
 def published(name: str) -> str:

@@ -24,8 +24,8 @@ import shelf
 import stage
 import time_contest
 from claims import Claim
-from sardonyx.graph import io
-from sardonyx.measure.rounds import FEWEST, Race
+from sardonyx.ir import io
+from sardonyx.measurement.interleaving import FEWEST, Race
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

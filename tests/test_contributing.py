@@ -12,9 +12,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Log, Rewriter
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.passes import Pass
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"

@@ -16,7 +16,7 @@ import onnx
 import pytest
 import typer.main
 
-from sardonyx import demo
+from sardonyx.cli import demo
 from sardonyx.cli.main import _app  # pyright: ignore[reportPrivateUsage]
 
 GROUP: Any = typer.main.get_command(_app([]))

@@ -87,7 +87,7 @@ def test_every_record_and_schema_is_on_the_page_of_formats() -> None:
     page = (DOCS / "formats.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE))
     assert {name: str(version) for name, version in records().items()} == rows
-    schemas = {path.name for path in (SOURCE / "schemas").glob("*.json")}
+    schemas = {path.name for path in (SOURCE / "records" / "schemas").glob("*.json")}
     assert set(re.findall(r"schemas/([\w.]+\.json)", page)) == schemas
 
 

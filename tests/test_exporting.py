@@ -19,14 +19,14 @@ import models
 import sardonyx
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
-from sardonyx.export_record import Export
-from sardonyx.graph import io
-from sardonyx.proof import Oracle
+from sardonyx.frontend.models.weights import state_sha256
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.engine import TorchEngine
+from sardonyx.ir import io
+from sardonyx.records.export import Export
 from sardonyx.runtime import Session
-from sardonyx.source.inputs.specs import Spec
-from sardonyx.source.models.identity import state_sha256
-from sardonyx.source.tracing.adapter import Call
-from sardonyx.source.tracing.engine import TorchEngine
+from sardonyx.runtime.input_specs import Spec
+from sardonyx.verification import Oracle
 
 EXPORTERS = ("dynamo", "torchscript")
 both = pytest.mark.parametrize("exporter", EXPORTERS)

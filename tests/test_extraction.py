@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 import sardonyx
-from sardonyx import extraction
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
-from sardonyx.extraction_record import Extraction
-from sardonyx.graph import extract as cutting
+from sardonyx.exporting import extract
+from sardonyx.frontend.tracing.capture import capture, example_feeds
+from sardonyx.ir import module_extraction as cutting
+from sardonyx.records.extraction import Extraction
 from sardonyx.runtime import Session
-from sardonyx.source.tracing.capture import capture, example_feeds
 
 EXPORTERS = ("dynamo", "torchscript")
 Export = Callable[[str], Path]
@@ -189,7 +189,7 @@ def test_the_record_comes_back_from_json_equal(exported: Export, tmp_path: Path)
 
 
 def test_a_path_is_found_for_a_tag(exported: Export) -> None:
-    assert extraction.path_of(exported("dynamo"), "/Net/Block.1") == "blocks.1"
+    assert extract.path_of(exported("dynamo"), "/Net/Block.1") == "blocks.1"
 
 
 # What hooks see

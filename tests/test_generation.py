@@ -13,15 +13,14 @@ import torch
 
 import sardonyx
 from sardonyx.errors import OutputError, UsageError, VerificationFailed
-from sardonyx.export_record import Export
-from sardonyx.exporting import Exported
-from sardonyx.generation.check import GenerationCheck, random_prompts
-from sardonyx.generation.decoder import attention_window, decoder_example
-from sardonyx.generation.reference import Prompts, continued
-from sardonyx.rendering.export import render_export
-from sardonyx.source.models.resolve import resolve
-from sardonyx.source.tracing.adapter import Call
-from sardonyx.source.tracing.engine import TorchEngine
+from sardonyx.exporting.export import Exported
+from sardonyx.exporting.generation.check import GenerationCheck, Prompts, continued, random_prompts
+from sardonyx.exporting.generation.decoder import attention_window, decoder_example
+from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.engine import TorchEngine
+from sardonyx.records.export import Export
+from sardonyx.reporting.export import render_export
 
 _LAYER = "hidden_size=24,num_attention_heads=4,intermediate_size=32,vocab_size=60,max_position_embeddings=64"
 _GROUPED = f"{_LAYER},num_key_value_heads=2"
@@ -179,7 +178,7 @@ class TestFaults:
 
 
 def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.generation.stepping._PRESENT", "past.")  # the cache is never given back
+    monkeypatch.setattr("sardonyx.exporting.generation.check._PRESENT", "past.")  # the cache is never given back
     with pytest.raises(VerificationFailed, match=r"does not generate what the module does: generating after a prompt"):
         exported("llama", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
-from sardonyx.record import Accuracy
-from sardonyx.source.inputs.examples import derive
-from sardonyx.source.models.resolve import resolve
-from sardonyx.source.tracing import traced
+from sardonyx.frontend.inputs.examples import derive
+from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.tracing import traced
+from sardonyx.records.run import Accuracy
 
 TEXT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,intermediate_size=48,vocab_size=60"
 LLAMA = f"hf-config:LlamaForCausalLM?{TEXT},num_key_value_heads=2"

@@ -11,16 +11,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.pipeline as pipeline
+import sardonyx.optimizer.pipeline as pipeline
 from sardonyx import provenance as p
 from sardonyx.errors import OutputError, UsageError
-from sardonyx.graph import io, origins
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Replacement
+from sardonyx.ir import io, origins
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
 from sardonyx.passes import ALL, Example, NodePass
-from sardonyx.pipeline import WHOLE_PASS, optimize
-from sardonyx.record import Accuracy, Run
+from sardonyx.records.run import Accuracy, Run
 
 NOTHING = Example(before="", after="", near_miss="")
 TOWER = """

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sardonyx import provenance as p
-from sardonyx.graph import io, origins
-from sardonyx.graph.scopes import scopes
+from sardonyx.ir import io, origins
+from sardonyx.ir.scopes import scopes
+from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
-from sardonyx.pipeline import optimize
-from sardonyx.record import Kind
+from sardonyx.records.run import Kind
 from tests.graphs import models
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -61,8 +61,8 @@ def test_a_second_optimization_changes_nothing(proto: onnx.ModelProto) -> None:
 @given(models(), st.integers(0, 30))
 def test_a_run_cut_short_is_a_prefix_of_the_whole(proto: onnx.ModelProto, count: int) -> None:
     from sardonyx import runtime
-    from sardonyx.graph.facts import Facts
-    from sardonyx.graph.rewrite import Rewriter
+    from sardonyx.ir.facts import Facts
+    from sardonyx.ir.rewriter import Rewriter
 
     def events(limit: int | None) -> list[object]:
         model = io.from_proto(proto)

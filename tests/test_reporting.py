@@ -12,13 +12,12 @@ import msgspec
 import pytest
 
 import sardonyx
-from rendering.sample_dossier import analysis_of_run, bench_of_run, profile_of_run
-from rendering.sample_export import sample_export
-from rendering.sample_run import sample_run, sample_verdict
+from reporting.sample_export import sample_export
+from reporting.sample_run import sample_run, sample_verdict
+from reporting.sample_run_bundle import analysis_of_run, bench_of_run, profile_of_run
 from sardonyx.errors import OutputError, UsageError
-from sardonyx.export_record import ExampleInput
-from sardonyx.reporting.gathering import piles
-from sardonyx.reporting.joining import dossiers
+from sardonyx.records.export import ExampleInput
+from sardonyx.reporting.record_files import dossiers, piles
 
 
 def write(path: Path, record: Any) -> Path:
@@ -233,7 +232,7 @@ def test_nothing_is_refused() -> None:
 def test_rendering_needs_neither_torch_nor_onnx_nor_a_runtime(tmp_path: Path) -> None:
     path = write(tmp_path / "run.json", sample_run())
     code = (
-        "import sys; from sardonyx.reporting import report; "
+        "import sys; from sardonyx.reporting.report import report; "
         f"assert report({str(path)!r}).text and report({str(path)!r}, format='markdown').text; "
         "print([name for name in ('torch', 'onnx', 'onnx_ir', 'onnxruntime', 'numpy') if name in sys.modules])"
     )

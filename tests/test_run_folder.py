@@ -11,12 +11,11 @@ import pytest
 
 import sardonyx
 from gate.sample_records import write_model
+from sardonyx.cli.run_folder import Conditions, check, fill
 from sardonyx.errors import OutputError, UsageError
-from sardonyx.pipeline import Optimized
-from sardonyx.record import Run
-from sardonyx.reporting.gathering import piles
-from sardonyx.reporting.joining import dossiers
-from sardonyx.run_folder import Conditions, check, fill
+from sardonyx.optimizer.pipeline import Optimized
+from sardonyx.records.run import Run
+from sardonyx.reporting.record_files import dossiers, piles
 
 SHORT = Conditions(seconds=0.2, sizes={"batch": 3})
 LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]

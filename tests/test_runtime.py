@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.proof.subject import Subject
 from sardonyx.runtime import ReferenceSession, Session, evaluate
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.verification.subject import Subject
 
 
 def text_model(body: str, opset: int = 18, ir: int = 9) -> onnx.ModelProto:

@@ -18,8 +18,8 @@ import sardonyx
 from fuzzing import comparing, running
 from fuzzing.running import Feed
 from sardonyx import passes
-from sardonyx.graph import io
-from sardonyx.proof.upcast import upcast
+from sardonyx.ir import io
+from sardonyx.verification.upcast import upcast
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "portable": {},

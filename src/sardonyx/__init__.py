@@ -8,43 +8,43 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import collector
+from sardonyx.records import gc_pause
 
 if TYPE_CHECKING:
-    from sardonyx.analyzing import analyze as analyze
-    from sardonyx.attention.decomposing import decompose as decompose
-    from sardonyx.attention.fusing import fuse_attention as fuse_attention
-    from sardonyx.exporting import export as export
-    from sardonyx.extraction import extract as extract
-    from sardonyx.forensics.opportunities import opportunities as opportunities
-    from sardonyx.graph.adoption import adopt as adopt
-    from sardonyx.graph.dag import dag as dag
-    from sardonyx.graph.diff import compare as compare
-    from sardonyx.graph.inspector import inspect as inspect
-    from sardonyx.measure.benching import bench as bench
-    from sardonyx.pipeline import optimize as optimize
-    from sardonyx.profiling.profiler import profile as profile
-    from sardonyx.proof import verify as verify
-    from sardonyx.reporting import report as report
-    from sardonyx.studying.conducting import study as study
+    from sardonyx.analysis.analyze import analyze as analyze
+    from sardonyx.analysis.dag import dag as dag
+    from sardonyx.analysis.diff import compare as compare
+    from sardonyx.analysis.inspector import inspect as inspect
+    from sardonyx.exporting.adopt import adopt as adopt
+    from sardonyx.exporting.export import export as export
+    from sardonyx.exporting.extract import extract as extract
+    from sardonyx.frontend.attention.decompose import decompose as decompose
+    from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
+    from sardonyx.measurement.bench import bench as bench
+    from sardonyx.measurement.profiling.profiler import profile as profile
+    from sardonyx.optimizer.opportunities import opportunities as opportunities
+    from sardonyx.optimizer.pipeline import optimize as optimize
+    from sardonyx.reporting.report import report as report
+    from sardonyx.studies.runner import study as study
+    from sardonyx.verification import verify as verify
 
 _VERBS = {
-    "adopt": "sardonyx.graph.adoption",
-    "analyze": "sardonyx.analyzing",
-    "bench": "sardonyx.measure.benching",
-    "compare": "sardonyx.graph.diff",
-    "dag": "sardonyx.graph.dag",
-    "decompose": "sardonyx.attention.decomposing",
-    "export": "sardonyx.exporting",
-    "extract": "sardonyx.extraction",
-    "fuse_attention": "sardonyx.attention.fusing",
-    "inspect": "sardonyx.graph.inspector",
-    "opportunities": "sardonyx.forensics.opportunities",
-    "optimize": "sardonyx.pipeline",
-    "profile": "sardonyx.profiling.profiler",
-    "report": "sardonyx.reporting",
-    "study": "sardonyx.studying.conducting",
-    "verify": "sardonyx.proof",
+    "adopt": "sardonyx.exporting.adopt",
+    "analyze": "sardonyx.analysis.analyze",
+    "bench": "sardonyx.measurement.bench",
+    "compare": "sardonyx.analysis.diff",
+    "dag": "sardonyx.analysis.dag",
+    "decompose": "sardonyx.frontend.attention.decompose",
+    "export": "sardonyx.exporting.export",
+    "extract": "sardonyx.exporting.extract",
+    "fuse_attention": "sardonyx.frontend.attention.fuse",
+    "inspect": "sardonyx.analysis.inspector",
+    "opportunities": "sardonyx.optimizer.opportunities",
+    "optimize": "sardonyx.optimizer.pipeline",
+    "profile": "sardonyx.measurement.profiling.profiler",
+    "report": "sardonyx.reporting.report",
+    "study": "sardonyx.studies.runner",
+    "verify": "sardonyx.verification",
 }
 
 _ON_TORCH = frozenset(("decompose", "export", "fuse_attention"))
@@ -73,10 +73,10 @@ def __getattr__(name: str) -> Any:
     """Load a verb on first use (PEP 562)."""
     if name not in _VERBS:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
-    with collector.paused():
-        importlib.import_module("sardonyx.graph")  # first, since it makes onnx_ir load quickly
+    with gc_pause.paused():
+        importlib.import_module("sardonyx.ir")  # first, since it makes onnx_ir load quickly
         if name in _ON_TORCH:
-            importlib.import_module("sardonyx.source.installed").require_torch()
+            importlib.import_module("sardonyx.frontend.installed").require_torch()
         return getattr(importlib.import_module(_VERBS[name]), name)
 
 

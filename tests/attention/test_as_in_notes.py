@@ -7,10 +7,10 @@ import torch
 from torch import fx, nn
 
 import zoo
-from sardonyx.attention.as_in_notes import NotesEstimate, as_in_notes
-from sardonyx.attention.roads.tracer import trace
-from sardonyx.attention.roles import Decomposition, attach
 from sardonyx.errors import ModelError
+from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.legacy_memory_estimate import NotesEstimate, as_in_notes
+from sardonyx.frontend.attention.roles import Decomposition, attach
 
 MIB = 1 << 20
 

@@ -17,12 +17,12 @@ from torch import nn
 
 import architectures
 import attention
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.roads.exported import decompose_exported
-from sardonyx.attention.roads.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
-from sardonyx.attention.roles import decomposition_of
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.source.tracing.structure import Flat
+from sardonyx.frontend.attention.capture.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
+from sardonyx.frontend.attention.capture.torch_export import decompose_exported
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.roles import decomposition_of
+from sardonyx.frontend.tracing.structure import Flat
 
 
 class Pair(NamedTuple):

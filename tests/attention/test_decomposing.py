@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import fx, nn
 
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.roles import Decomposition, decomposition_of
 from sardonyx.errors import ModelError, UsageError
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.roles import Decomposition, decomposition_of
 
 WIDTH = 8
 

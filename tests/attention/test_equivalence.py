@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.attention.roads.tracer import trace
+from sardonyx.frontend.attention.capture.tracer import trace
 from tests.attention import comparing, drawn
 
 

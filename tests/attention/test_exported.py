@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.roads.frozen import FrozenModule
-from sardonyx.attention.roles import Role, decomposition_of
 from sardonyx.errors import ModelError, UsageError
+from sardonyx.frontend.attention.capture.graph_module import FrozenModule
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.roles import Role, decomposition_of
 
 WIDTH, HEADS = 12, 3
 

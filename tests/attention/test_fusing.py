@@ -13,9 +13,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.attention.fusing import fuse_attention
-from sardonyx.attention.fusion.record import fusion_of
 from sardonyx.errors import UsageError
+from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 from tests.attention.by_hand import (
     BATCH,
     HEADS,

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
-from sardonyx.attention.fusing import fuse_attention
-from sardonyx.attention.fusion.record import fusion_of
-from sardonyx.attention.roads.tracer import trace
-from sardonyx.attention.roles import decomposition_of
+from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
+from sardonyx.frontend.attention.roles import decomposition_of
 from tests.attention import comparing, drawn
 from tests.attention.test_fusing import calls, softmaxes
 

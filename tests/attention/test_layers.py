@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sardonyx.attention.roads.tracer import trace
-from sardonyx.attention.roles import decomposition_of
+from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.roles import decomposition_of
 from tests.attention import comparing
 
 

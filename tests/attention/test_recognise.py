@@ -11,9 +11,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.attention.recognition.found import Recognised, Refused
-from sardonyx.attention.recognition.recognise import recognise, survey
-from sardonyx.attention.roles import Role
+from sardonyx.frontend.attention.recognition.matches import Recognised, Refused
+from sardonyx.frontend.attention.recognition.recognizer import recognise, survey
+from sardonyx.frontend.attention.roles import Role
 from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 
 

@@ -11,11 +11,11 @@ from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from sardonyx.attention.roads.tracer import trace
-from sardonyx.attention.roles import Primitive, Role
-from sardonyx.attention.spelled import leaves, sdpa
-from sardonyx.attention.spelled.spelling import ATEN, Spelling
 from sardonyx.errors import ModelError
+from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.decompositions import opaque_ops, sdpa
+from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, Spelling
+from sardonyx.frontend.attention.roles import Primitive, Role
 from tests.attention import comparing, drawn
 
 
@@ -123,12 +123,14 @@ def test_large_half_precision_scores_do_not_overflow() -> None:
 def test_decisions_stay_single_when_traced_again() -> None:
     def uses(x: Any, y: Any) -> Any:
         return (
-            leaves.widen(x) * leaves.default_scale(x) + leaves.heads_per_group(x, y) + leaves.additive_mask(y, x, False)
+            opaque_ops.widen(x) * opaque_ops.default_scale(x)
+            + opaque_ops.heads_per_group(x, y)
+            + opaque_ops.additive_mask(y, x, False)
         )
 
     graph = fx.symbolic_trace(uses).graph
     names = [n.target.__name__ for n in graph.nodes if n.op == "call_function"]
-    assert [name for name in names if hasattr(leaves, name)] == [
+    assert [name for name in names if hasattr(opaque_ops, name)] == [
         "widen",
         "default_scale",
         "heads_per_group",

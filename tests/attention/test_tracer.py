@@ -14,9 +14,9 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from sardonyx.attention.roads.tracer import trace
-from sardonyx.attention.roles import Role, decomposition_of
 from sardonyx.errors import ModelError
+from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.roles import Role, decomposition_of
 from tests.attention import comparing
 
 

@@ -11,7 +11,7 @@ import pytest
 import sardonyx
 from backend.cases import Case, node_cases, shipped_cases
 from backend.harness import examine
-from sardonyx.graph import io
+from sardonyx.ir import io
 
 NODE_HANDS = 38
 SHIPPED_HANDS = 4

@@ -18,7 +18,7 @@ from backend.cases import Case, node_cases, shipped_cases
 from backend.harness import wrong_values
 from raised import raised
 from sardonyx import runtime
-from sardonyx.graph.opsets.history import NEWEST, OLDEST, since
+from sardonyx.ir.opsets.history import NEWEST, OLDEST, since
 
 HANDS = 80
 DEALT = range(HANDS) if os.environ.get("SARDONYX_ALL_CASES") else (7,)

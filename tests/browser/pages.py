@@ -12,18 +12,18 @@ import sardonyx
 from browser.hostile_model import foreign_model, hostile_model
 from deep_model import deep_model
 from hostile import poisoned
-from rendering.sample_analysis import sample_analysis
-from rendering.sample_bench import sample_benchmark
-from rendering.sample_export import sample_export
-from rendering.sample_profile import sample_profile
-from rendering.sample_run import sample_run
-from rendering.sample_tuning import sample_tuning
-from sardonyx.analysis_record import Analysis
-from sardonyx.bench_record import Benchmark
-from sardonyx.profile_record import Profile
-from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page import render_page
-from sardonyx.run_folder import Conditions, fill
+from reporting.sample_analysis import sample_analysis
+from reporting.sample_bench import sample_benchmark
+from reporting.sample_export import sample_export
+from reporting.sample_profile import sample_profile
+from reporting.sample_run import sample_run
+from reporting.sample_tuning import sample_tuning
+from sardonyx.cli.run_folder import Conditions, fill
+from sardonyx.records.analysis import Analysis
+from sardonyx.records.bench import Benchmark
+from sardonyx.records.profile import Profile
+from sardonyx.reporting.page import render_page
+from sardonyx.reporting.run_bundle import Dossier
 
 SmallModel = Callable[[str, str], Path]
 FEW_SECONDS = Conditions(seconds=0.5, sizes=None)

@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 import sardonyx
 from browser.conftest import Open
 from hostile import VECTORS
-from sardonyx.rendering import words
+from sardonyx.reporting import formatting
 
 # Everything opened, everything said: text, what shows when the pointer rests, and what is read aloud.
 EVERYTHING = """() => {
@@ -45,7 +45,7 @@ def everything(page: Page) -> str:
 
 def as_shown(vector: str) -> str:
     """As the table of a verification shows the name of an output."""
-    return re.sub(r"\s+", " ", words.name(vector, 100))
+    return re.sub(r"\s+", " ", formatting.name(vector, 100))
 
 
 @pytest.mark.parametrize("name", ["hostile", "foreign", "records"])

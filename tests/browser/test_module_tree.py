@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rendering.sample_run import sample_run
-from sardonyx.record import ModuleCount
-from sardonyx.rendering.dossier import Dossier
-from sardonyx.rendering.page.module_data import island, module_tree
+from reporting.sample_run import sample_run
+from sardonyx.records.run import ModuleCount
+from sardonyx.reporting.page.modules import island, module_tree
+from sardonyx.reporting.run_bundle import Dossier
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-FOLDER = resources.files("sardonyx.rendering.page") / "assets"
+FOLDER = resources.files("sardonyx.reporting.page") / "assets"
 SCRIPTS = "\n".join((FOLDER / name).read_text("utf-8") for name in ("strings.js", "module_tree.js"))
 TREES = 40
 

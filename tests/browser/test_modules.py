@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import Open
-from sardonyx.record import Run
+from sardonyx.records.run import Run
 
 DEEP_MODULE = "model.layers.7.attention"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from browser.conftest import Open
-from rendering.sample_dossier import sample_dossier
-from sardonyx.rendering.page import render_page
-from sardonyx.rendering.page.compared import compared
+from reporting.sample_run_bundle import sample_run_bundle
+from sardonyx.reporting.page import render_page
+from sardonyx.reporting.page.overview import compared
 
 
 @pytest.fixture
 def several(tmp_path: Path) -> Path:
-    first = sample_dossier("first")
+    first = sample_run_bundle("first")
     path = tmp_path / "several.html"
     path.write_text(render_page([first, replace(first, label="second")]), encoding="utf-8")
     return path
@@ -56,7 +56,7 @@ def test_a_wide_matrix_scrolls_by_itself(open_page: Open, several: Path) -> None
 
 
 def test_what_changed_comes_first_and_leads_to_both_runs(open_page: Open, tmp_path: Path) -> None:
-    first = sample_dossier("monday")
+    first = sample_run_bundle("monday")
     second = replace(first, label="tuesday", run=replace(first.run, after=replace(first.run.after, nodes=180)))
     path = tmp_path / "compared.html"
     path.write_text(render_page([first, second], first=compared(first, second)), encoding="utf-8")

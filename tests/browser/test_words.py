@@ -8,13 +8,13 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from hostile import VECTORS
-from sardonyx.rendering import words
-from sardonyx.rendering.profile_figures import ms
+from sardonyx.reporting import formatting
+from sardonyx.reporting.profile import ms
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-CORE = (resources.files("sardonyx.rendering.page") / "assets" / "core.js").read_text("utf-8")
+CORE = (resources.files("sardonyx.reporting.page") / "assets" / "core.js").read_text("utf-8")
 DRAWN = 2000
 
 
@@ -46,11 +46,11 @@ def _times() -> list[float]:
 def test_counts_and_sizes_are_written_alike(browser: Browser) -> None:
     numbers = _counts()
     for name, written in (
-        ("count", words.count),
-        ("size", words.size),
-        ("amount", words.amount),
-        ("change", words.change),
-        ("plural", lambda number: words.plural(number, "node")),
+        ("count", formatting.count),
+        ("size", formatting.size),
+        ("amount", formatting.amount),
+        ("change", formatting.change),
+        ("plural", lambda number: formatting.plural(number, "node")),
     ):
         said = _said(browser, f'(each) => fmt.{name}(each, "node")', numbers)
         assert said == [written(number) for number in numbers], name
@@ -61,7 +61,7 @@ def test_changes_in_percent_are_written_alike(browser: Browser) -> None:
     pairs = [[0, 5], [5, 5], [1000, 1005], [200, 201], [8, 9], [1000, 995], [40, 41], [40, 39], [400, 399]]
     pairs += [[draw.randrange(1, 5000), draw.randrange(0, 5000)] for _ in range(DRAWN)]
     said = _said(browser, "([before, after]) => fmt.percent(before, after)", pairs)
-    assert said == [words.percent(before, after) for before, after in pairs]
+    assert said == [formatting.percent(before, after) for before, after in pairs]
 
 
 def test_times_are_written_alike(browser: Browser) -> None:
@@ -76,7 +76,7 @@ def test_what_cannot_be_seen_is_spelled_out_alike(browser: Browser) -> None:
         *chars,
         *(vector for vector in VECTORS.values() if not any(map(_unassigned, vector)) and not set(vector) & kept),
     ]
-    assert _said(browser, "(each) => visible(each)", names) == [words.visible(name) for name in names]
+    assert _said(browser, "(each) => visible(each)", names) == [formatting.visible(name) for name in names]
 
 
 def _unassigned(char: str) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import sardonyx
-from rendering.sample_run import sample_run, sample_verdict
+from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.cli.main import run
-from sardonyx.record import Run, Verdict
+from sardonyx.records.run import Run, Verdict
 
 
 @dataclass

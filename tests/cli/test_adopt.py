@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx import provenance as p
-from sardonyx.inspection import Adoption, adoption_json_schema
+from sardonyx.records.inspection import Adoption, adoption_json_schema
 
 Command = Callable[..., Any]
 

@@ -19,8 +19,8 @@ import pytest
 
 import sardonyx
 from cli.conftest import Result
-from rendering.sample_analysis import sample_analysis
-from sardonyx.analysis_record import Analysis
+from reporting.sample_analysis import sample_analysis
+from sardonyx.records.analysis import Analysis
 
 Command = Callable[..., Result]
 MODEL = """
@@ -99,7 +99,7 @@ def test_two_files_stand_side_by_side(command: Command, model: Path) -> None:
 
 def test_json_keeps_to_the_published_schema(command: Command, model: Path) -> None:
     shown = command("analyze", model, "--json")
-    schema = importlib.resources.files("sardonyx") / "schemas" / "analysis.schema.json"
+    schema = importlib.resources.files("sardonyx.records") / "schemas" / "analysis.schema.json"
     jsonschema.validate(json.loads(shown.out), json.loads(schema.read_text(encoding="utf-8")))
     assert Analysis.from_json(shown.out).forms[0].name == "m.onnx"
 
@@ -203,7 +203,7 @@ def test_a_torch_model_is_decomposed_into_a_file(command: Command, source: str, 
     refused = command("decompose", source, "-o", output)
     assert (refused.code, refused.out) == (1, "")
     found = json.loads(command("decompose", source, "--json").out)
-    schema = importlib.resources.files("sardonyx") / "schemas" / "decomposed.schema.json"
+    schema = importlib.resources.files("sardonyx.records") / "schemas" / "decomposed.schema.json"
     jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
     assert found["attentions"][0]["roles"]["softmax"] == 1
     assert found["nodes"] > found["nodes_before"]

@@ -20,11 +20,11 @@ import pytest
 import sardonyx
 from benched import PRODUCT, SLOWER, written
 from cli.conftest import Result
-from rendering.sample_bench import sample_benchmark
-from sardonyx.bench_record import Benchmark
+from reporting.sample_bench import sample_benchmark
 from sardonyx.cli.durations import duration
 from sardonyx.cli.options import RuntimeLevel
 from sardonyx.errors import UsageError
+from sardonyx.records.bench import Benchmark
 from sardonyx.runtime.timed import Level
 
 Command = Callable[..., Result]
@@ -59,7 +59,7 @@ def test_files_are_timed_written_and_drawn(command: Command, folder: Path) -> No
     shown = command("bench", "a.onnx", "b.onnx", *SHORT, "--json", "--record", "r.json", "--svg", "b.svg")
     assert (shown.code, shown.err) == (0, "")
     found = json.loads(shown.out)
-    schema = importlib.resources.files("sardonyx") / "schemas" / "bench.schema.json"
+    schema = importlib.resources.files("sardonyx.records") / "schemas" / "bench.schema.json"
     jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
     assert [len(each["seconds"]) for each in found["points"][0]["timings"]] == [found_rounds(found)] * 2
     assert Benchmark.from_json((folder / "r.json").read_bytes()) == Benchmark.from_json(shown.out)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rendering.sample_run import failed_verdict, sample_run, sample_verdict
+from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.record import Run
+from sardonyx.records.run import Run
 
 Command = Callable[..., Any]
 DEFAULTS = {

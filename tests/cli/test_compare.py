@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.comparison import Comparison
+from sardonyx.records.comparison import Comparison
 
 Command = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.module_graphs import HierarchyDag
+from sardonyx.records.module_graph import HierarchyDag
 
 Command = Callable[..., Any]
 

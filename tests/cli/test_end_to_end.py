@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.record import Run
+from sardonyx.records.run import Run
 
 Command = Callable[..., Any]
 HOSTILE = "/[red]encoder[bold]/layer.0\x1b[31m/MatMul"

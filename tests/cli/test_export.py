@@ -91,7 +91,7 @@ def test_json_is_the_record_and_nothing_else(command: Command, factory: Path, tm
     assert told["module"]["sha256"]
     assert told["optimized"]["source"]["sha256"]
     assert json.loads(record.read_text()) == told
-    schema = json.loads((importlib.resources.files("sardonyx") / "schemas" / "export.schema.json").read_text())
+    schema = json.loads((importlib.resources.files("sardonyx.records") / "schemas" / "export.schema.json").read_text())
     assert set(told) == set(schema["$defs"]["Export"]["properties"])
     assert msgspec.json.decode(result.out)
 

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cli.conftest import Result
-from sardonyx.extraction_record import Extraction
 from sardonyx.provenance import MODULE_PATH, MODULE_PATHS
+from sardonyx.records.extraction import Extraction
 
 Command = Callable[..., Result]
 

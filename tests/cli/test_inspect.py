@@ -36,7 +36,7 @@ def test_opportunities_are_shown_as_a_table(command: Command, model: Path) -> No
 
 def test_opportunities_as_json_keep_to_the_published_schema(command: Command, model: Path) -> None:
     shown = command("inspect", model, "--opportunities", "--target", "ort", "--json")
-    schema = importlib.resources.files("sardonyx") / "schemas" / "opportunities.schema.json"
+    schema = importlib.resources.files("sardonyx.records") / "schemas" / "opportunities.schema.json"
     answer = json.loads(shown.out)
     jsonschema.validate(answer, json.loads(schema.read_text(encoding="utf-8")))
     assert answer["target"] == "ort"

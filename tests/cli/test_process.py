@@ -18,14 +18,14 @@ TESTS = Path(__file__).parents[1]
 STAGED = """
 import sys, time
 from types import SimpleNamespace
-from rendering.sample_run import sample_run
+from reporting.sample_run import sample_run
 def optimize(source, output, *, progress, **_):
     if progress: progress("fold-constants [red]", 0.5)
     if "wait" in str(source):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
     return sample_run()
-sys.modules["sardonyx.pipeline"] = SimpleNamespace(optimize=optimize)
+sys.modules["sardonyx.optimizer.pipeline"] = SimpleNamespace(optimize=optimize)
 from sardonyx.cli.main import main
 main()
 """

@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Result
 from gate.sample_records import write_model
-from sardonyx.profile_record import Profile
+from sardonyx.records.profile import Profile
 
 Command = Callable[..., Result]
 

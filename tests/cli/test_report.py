@@ -10,8 +10,8 @@ import pytest
 
 from cli.conftest import Result
 from gate.sample_records import write_model
-from rendering.sample_dossier import bench_of_run
-from rendering.sample_run import sample_run
+from reporting.sample_run import sample_run
+from reporting.sample_run_bundle import bench_of_run
 
 Command = Callable[..., Result]
 

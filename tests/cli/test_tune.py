@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 import pytest
 
-from rendering.sample_tuning import tuned_run
-from sardonyx.record import Run
+from reporting.sample_tuning import tuned_run
+from sardonyx.records.run import Run
 
 Command = Callable[..., Any]
 

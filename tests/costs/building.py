@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from sardonyx.costs.program import Buffer, Kind, Operation, Program, Store, Value
-from sardonyx.graph.shapes.expr import Size
+from sardonyx.analysis.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.ir.shapes.expr import Size
 
 Shape = Sequence[Size]
 

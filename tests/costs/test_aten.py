@@ -14,11 +14,11 @@ from torch.utils.flop_counter import flop_registry
 
 import architectures
 import flops
-from sardonyx.costs.operators import aten as aten_operators
-from sardonyx.costs.operators.aten import describe
-from sardonyx.costs.operators.description import Description
-from sardonyx.costs.program import Kind, Value
-from sardonyx.graph.shapes.expr import Size, symbol, value_of
+from sardonyx.analysis.costs.operators import aten as aten_operators
+from sardonyx.analysis.costs.operators.aten import describe
+from sardonyx.analysis.costs.operators.description import Description
+from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.ir.shapes.expr import Size, symbol, value_of
 
 SMALL = st.integers(1, 7)
 aten = torch.ops.aten

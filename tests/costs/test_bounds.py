@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.costs.bounds import least, without_max
-from sardonyx.graph.shapes import expr
-from sardonyx.graph.shapes.expr import Size
+from sardonyx.analysis.costs.peak_function import least, without_max
+from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.expr import Size
 
 A, B = expr.symbol("a"), expr.symbol("b")
 BASES = st.one_of(st.integers(-6, 12), st.sampled_from((A, B)))

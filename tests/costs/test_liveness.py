@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
-from sardonyx.costs.liveness import liveness, thinned
-from sardonyx.costs.program import Program, Store
+from sardonyx.analysis.costs.liveness import liveness, thinned
+from sardonyx.analysis.costs.program import Program, Store
 from sardonyx.errors import UsageError
-from sardonyx.graph.shapes.expr import value_of
+from sardonyx.ir.shapes.expr import value_of
 
 SIZES = st.fixed_dictionaries({name: st.integers(1, 30) for name in EXAMPLE})
 

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 import zoo
-from sardonyx.attention.as_in_notes import as_in_notes
-from sardonyx.attention.decomposing import decompose
-from sardonyx.attention.fusing import fuse_attention
-from sardonyx.costs.crossover import compare, peak_function
-from sardonyx.costs.liveness import liveness
-from sardonyx.costs.program import Program
-from sardonyx.costs.regions import partition
-from sardonyx.costs.traffic import traffic
-from sardonyx.recording.recorder import record
+from sardonyx.analysis.costs.liveness import liveness
+from sardonyx.analysis.costs.peak_function import compare, peak_function
+from sardonyx.analysis.costs.program import Program
+from sardonyx.analysis.costs.regions import partition
+from sardonyx.analysis.costs.traffic import traffic
+from sardonyx.analysis.recording.recorder import record
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.frontend.attention.fuse import fuse_attention
+from sardonyx.frontend.attention.legacy_memory_estimate import as_in_notes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())

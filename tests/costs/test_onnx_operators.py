@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.costs.operators.description import Description
-from sardonyx.costs.operators.onnx import describe
-from sardonyx.costs.program import Kind, Value
-from sardonyx.graph.shapes.expr import Size
+from sardonyx.analysis.costs.operators.description import Description
+from sardonyx.analysis.costs.operators.onnx import describe
+from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.ir.shapes.expr import Size
 
 SMALL = st.integers(1, 6)
 

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import models
 import sardonyx
-from sardonyx.costs.onnx_program import program_of
-from sardonyx.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.onnx_program import program_of
+from sardonyx.analysis.costs.program import Kind, Program, Store
 from sardonyx.errors import ModelError
-from sardonyx.graph.shapes.expr import Expr, total, value_of
-from sardonyx.graph.tagged import tagged
+from sardonyx.ir.shapes.expr import Expr, total, value_of
+from sardonyx.ir.tagged_model import tagged
 
 HEAD = '<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1, "local" : 1]>'
 
@@ -218,7 +218,7 @@ def test_the_same_products_as_torch_counts(name: str, exporter: str, small_model
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model: Callable[[str, str], Path]):
-    from sardonyx.recording.recorder import record
+    from sardonyx.analysis.recording.recorder import record
 
     module, inputs = models.build(name)
     axes = {each: {0: "batch", 1: "seq"} for each in inputs}

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import graphs
-from sardonyx.costs.onnx_program import program_of
-from sardonyx.costs.program import Kind, Program, Store
-from sardonyx.graph.tagged import tagged
+from sardonyx.analysis.costs.onnx_program import program_of
+from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.ir.tagged_model import tagged
 
 _HANDED_ON = {"Reshape", "Identity"}
 

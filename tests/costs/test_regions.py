@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from costs.building import Building
-from sardonyx.costs.program import Kind, Program
-from sardonyx.costs.regions import ALONE, Region, partition
+from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.regions import ALONE, Region, partition
 
 B, S, D, H = 2, 5, 8, 4  # batch, length, width, heads
 ROWS = B * S * D * 4  # bytes of an activation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from costs.building import Building
-from sardonyx.costs.program import Kind
-from sardonyx.costs.regions import ALONE, partition
+from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.regions import ALONE, partition
 
 IMAGE = (1, 4, 6, 6)
 BYTES = 4 * 6 * 6 * 4

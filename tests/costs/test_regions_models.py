@@ -12,13 +12,13 @@ import torch
 import architectures
 import zoo
 from costs.building import run_in
-from sardonyx.attention.decomposing import decompose
-from sardonyx.costs.onnx_program import program_of
-from sardonyx.costs.program import Kind, Program
-from sardonyx.costs.regions import Partition, partition
-from sardonyx.costs.traffic import traffic
-from sardonyx.graph.tagged import tagged
-from sardonyx.recording.recorder import record
+from sardonyx.analysis.costs.onnx_program import program_of
+from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.regions import Partition, partition
+from sardonyx.analysis.costs.traffic import traffic
+from sardonyx.analysis.recording.recorder import record
+from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.ir.tagged_model import tagged
 
 # how it is written: attentions, those whose projections read one tensor, pairs of linear layers that gate each other
 COUNTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.costs.regions import RULES
+from sardonyx.analysis.costs.regions import RULES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text(encoding="utf-8")
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costs.building import programs, run_in
-from sardonyx.costs.program import Kind, Program, Store
-from sardonyx.costs.regions import partition
-from sardonyx.costs.regions.quotient import Quotient
-from sardonyx.costs.traffic import moved, traffic
+from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.regions import partition
+from sardonyx.analysis.costs.regions.region import Quotient
+from sardonyx.analysis.costs.traffic import moved, traffic
 
 
 @given(programs())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from costs.building import Building
-from sardonyx.costs.program import Kind, Program
-from sardonyx.costs.regions import partition
-from sardonyx.costs.traffic import TrafficAt, moved, traffic
-from sardonyx.graph.shapes.expr import Size, add, multiply, symbol, value_of
+from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.regions import partition
+from sardonyx.analysis.costs.traffic import TrafficAt, moved, traffic
+from sardonyx.ir.shapes.expr import Size, add, multiply, symbol, value_of
 
 D = 8
 

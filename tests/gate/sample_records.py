@@ -13,16 +13,16 @@ import onnx.numpy_helper
 import onnx.parser
 
 import sardonyx
-from rendering.sample_analysis import sample_analysis
-from rendering.sample_run import sample_run, sample_verdict
-from sardonyx import gate
-from sardonyx.analysis_record import AttentionCost, Decomposed
-from sardonyx.bench_record import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing
-from sardonyx.export_record import Export, SourceModule
-from sardonyx.inspection import Adoption, Coverage
-from sardonyx.profile_record import KernelTime, Profile, ProfiledModel, TracedBy
-from sardonyx.study_record import Failure, Study
-from sardonyx.tuning_record import Pace, Tuning
+from reporting.sample_analysis import sample_analysis
+from reporting.sample_run import sample_run, sample_verdict
+from sardonyx.records.analysis import AttentionCost, Decomposed
+from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing
+from sardonyx.records.export import Export, SourceModule
+from sardonyx.records.inspection import Adoption, Coverage
+from sardonyx.records.profile import KernelTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.study import Failure, Study
+from sardonyx.records.tuning import Pace, Tuning
+from sardonyx.reporting import gate
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rendering.sample_analysis import sample_analysis
-from sardonyx import gate
-from sardonyx.analysis_record import Analysis
+from reporting.sample_analysis import sample_analysis
 from sardonyx.errors import UsageError
+from sardonyx.records.analysis import Analysis
+from sardonyx.reporting import gate
 
 FOUND = sample_analysis()  # standard: 33 operations, 1.25 MB of activations, 1.60164 MB in all; decomposed: 45
 

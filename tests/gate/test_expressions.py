@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendering.sample_run import sample_run, sample_verdict
-from sardonyx import gate
+from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.errors import UsageError
-from sardonyx.gate import Measure
+from sardonyx.reporting import gate
+from sardonyx.reporting.gate import Measure
 
 MEASURES = gate.RUN.measures(sample_run())  # 324 -> 187 nodes, 96 -> 0 constants, 17.4 MB, worst 2.1e-07
 

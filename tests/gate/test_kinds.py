@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from gate.sample_records import benchmark, records, timing
-from sardonyx import gate
-from sardonyx.bench_record import Finding
 from sardonyx.errors import UsageError
+from sardonyx.records.bench import Finding
+from sardonyx.reporting import gate
 
 IDS = [kind.title for kind in gate.kinds()]
 

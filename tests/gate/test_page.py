@@ -13,8 +13,8 @@ import pytest
 import gates_page
 import readme
 from gate.sample_records import write_model
-from sardonyx import gate
 from sardonyx.cli.main import VERBS
+from sardonyx.reporting import gate
 
 TEXT = gates_page.PAGE.read_text(encoding="utf-8")
 STEP = re.compile(r"^ +run: \|\n((?: {10}.*\n)+)", re.MULTILINE)

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.util import graph_text, parse
-from sardonyx.graph.facts import Facts
-from sardonyx.passes.norms.parts.arithmetic import (
+from sardonyx.ir.facts import Facts
+from sardonyx.passes.norms._arithmetic import (
     escaping,
     factored,
     last_axes,

@@ -10,13 +10,13 @@ import pytest
 
 from sardonyx import provenance as p
 from sardonyx import runtime
-from sardonyx.graph import io, origins
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Log, Rewriter
+from sardonyx.ir import io, origins
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.passes import ALL, Pass
 from sardonyx.passes.base import NodePass
-from sardonyx.proof import verify
-from sardonyx.record import Kind
+from sardonyx.records.run import Kind
+from sardonyx.verification import verify
 
 pytestmark = pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
-from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
+from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 
 PASSES = (EliminateIdentity(),)
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.tidy.eliminate_add_zero import EliminateAddZero
-from sardonyx.passes.tidy.eliminate_noop_arithmetic import UNROUNDED, EliminateNoopArithmetic
+from sardonyx.passes.cleanup.eliminate_add_zero import EliminateAddZero
+from sardonyx.passes.cleanup.eliminate_noop_arithmetic import UNROUNDED, EliminateNoopArithmetic
 
 PASSES = (EliminateNoopArithmetic(),)
 CONSTANTS = """<

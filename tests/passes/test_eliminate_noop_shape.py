@@ -6,10 +6,10 @@ import onnx
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, parse, run_passes
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
+from sardonyx.passes.cleanup.eliminate_noop_shape import EliminateNoopShape
 
 PASSES = (EliminateNoopShape(),)
 CONSTANTS = """<

@@ -13,16 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx import runtime
 from sardonyx.errors import RuntimeFailure
-from sardonyx.graph import origins
-from sardonyx.graph.rewrite import Log
+from sardonyx.ir import origins
+from sardonyx.ir.rewriter import Log
+from sardonyx.passes._foldable import FAILED, GROWS, LARGE
+from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
+from sardonyx.passes.folding._large_constants import TOO_LARGE
 from sardonyx.passes.folding.fold_constants import FoldConstants
-from sardonyx.passes.folding.parts.large_constants import TOO_LARGE
-from sardonyx.passes.shared.foldable import FAILED, GROWS, LARGE
-from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
-from sardonyx.record import Kind
+from sardonyx.records.run import Kind
 
-CLEAN = [FoldConstants(), DropDeadNodes(), DropUnusedInitializers()]
+CLEAN = [FoldConstants(), EliminateDeadNodes(), EliminateUnusedInitializers()]
 
 
 class Engine:
@@ -370,7 +370,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
 
 
 def test_what_is_too_large_to_hold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.passes.folding.parts.large_constants.LARGEST", LARGE)
+    monkeypatch.setattr("sardonyx.passes.folding._large_constants.LARGEST", LARGE)
     engine = Engine()
     _, log = fold(large("Sin"), engine)
     assert reasons(log) == [TOO_LARGE]

@@ -15,9 +15,9 @@ from onnx import helper
 
 from backend.cases import Case, node_cases
 from sardonyx import runtime
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Rewriter
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
 from sardonyx.passes.folding.fold_constants import FoldConstants
 
 STEP = 12

@@ -9,13 +9,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Log, Rewriter
-from sardonyx.graph.tensors import ComputedTensor
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Log, Rewriter
+from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
+from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
 from sardonyx.passes.folding.fold_weight_views import BUDGET, FoldWeightViews
-from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
-from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
-from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
+from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
 
 PASSES = (FoldWeightViews(),)
 LARGE = BUDGET // 4 + 256  # floats
@@ -36,7 +36,7 @@ def large() -> np.ndarray:
 def test_a_transposed_weight_replaces_the_old_one() -> None:
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
     proto = weighted(nodes, large())
-    model, log = run_passes(proto, (*PASSES, DropUnusedInitializers()))
+    model, log = run_passes(proto, (*PASSES, EliminateUnusedInitializers()))
     assert op_types(model) == ["MatMul"]
     (kept,) = model.graph.initializers.values()
     assert kept.const_value is not None
@@ -90,7 +90,7 @@ def test_a_tied_weight_in_front_of_a_gemm_is_read_as_it_is() -> None:
         helper.make_node("Add", ["a", "b"], ["y"]),
     ]
     proto = weighted(nodes, large())
-    model, _ = run_passes(proto, (AbsorbTranspose(), *PASSES))
+    model, _ = run_passes(proto, (FuseGemmTranspose(), *PASSES))
     assert sorted(op_types(model)) == ["Add", "Gemm", "ReduceSum"]
     assert len(model.graph.initializers) == 1
     assert_same(proto, model, exact=False)
@@ -105,7 +105,7 @@ def test_transposes_of_one_weight_share_one_result() -> None:
         helper.make_node("Sub", ["a", "b"], ["y"]),
     ]
     proto = weighted(nodes, large())
-    model, _ = run_passes(proto, (*PASSES, DropUnusedInitializers()))
+    model, _ = run_passes(proto, (*PASSES, EliminateUnusedInitializers()))
     assert op_types(model) == ["MatMul", "MatMul", "Sub"]
     assert len(model.graph.initializers) == 1
     assert_same(proto, model)

@@ -10,11 +10,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from passes.util import DIMS, assert_same, compare, draw, graph_text, op_types, outputs, parse, reasons, run_passes
-from sardonyx.graph.rules import Rule
+from sardonyx.ir.rules import Rule
+from sardonyx.passes._mask_values import shrinking
 from sardonyx.passes.attention.fuse_attention import FuseAttention
-from sardonyx.passes.shared.mask_values import shrinking
-from sardonyx.passes.tidy.share_constants import ShareConstants
-from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
+from sardonyx.passes.cleanup.share_constants import ShareConstants
+from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
 
 SIZED = "float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v"
 NAMED = "float[B, 2, S, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v"

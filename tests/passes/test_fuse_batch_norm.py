@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, op_types, reasons, run_passes
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Rewriter
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
+from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
 from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
-from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.tidy.drop_unused_initializers import DropUnusedInitializers
 
-FUSE = [FuseBatchNorm(), DropDeadNodes(), DropUnusedInitializers()]
+FUSE = [FuseBatchNorm(), EliminateDeadNodes(), EliminateUnusedInitializers()]
 KINDS = {
     np.dtype(np.float32): TensorProto.FLOAT,
     np.dtype(np.float64): TensorProto.DOUBLE,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from passes.normalisations import Spelling, constant, spellings
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
+from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
 from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm
-from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 
 PASSES = (EliminateIdentity(), FuseRmsNorm())
 CONSTANTS = "float two = {2}, float eps = {0.001}, float[4] gamma = {1, 2, 3, -4}, int64[1] last = {-1}"

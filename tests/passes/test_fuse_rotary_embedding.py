@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.graph.rewrite import Log
-from sardonyx.passes.attention.delay_rotary_scale import DelayRotaryScale
+from sardonyx.ir.rewriter import Log
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
-from sardonyx.passes.attention.halve_doubled_angles import HalveDoubledAngles
 from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
+from sardonyx.passes.attention.sink_rotary_scale import SinkRotaryScale
+from sardonyx.passes.attention.split_concat_trig import SplitConcatTrig
+from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
 from sardonyx.passes.folding.fold_constants import FoldConstants
-from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
 from sardonyx.runtime import evaluate
 from tests.passes.uneven import assert_same_on_uneven_sizes
 from tests.passes.util import assert_same, op_types, reasons, run_passes
 
-PASSES = (HalveDoubledAngles(), FuseRotaryEmbedding(), DelayRotaryScale(), HoistRotaryEmbedding(), DropDeadNodes())
+PASSES = (SplitConcatTrig(), FuseRotaryEmbedding(), SinkRotaryScale(), HoistRotaryEmbedding(), EliminateDeadNodes())
 
 
 @dataclass

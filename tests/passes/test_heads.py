@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.graph.facts import Facts
-from sardonyx.passes.attention.parts.heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
-from sardonyx.passes.attention.parts.layouts import Steps, way
+from sardonyx.ir.facts import Facts
+from sardonyx.passes.attention._heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
+from sardonyx.passes.attention._layouts import Steps, way
 
 
 def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:

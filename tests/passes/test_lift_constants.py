@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.tidy.lift_constants import LiftConstants
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
+from sardonyx.passes.cleanup.lift_constants import LiftConstants
 
 LIFT = [LiftConstants()]
 

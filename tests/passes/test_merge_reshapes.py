@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
+from sardonyx.passes._views import VIEWS
+from sardonyx.passes.cleanup.eliminate_noop_shape import EliminateNoopShape
 from sardonyx.passes.folding.fold_weight_views import FoldWeightViews
 from sardonyx.passes.layout.merge_reshapes import MergeReshapes
-from sardonyx.passes.shared.views import VIEWS
-from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
 
 PASSES = (MergeReshapes(),)
 CONSTANTS = """<

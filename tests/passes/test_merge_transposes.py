@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
-from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
+from sardonyx.passes.cleanup.eliminate_noop_shape import EliminateNoopShape
+from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
 from sardonyx.passes.layout.merge_transposes import MergeTransposes
-from sardonyx.passes.tidy.eliminate_noop_shape import EliminateNoopShape
 
 PASSES = (MergeTransposes(),)
 
@@ -82,7 +82,7 @@ GEMMS = [
 def test_gemm_reads_the_other_layout(call: str, inputs: str) -> None:
     text = graph_text(f"""agraph ({inputs}) => (float[X, Y] y) <float[3] c = {{1, 2, 3}}> {{
         ta = Transpose(a)  tb = Transpose <perm = [1, 0]> (b)  y = {call} }}""")
-    model, _ = run_passes(text, (AbsorbTranspose(),))
+    model, _ = run_passes(text, (FuseGemmTranspose(),))
     gemm = next(node for node in model.graph if node.op_type == "Gemm")
     assert all(value is None or value.producer() is None for value in gemm.inputs)
     assert_same(text, model, exact=False)
@@ -91,7 +91,7 @@ def test_gemm_reads_the_other_layout(call: str, inputs: str) -> None:
 def test_a_transpose_that_others_read_stays_for_them() -> None:
     text = graph_text("""agraph (float[4, N] a, float[4, 3] b) => (float[N, 3] y, float[N, 4] z) {
         t = Transpose(a)  y = Gemm(t, b)  z = Neg(t) }""")
-    model, _ = run_passes(text, (AbsorbTranspose(),))
+    model, _ = run_passes(text, (FuseGemmTranspose(),))
     assert sorted(op_types(model)) == ["Gemm", "Neg", "Transpose"]
     assert_same(text, model, exact=False)
 
@@ -103,6 +103,6 @@ def test_a_gemm_in_a_branch_leaves_the_outer_transpose_alone() -> None:
             then_branch = p () => (float[N, 3] r) { r = Gemm(t, b) },
             else_branch = q () => (float[N, 3] s) { u = Gemm(t, b)  s = Neg(u) }
         > }""")
-    model, _ = run_passes(text, (AbsorbTranspose(),))
+    model, _ = run_passes(text, (FuseGemmTranspose(),))
     assert "Transpose" in op_types(model)
     assert_same(text, model, exact=False)

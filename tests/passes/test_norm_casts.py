@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from passes.util import graph_text, op_types, parse, reasons, run_passes
 from sardonyx.errors import RuntimeFailure
+from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.layout.merge_casts import MergeCasts
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
 from sardonyx.passes.norms.fuse_norm_affine import FuseNormAffine
 from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm
-from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.tidy.eliminate_identity import EliminateIdentity
 from sardonyx.runtime import Session
 
-PASSES = (MergeCasts(), FuseLayerNorm(), FuseRmsNorm(), FuseNormAffine(), DropDeadNodes())
+PASSES = (MergeCasts(), FuseLayerNorm(), FuseRmsNorm(), FuseNormAffine(), EliminateDeadNodes())
 TYPES = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
 PLACES = ("mean", "centred", "square", "mean square", "root", "top", "result", "scaled")
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, graph_text, run_passes
-from sardonyx.graph import io
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rewrite import Rewriter
-from sardonyx.passes.tidy.share_constants import ShareConstants
-from sardonyx.record import Kind
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
+from sardonyx.passes.cleanup.share_constants import ShareConstants
+from sardonyx.records.run import Kind
 
 SHARE = [ShareConstants()]
 

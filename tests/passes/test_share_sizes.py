@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, run_passes
-from sardonyx.passes.tidy.drop_dead_nodes import DropDeadNodes
-from sardonyx.passes.tidy.share_sizes import ShareSizes
+from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.passes.cleanup.share_sizes import ShareSizes
 
-PASSES = (ShareSizes(), DropDeadNodes())
+PASSES = (ShareSizes(), EliminateDeadNodes())
 CONSTANTS = """<int64 first = {0}, int64 second = {1}, int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] two = {2},
     int64[1] minus = {-1}, int64 zero = {0}>"""
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
-from sardonyx.graph import origins
-from sardonyx.passes.tidy.share_subexpressions import ShareSubexpressions
-from sardonyx.record import Kind
+from sardonyx.ir import origins
+from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
+from sardonyx.records.run import Kind
 
 SHARE = [ShareSubexpressions()]
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import graph_text, op_types, outputs, parse, reasons, run_passes
-from sardonyx.passes.masks.compute_branches import ComputeBranches
+from sardonyx.passes.broadcasting.fold_where_branches import FoldWhereBranches
+from sardonyx.passes.cleanup.eliminate_add_zero import EliminateAddZero
+from sardonyx.passes.cleanup.eliminate_noop_arithmetic import EliminateNoopArithmetic
 from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.products.fuse_product_scale import FuseProductScale
-from sardonyx.passes.tidy.eliminate_add_zero import EliminateAddZero
-from sardonyx.passes.tidy.eliminate_noop_arithmetic import EliminateNoopArithmetic
 
-PASSES = (EliminateAddZero(), EliminateNoopArithmetic(), ComputeBranches())
+PASSES = (EliminateAddZero(), EliminateNoopArithmetic(), FoldWhereBranches())
 CONSTANTS = """<float zero = {0}, float negative = {-0.0}, float one = {1}, float two = {-2}, float inverse = {-1},
     float third = {3}, bool yes = {1}, bool no = {0}>"""
 BEFORE = ("Identity(@)", "Neg(@)", "Exp(@)", "Abs(@)", "Relu(@)", "Mul(@, zero)", "Sub(@, @)")

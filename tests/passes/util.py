@@ -15,10 +15,10 @@ import onnx.helper
 import onnx.parser
 import onnx_ir as ir
 
-from sardonyx.graph import origins
-from sardonyx.graph.facts import Evaluate, Facts
-from sardonyx.graph.rewrite import Log, Rewriter
-from sardonyx.graph.rules import Rule
+from sardonyx.ir import origins
+from sardonyx.ir.facts import Evaluate, Facts
+from sardonyx.ir.rewriter import Log, Rewriter
+from sardonyx.ir.rules import Rule
 from sardonyx.runtime import ReferenceSession, Session
 
 Feeds = Mapping[str, np.ndarray]

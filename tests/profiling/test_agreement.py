@@ -11,8 +11,8 @@ from hypothesis import given, settings
 import graphs
 import models
 from profiling.traced import Traced, traced
-from sardonyx.profiling.naming import moves
-from sardonyx.profiling.steps import Step
+from sardonyx.measurement.profiling.kernel_names import moves
+from sardonyx.measurement.profiling.steps import Step
 from sardonyx.runtime.timed import Level
 
 EXPORTERS = ("torchscript", "dynamo")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx
 
-from sardonyx.graph.io import from_proto
-from sardonyx.profiling.alike import Values
-from sardonyx.profiling.steps import Steps, of_file
+from sardonyx.ir.io import from_proto
+from sardonyx.measurement.profiling.steps import Steps, of_file
+from sardonyx.measurement.profiling.value_equivalence import Values
 
 
 def graph(text: str) -> Steps:

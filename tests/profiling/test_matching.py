@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.profiling.events import Call, Run, read
-from sardonyx.profiling.matching import match
-from sardonyx.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.events import Call, Run, match, read
+from sardonyx.measurement.profiling.steps import Step, Steps
 
 LOOP, IF = "Loop", "If"
 

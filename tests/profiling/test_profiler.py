@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.profile_record import Profile, ProfiledModel, TracedBy
-from sardonyx.profiling import steps, subject
+from sardonyx.measurement.profiling import steps, subject
+from sardonyx.records.profile import Profile, ProfiledModel, TracedBy
 
 CONTROL_FLOW = """
     <ir_version: 10, opset_import: ["" : 18]>

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.profile_record import KernelTime, Slice, TracedBy
-from sardonyx.profiling.events import Call, Run
-from sardonyx.profiling.matching import match
-from sardonyx.profiling.steps import Step, Steps
-from sardonyx.profiling.summing import kernels, modules, timeline
+from sardonyx.measurement.profiling.events import Call, Run, match
+from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.summing import kernels, modules, timeline
 from sardonyx.provenance import Hierarchy
+from sardonyx.records.profile import KernelTime, Slice, TracedBy
 
 INNER = Step("inner", "Exp", "", (), (), {})
 LOOP = Step("loop", "Loop", "", (), (), {"body": Steps([INNER], {})})

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from profiling.traced import traced
-from sardonyx.profile_record import TracedBy
+from sardonyx.records.profile import TracedBy
 from sardonyx.runtime.timed import Level
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import onnx
 
 from sardonyx import provenance as p
-from sardonyx.graph import origins
-from sardonyx.graph.tagged import tagged
-from sardonyx.profile_record import TracedBy
-from sardonyx.profiling import steps
-from sardonyx.profiling.subject import saving
-from sardonyx.profiling.tracing import Trace, Tracer, through, trace
+from sardonyx.ir import origins
+from sardonyx.ir.tagged_model import tagged
+from sardonyx.measurement.profiling import steps
+from sardonyx.measurement.profiling.kernel_origins import Trace, Tracer, through, trace
+from sardonyx.measurement.profiling.subject import saving
+from sardonyx.records.profile import TracedBy
 from sardonyx.runtime.timed import Level, Settings
 
 

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import architectures
-from sardonyx.attention.decomposing import decompose
-from sardonyx.costs.liveness import liveness
-from sardonyx.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.liveness import liveness
+from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError
-from sardonyx.recording.recorder import record
+from sardonyx.frontend.attention.decompose import decompose
 
 
 def operators(program: Program) -> list[str]:

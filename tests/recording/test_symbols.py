@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import architectures
-from sardonyx.costs.liveness import liveness
-from sardonyx.costs.program import Program
+from sardonyx.analysis.costs.liveness import liveness
+from sardonyx.analysis.costs.program import Program
+from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import UsageError
-from sardonyx.graph.shapes.expr import product, symbol, value_of
-from sardonyx.recording.recorder import record
+from sardonyx.ir.shapes.expr import product, symbol, value_of
 
 OTHER = {"batch": 3, "seq": 17, "target": 9}
 OPEN = {"input_ids": {0: "batch", 1: "seq"}, "decoder_input_ids": {0: "batch", 1: "target"}}

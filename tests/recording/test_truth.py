@@ -17,9 +17,9 @@ import architectures
 import zoo
 from allocations import on_cpu
 from memory import operators
-from sardonyx.attention.decomposing import decompose
-from sardonyx.costs.liveness import liveness
-from sardonyx.recording.recorder import record
+from sardonyx.analysis.costs.liveness import liveness
+from sardonyx.analysis.recording.recorder import record
+from sardonyx.frontend.attention.decompose import decompose
 
 # What kernels take while they run was measured on x86. On ARM, oneDNN copies the weights of a Linear and most operands
 # of a convolution, by rules that `recording/workspaces.py` does not know.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.costs.program import Value
-from sardonyx.graph.shapes.expr import symbol, value_of
-from sardonyx.recording.workspaces import Machine, workspace
+from sardonyx.analysis.costs.program import Value
+from sardonyx.analysis.recording.workspaces import Machine, workspace
+from sardonyx.ir.shapes.expr import symbol, value_of
 
 GPU = Machine("cuda", threads=1, block=16)
 KIB = 1024

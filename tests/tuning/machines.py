@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sardonyx.proof.subject import Model, Subject
-from sardonyx.tuning import tuner
-from sardonyx.tuning.contest import Contender, Ground
+from sardonyx.optimizer.tuning import tuner
+from sardonyx.optimizer.tuning.race import Contender, Ground
+from sardonyx.verification.subject import Model, Subject
 
 Price = Callable[[Counter[str]], float]  # seconds of a run, by how often each operator occurs
 

@@ -10,18 +10,18 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.pipeline as pipeline
-from sardonyx.candidates import Job
+import sardonyx.optimizer.pipeline as pipeline
 from sardonyx.errors import RuntimeFailure
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.candidates import Job
+from sardonyx.optimizer.pipeline import optimize, select
+from sardonyx.optimizer.tuning.race import Ground
+from sardonyx.optimizer.tuning.units import ADDED, forbidden, groups, units
 from sardonyx.passes import Example, NodePass
-from sardonyx.pipeline import optimize, select
-from sardonyx.record import Accuracy, Run
+from sardonyx.records.run import Accuracy, Run
 from sardonyx.runtime.timed import Settings
-from sardonyx.tuning.contest import Ground
-from sardonyx.tuning.units import ADDED, forbidden, groups, units
 
 SIDE = 384
 
@@ -119,7 +119,7 @@ def test_units_are_what_changed_the_model(small_model: Callable[[str, str], Path
     assert sorted(covered) == sorted({*active, "fuse-skip-layer-norm"})
     by_name = {unit.name: unit for unit in found}
     assert by_name["fuse-attention"].family == "attention"
-    assert "drop-dead-nodes" in by_name["clean-up of tidy"].passes
+    assert "eliminate-dead-nodes" in by_name["clean-up of tidy"].passes
     assert (by_name["fuse-skip-layer-norm"].family, by_name["fuse-skip-layer-norm"].added) == (ADDED, True)
     assert forbidden(found, frozenset()) == {("fuse-skip-layer-norm", "*")}
     assert forbidden(found, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.tuning.search import Effect, Group, State, search
+from sardonyx.optimizer.tuning.search import Effect, Group, State, search
 
 Effects = dict[str, float]  # what flipping a unit multiplies the time by
 FLOOR = 0.01

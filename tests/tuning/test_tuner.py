@@ -10,16 +10,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.pipeline as pipeline
+import sardonyx.optimizer.pipeline as pipeline
 from sardonyx import provenance as p
 from sardonyx.errors import UsageError
-from sardonyx.graph import io
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Replacement
+from sardonyx.ir import io
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL, Example, NodePass
-from sardonyx.pipeline import optimize
-from sardonyx.record import Accuracy, Run
+from sardonyx.records.run import Accuracy, Run
 from tuning.machines import flags, priced, simulate
 
 # Two spelled-out fusions that have nothing to do with each other, and something to clean up.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
-from sardonyx.cli.gating import Gating
-from sardonyx.rendering.adoption import adoption_sentence, render_adoption
-from sardonyx.rendering.words import Style
+from sardonyx.cli.gates import Gating
+from sardonyx.reporting import gate
+from sardonyx.reporting.adoption import adoption_sentence, render_adoption
+from sardonyx.reporting.formatting import Style
 
 SUMMARY = "Tag a model that another tool exported or changed."
 HELP = f"""\b

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx import gate
-from sardonyx.analysis_record import Analysis
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
-from sardonyx.rendering.analysis import analysis_sentence, render_analysis
-from sardonyx.rendering.analysis_export import analysis_csv, analysis_markdown
-from sardonyx.rendering.pictures.timeline import timeline_svg
-from sardonyx.rendering.view import View
+from sardonyx.records.analysis import Analysis
+from sardonyx.reporting import gate
+from sardonyx.reporting.analysis import analysis_sentence, render_analysis
+from sardonyx.reporting.analysis_export import analysis_csv, analysis_markdown
+from sardonyx.reporting.options import View
+from sardonyx.reporting.plots.timeline import timeline_svg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ def analyze(
 
 def _wishes(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
     """Inputs and open dims, as far as something was said of them."""
-    from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.runtime.input_specs import parse_dynamic, parse_inputs, read_arrays
 
     inputs = read_arrays(file) if file is not None else parse_inputs(specs)
     return {"inputs": inputs or None, "dynamic": parse_dynamic(dynamic) if dynamic else None}

@@ -10,19 +10,18 @@ from typing import Annotated
 
 import typer
 
-from sardonyx import gate
-from sardonyx.bench_record import Benchmark
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.durations import duration
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
 from sardonyx.errors import UsageError
-from sardonyx.rendering.bench import render_benchmark
-from sardonyx.rendering.bench_export import benchmark_csv, benchmark_markdown
-from sardonyx.rendering.bench_words import bench_sentence
-from sardonyx.rendering.pictures.boxplot import boxplot_svg
-from sardonyx.rendering.view import View
+from sardonyx.records.bench import Benchmark
+from sardonyx.reporting import gate
+from sardonyx.reporting.bench import bench_sentence, render_benchmark
+from sardonyx.reporting.bench_export import benchmark_csv, benchmark_markdown
+from sardonyx.reporting.options import View
+from sardonyx.reporting.plots.boxplot import boxplot_svg
 
 SUMMARY = "Time ONNX files against each other, with intervals one can believe."
 HELP = f"""\b

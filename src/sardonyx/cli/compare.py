@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.rendering.comparison import comparison_sentence, render_comparison
-from sardonyx.rendering.view import View
+from sardonyx.reporting import gate
+from sardonyx.reporting.comparison import comparison_sentence, render_comparison
+from sardonyx.reporting.options import View
 
 SUMMARY = "Show how two models differ, module by module."
 HELP = f"""\b

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TextIO
 
 from sardonyx.errors import OutputError, SardonyxError
-from sardonyx.rendering.words import Style, one_line
+from sardonyx.reporting.formatting import Style, one_line
 
 Progress = Callable[[str, float | None], None]
 

@@ -13,10 +13,10 @@ from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
 from sardonyx.cli.help import OUTPUT
 from sardonyx.errors import UsageError
-from sardonyx.rendering import words
+from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:
-    from sardonyx.module_graphs import HierarchyDag
+    from sardonyx.records.module_graph import HierarchyDag
 
 SUMMARY = "Write the graph of every module, for programs and viewers."
 HELP = """\b
@@ -79,7 +79,7 @@ def dag(
         return 0
     write_whole(output, document.encode(), force=force)
     if not quiet:
-        put(f"{_sentence(found)} → {words.visible(str(output))}\n")
+        put(f"{_sentence(found)} → {formatting.visible(str(output))}\n")
     return 0
 
 
@@ -88,23 +88,23 @@ def _rendered(found: HierarchyDag, as_format: Format) -> str:
         case Format.JSON:
             return found.to_json().decode() + "\n"
         case Format.GRAPHML:
-            from sardonyx.rendering.viewers.graphml import render_graphml
+            from sardonyx.reporting.viewers.graphml import render_graphml
 
             return render_graphml(found)
         case Format.MODEL_EXPLORER:
-            from sardonyx.rendering.viewers.model_explorer import render_model_explorer
+            from sardonyx.reporting.viewers.model_explorer import render_model_explorer
 
             return render_model_explorer(found).decode() + "\n"
         case Format.MERMAID:
-            from sardonyx.rendering.viewers.mermaid import render_mermaid
+            from sardonyx.reporting.viewers.mermaid import render_mermaid
 
             return render_mermaid(found)
 
 
 def _sentence(found: HierarchyDag) -> str:
     parts = (
-        words.plural(len(found.modules), "module"),
-        words.plural(len(found.operations), "operation"),
-        words.plural(len(found.initializers), "initializer"),
+        formatting.plural(len(found.modules), "module"),
+        formatting.plural(len(found.operations), "operation"),
+        formatting.plural(len(found.initializers), "initializer"),
     )
     return ", ".join(parts)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.export import InputFile, InputSpec, Source
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.rendering.decomposed import decomposed_sentence, render_decomposed
-from sardonyx.rendering.view import View
+from sardonyx.reporting import gate
+from sardonyx.reporting.decomposition import decomposed_sentence, render_decomposed
+from sardonyx.reporting.options import View
 
 SUMMARY = "Spell every attention of a PyTorch model out."
 HELP = f"""\b
@@ -54,9 +54,9 @@ def decompose(
     gating = Gating.of(gate.DECOMPOSED, fail_if, baseline, summary, beside=(output, input_file))
     files.check_free(output, force=force)
 
-    from sardonyx.source.inputs.specs import parse_inputs, read_arrays
-    from sardonyx.source.installed import require_torch
-    from sardonyx.source.models.sources import parse_source
+    from sardonyx.frontend.installed import require_torch
+    from sardonyx.frontend.models.sources import parse_source
+    from sardonyx.runtime.input_specs import parse_inputs, read_arrays
 
     parse_source(source, task=task)
     inputs = read_arrays(input_file) if input_file is not None else parse_inputs(input_specs or ())
@@ -64,7 +64,7 @@ def decompose(
         if report is not None:
             report("loading torch and the model", None)
         require_torch()
-        from sardonyx.analyzing.taking_apart import take_apart
+        from sardonyx.analysis.decompose_models import take_apart
 
         found = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
     show(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import reject_both
-from sardonyx.rendering.export import export_sentence, render_export
-from sardonyx.rendering.view import View
+from sardonyx.reporting import gate
+from sardonyx.reporting.export import export_sentence, render_export
+from sardonyx.reporting.options import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,8 +151,8 @@ def export(
     gating.check_provable(verify, "drop --no-verify")
     files.check_destinations(destination, record, force=force, folder=for_generation)
 
-    from sardonyx.source.inputs.specs import parse_dynamic, parse_inputs, read_arrays
-    from sardonyx.source.models.sources import parse_source
+    from sardonyx.frontend.models.sources import parse_source
+    from sardonyx.runtime.input_specs import parse_dynamic, parse_inputs, read_arrays
 
     parse_source(source, task=task)  # a malformed source is reported before torch is loaded
     request = parse_dynamic(dynamic or ())

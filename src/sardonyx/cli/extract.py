@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
-from sardonyx.rendering.extraction import extraction_sentence, render_extraction
-from sardonyx.rendering.view import View
+from sardonyx.reporting import gate
+from sardonyx.reporting.extraction import extraction_sentence, render_extraction
+from sardonyx.reporting.options import View
 
 if TYPE_CHECKING:
-    from sardonyx.inspection import Inspection
+    from sardonyx.records.inspection import Inspection
 
 SUMMARY = "Cut a module out as a model of its own."
 HELP = f"""\b
@@ -85,8 +85,8 @@ def extract(
     if dtype is not None and source is None:
         raise UsageError("--dtype converts a --source", hint="give the --source too")
     if source is not None:
-        from sardonyx.source.installed import require_torch
-        from sardonyx.source.models.sources import parse_source
+        from sardonyx.frontend.installed import require_torch
+        from sardonyx.frontend.models.sources import parse_source
 
         parse_source(source, task=task)
         require_torch()
@@ -126,7 +126,7 @@ def extract(
 
 def _beside(model: Path, module: str) -> Path:
     """Beside the model, named for the module."""
-    from sardonyx.extraction import path_of
+    from sardonyx.exporting.extract import path_of
 
     name = re.sub(r"[^\w.-]+", "_", path_of(model, module)) or "whole"
     return model.parent / f"{model.stem}.{name}.onnx"
@@ -136,10 +136,10 @@ def _live(
     source: str, task: str | None, dtype: options.DtypeName | None, seed: int, file: Inspection
 ) -> dict[str, Any]:
     """The live model and inputs that fit both it and the file."""
-    from sardonyx.source.inputs.fitting import FileInput, fitting_example
-    from sardonyx.source.inputs.wishes import example_for
-    from sardonyx.source.models.resolve import resolve
-    from sardonyx.source.tracing.prepare import prepared
+    from sardonyx.frontend.inputs.example_resolution import example_for
+    from sardonyx.frontend.inputs.fitting import FileInput, fitting_example
+    from sardonyx.frontend.models.resolve import resolve
+    from sardonyx.frontend.tracing.prepare import prepared
 
     found = resolve(source, task=task, seed=seed, dtype=dtype.value if dtype is not None else None)
     if found.args is not None or found.kwargs is not None:

@@ -13,7 +13,7 @@ def check_destinations(output: Path, record: Path | None, *, force: bool, folder
     """Refuse a record that would take the place of the model, and what could not be written after all the work."""
     check_apart(record=record, output=output)
     if folder:
-        from sardonyx.graph.io import check_free_folder
+        from sardonyx.ir.io import check_free_folder
 
         check_free_folder(str(output), force=force)
     check_free(None if folder else output, record, force=force)
@@ -32,7 +32,7 @@ def check_apart(**paths: Path | None) -> None:
 
 def check_free(*paths: Path | None, force: bool) -> None:
     """Refuse at once what could not be written after all the work."""
-    from sardonyx.graph.io import check_free as check
+    from sardonyx.ir.io import check_free as check
 
     for path in filter(None, paths):
         check(str(path), force=force)
@@ -46,6 +46,6 @@ def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write a file beside its place and put it there when it is complete."""
-    from sardonyx.graph.io import write_whole as write
+    from sardonyx.ir.io import write_whole as write
 
     write(str(path), data, force=force)

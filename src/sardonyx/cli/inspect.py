@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import progress, show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
-from sardonyx.inspection import Inspection, ModuleInspection
-from sardonyx.rendering.model import inspection_sentence, render_inspection
-from sardonyx.rendering.module import module_sentence, render_module
-from sardonyx.rendering.view import View
+from sardonyx.records.inspection import Inspection, ModuleInspection
+from sardonyx.reporting import gate
+from sardonyx.reporting.inspection import inspection_sentence, module_sentence, render_inspection, render_module
+from sardonyx.reporting.options import View
 
 SUMMARY = "Show what a model is made of."
 HELP = f"""\b
@@ -93,7 +92,7 @@ def _show_opportunities(
     model: Path, target: options.Target, gating: Gating, as_json: bool, quiet: bool, verbose: bool
 ) -> int:
     from sardonyx import opportunities
-    from sardonyx.rendering.opportunities import opportunities_sentence, render_opportunities
+    from sardonyx.reporting.opportunities import opportunities_sentence, render_opportunities
 
     with progress(not quiet) as report:
         found = opportunities(model, target=target.value, progress=report)

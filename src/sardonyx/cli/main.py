@@ -107,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
 def _tell_page(arguments: Sequence[str], error: SardonyxError) -> None:
     """Say on the page of the job, where there is one, what kept the command from its result."""
     if any(word.partition("=")[0] == "--summary" for word in arguments) and not isinstance(error, UsageError):
-        from sardonyx.cli.gating import add_failure  # what renders is loaded where it is needed
+        from sardonyx.cli.gates import add_failure  # what renders is loaded where it is needed
 
         add_failure(arguments, error)
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import complain, note, progress, show
 from sardonyx.cli.durations import duration
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Proof, Target, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.rendering.text import closing_sentence, render_run
-from sardonyx.rendering.view import View
-from sardonyx.rendering.words import one_line, visible
+from sardonyx.reporting import gate
+from sardonyx.reporting.formatting import one_line, visible
+from sardonyx.reporting.options import View
+from sardonyx.reporting.run import closing_sentence, render_run
 
 if TYPE_CHECKING:
-    from sardonyx.record import Run
+    from sardonyx.records.run import Run
 
 SUMMARY = "Make a graph smaller and prove that it computes the same."
 HELP = f"""\b
@@ -184,7 +184,7 @@ def optimize(
             hashes=True if record is not None or run_folder is not None or as_json else None,
         )
         if run_folder is not None and run.status == "done":
-            from sardonyx.run_folder import SECONDS, Conditions, fill
+            from sardonyx.cli.run_folder import SECONDS, Conditions, fill
 
             spend = seconds if budget and not tune else SECONDS
             how = Conditions(spend, asked or None, threads or 1, seed)
@@ -202,7 +202,7 @@ def optimize(
 
 def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:
     if folder is not None:
-        from sardonyx.run_folder import RUN, check  # what measures is loaded where something is measured
+        from sardonyx.cli.run_folder import RUN, check  # what measures is loaded where something is measured
 
         files.check_apart(record=record, run=folder / RUN)
         check(folder, model, sizes, force=force)

@@ -9,9 +9,9 @@ import msgspec
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
-from sardonyx.record import Accuracy
-from sardonyx.rendering.table import Line, table, text_column
-from sardonyx.rendering.words import one_line, plural
+from sardonyx.records.run import Accuracy
+from sardonyx.reporting.formatting import one_line, plural
+from sardonyx.reporting.table import Line, table, text_column
 
 SUMMARY = "List the passes: what each turns into what."
 HELP = """\b

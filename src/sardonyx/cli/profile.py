@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import Format, RuntimeLevel, reject_both
-from sardonyx.profile_record import Profile
-from sardonyx.rendering.pictures.profile_icicle import icicle_svg
-from sardonyx.rendering.profile import profile_sentence, render_profile
-from sardonyx.rendering.profile_export import profile_csv, profile_markdown
-from sardonyx.rendering.view import View
-from sardonyx.rendering.viewers.perfetto import trace
+from sardonyx.records.profile import Profile
+from sardonyx.reporting import gate
+from sardonyx.reporting.options import View
+from sardonyx.reporting.plots.icicle import icicle_svg
+from sardonyx.reporting.profile import profile_sentence, render_profile
+from sardonyx.reporting.profile_export import profile_csv, profile_markdown
+from sardonyx.reporting.viewers.perfetto import trace
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b

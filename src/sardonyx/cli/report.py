@@ -11,10 +11,10 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.cli.help import OUTPUT
-from sardonyx.rendering import words
+from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:
-    from sardonyx.reporting import Report
+    from sardonyx.reporting.report import Report
 
 SUMMARY = "Show what a run did and why, as a page to read and to send."
 HELP = """\b
@@ -64,8 +64,8 @@ def report(
     debug: options.Debug = False,
 ) -> int:
     """Run the public verb, write what it made and say where that is."""
-    from sardonyx.reporting import format_of
-    from sardonyx.reporting import report as run_report  # what renders is loaded where it is needed
+    from sardonyx.reporting.report import format_of
+    from sardonyx.reporting.report import report as run_report  # what renders is loaded where it is needed
 
     wanted = format_of(output, format_)
     place = output or (None if wanted == "markdown" else _beside(sources[0], wanted))
@@ -82,7 +82,7 @@ def _beside(source: Path, form: str) -> Path:
 def _sentence(made: Report, place: Path) -> str:
     """What was written and how large it is."""
     octets = sum(len(each.encode()) for each in made.files.values())
-    models = ", ".join(words.name(each.label) for each in made.dossiers[:3])
+    models = ", ".join(formatting.name(each.label) for each in made.dossiers[:3])
     more = f" and {len(made.dossiers) - 3} more" if len(made.dossiers) > 3 else ""
-    files = f" in {words.plural(len(made.files), 'file')}" if made.format == "svg" else ""
-    return f"{models}{more} → {words.visible(str(place))} ({words.size(octets)}{files})"
+    files = f" in {formatting.plural(len(made.files), 'file')}" if made.format == "svg" else ""
+    return f"{models}{more} → {formatting.visible(str(place))} ({formatting.size(octets)}{files})"

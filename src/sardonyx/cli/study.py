@@ -8,17 +8,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import files, options
 from sardonyx.cli.console import note, progress, show
 from sardonyx.cli.durations import duration
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.help import OUTPUT
 from sardonyx.cli.options import reject_both
-from sardonyx.rendering.study import files as rendered
-from sardonyx.rendering.study import render_study, study_sentence
-from sardonyx.rendering.view import View
-from sardonyx.study_record import Study
+from sardonyx.records.study import Study
+from sardonyx.reporting import gate
+from sardonyx.reporting.options import View
+from sardonyx.reporting.study import files as rendered
+from sardonyx.reporting.study import render_study, study_sentence
 
 SUMMARY = "Run the experiments on a set of models: attribution, tolerance, order, correlation, …"
 HELP = f"""\b

@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sardonyx import gate
 from sardonyx.cli import options
 from sardonyx.cli.console import complain, progress, show
-from sardonyx.cli.gating import Gating
+from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import VerificationFailed
-from sardonyx.rendering.verdict import render_verdict, verdict_sentence
+from sardonyx.reporting import gate
+from sardonyx.reporting.verdict import render_verdict, verdict_sentence
 
 SUMMARY = "Find out whether two models compute the same."
 HELP = f"""\b
@@ -56,7 +56,7 @@ def verify(
     gating = Gating.of(gate.VERDICT, fail_if, baseline, summary, beside=(reference, candidate, inputs))
 
     from sardonyx import verify as run_verify
-    from sardonyx.proof import seeds_from
+    from sardonyx.verification import seeds_from
 
     with progress(not quiet) as report:
         verdict = run_verify(

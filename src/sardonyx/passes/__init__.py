@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sardonyx.passes.attention import ATTENTION
 from sardonyx.passes.base import Example, ModelPass, NodePass, Pass
+from sardonyx.passes.broadcasting import MASKS
+from sardonyx.passes.cleanup import SHARING, SWEEPING, TIDY
 from sardonyx.passes.folding import FOLDING
 from sardonyx.passes.layout import LAYOUT, MOVES
-from sardonyx.passes.masks import MASKS
 from sardonyx.passes.norms import NORMS
 from sardonyx.passes.ort import ORT
 from sardonyx.passes.products import PRODUCTS
-from sardonyx.passes.tidy import SHARING, SWEEPING, TIDY
 
 ALL: tuple[Pass, ...] = (
     *TIDY,

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sardonyx.graph.rules import ModelRule, NodeRule, Rule
+from sardonyx.ir.rules import ModelRule, NodeRule, Rule
 
 EVERYWHERE = ("portable", "ort")
 

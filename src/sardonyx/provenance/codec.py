@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sardonyx.provenance.paths import UNKNOWN, Origins
-from sardonyx.record import How
+from sardonyx.records.run import How
 
 SOURCE_MODULE = "sardonyx.source_module"  # primary tag: class path of the owner
 MODULE_PATH = "sardonyx.module_path"  # instance path of the owner

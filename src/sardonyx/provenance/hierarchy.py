@@ -23,7 +23,7 @@ from sardonyx.provenance.codec import (
     Reading,
 )
 from sardonyx.provenance.paths import ROOT, UNKNOWN, Origins, lineage, lowest_common, module_of, nearest, owner_of
-from sardonyx.record import How
+from sardonyx.records.run import How
 
 _UNCALLED = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
 

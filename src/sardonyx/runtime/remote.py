@@ -20,7 +20,7 @@ from typing import Any
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.values import Feeds, Value
-from sardonyx.workers import Died, Worker
+from sardonyx.runtime.worker_process import Died, Worker
 
 _SERVER = "sardonyx.runtime.server"
 _numbers = itertools.count()

@@ -12,7 +12,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.runtime.engines import Runtime, load
 from sardonyx.runtime.sessions import Session
 from sardonyx.runtime.values import Engine, Source
-from sardonyx.workers import serve
+from sardonyx.runtime.worker_process import serve
 
 
 class _Server:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import bare, library
+from sardonyx.runtime import library, raw_values
 from sardonyx.runtime.values import Array, Feeds, Source, Value
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Session:
         self._session: Any = library.opened(source, options, ["CPUExecutionProvider"])
         self._input_types: dict[str, str] = {i.name: i.type for i in self._session.get_inputs()}
         self._output_types: list[str] = [o.type for o in self._session.get_outputs()]
-        self._has_bare_types = any(bare.bare_type(t) for t in (*self._input_types.values(), *self._output_types))
+        self._has_bare_types = any(raw_values.bare_type(t) for t in (*self._input_types.values(), *self._output_types))
         self._optimize = optimize
 
     @property
@@ -77,9 +77,9 @@ class Session:
 
     def _run_bare(self, feeds: Feeds) -> list[Value]:
         """Run with types numpy has no name for in the runtime (bfloat16, float8, int4 …), through raw memory."""
-        given = {name: bare.to_ort_value(value, self._input_types.get(name, "")) for name, value in feeds.items()}
+        given = {name: raw_values.to_ort_value(value, self._input_types.get(name, "")) for name, value in feeds.items()}
         results = self._session.run_with_ort_values(None, given, library.run_options())
-        return [bare.from_ort_value(result) for result in results]
+        return [raw_values.from_ort_value(result) for result in results]
 
 
 class ReferenceSession:

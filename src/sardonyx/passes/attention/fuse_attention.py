@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Dim, Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.parts.layouts import Steps
-from sardonyx.passes.attention.parts.masks import read_masks
-from sardonyx.passes.attention.parts.operands import read_layout
-from sardonyx.passes.attention.parts.scores import NearMiss, Scores, read_scores
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Dim, Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._casts import preserves_values
+from sardonyx.passes._matching import maker
+from sardonyx.passes.attention._layouts import Steps
+from sardonyx.passes.attention._masks import read_masks
+from sardonyx.passes.attention._operands import read_layout
+from sardonyx.passes.attention._scores import NearMiss, Scores, read_scores
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.casts import preserves_values
-from sardonyx.passes.shared.matching import maker
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 CLOSE = 1e-6  # a scale this near the default is the default

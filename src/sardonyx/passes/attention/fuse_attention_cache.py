@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker, operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 _KEYS, _VALUES, _PAST = 1, 2, 4
 _LENGTH = 2  # the axis of the positions, of [batch, heads, length, width]

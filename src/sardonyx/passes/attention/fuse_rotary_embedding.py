@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.parts.rotary_tables import RANK, Table, built, head_axis, table_of
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._pieces import halves, is_last, pair_of, piece_of, width
+from sardonyx.passes._sizes import merged_last, split_last
+from sardonyx.passes.attention._rotary_tables import RANK, Table, built, head_axis, table_of
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.passes.shared.pieces import halves, is_last, pair_of, piece_of, width
-from sardonyx.passes.shared.sizes import merged_last, split_last
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.passes.attention.parts.heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
-from sardonyx.passes.attention.parts.layouts import Steps, way
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._views import VIEWS
+from sardonyx.passes.attention._heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
+from sardonyx.passes.attention._layouts import Steps, way
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.views import VIEWS
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 
 class MergeAttentionHeads(NodePass):

@@ -14,23 +14,14 @@ from functools import partial
 
 import onnx_ir as ir
 
-from sardonyx.graph.facts import Evaluate, Facts
-from sardonyx.graph.rules import Match, Proposal, Refused
+from sardonyx.ir.facts import Evaluate, Facts
+from sardonyx.ir.rules import Match, Proposal, Refused
+from sardonyx.passes._foldable import FAILED, GROWS, OUTPUT, UNSIZED, Budget, freed_bytes, give_up, grown_constants
 from sardonyx.passes.base import Example, ModelPass
-from sardonyx.passes.folding.parts.constant_region import Region, regions
-from sardonyx.passes.folding.parts.evaluation import Form, evaluate_in_parts
-from sardonyx.passes.folding.parts.large_constants import fold_large
-from sardonyx.passes.shared.foldable import (
-    FAILED,
-    GROWS,
-    OUTPUT,
-    UNSIZED,
-    Budget,
-    freed_bytes,
-    give_up,
-    grown_constants,
-)
-from sardonyx.record import Accuracy
+from sardonyx.passes.folding._constant_region import Region, regions
+from sardonyx.passes.folding._evaluation import Form, evaluate_in_parts
+from sardonyx.passes.folding._large_constants import fold_large
+from sardonyx.records.run import Accuracy
 
 CONE = 256  # makers of a folded value whose origins it inherits; bounds the cost of long shared chains
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.graph.scopes import is_constant
-from sardonyx.graph.shapes import COMPUTES_SIZES, INTEGERS
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import is_constant
+from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 _OPERATORS = frozenset(COMPUTES_SIZES)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import operand
+from sardonyx.passes._views import reshape_target
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.matching import operand
-from sardonyx.passes.shared.views import reshape_target
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
-from sardonyx.graph.tensors import reshaped, transposed
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.tensors import reshaped, transposed
+from sardonyx.passes._views import VIEWS, viewed_shape
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
-from sardonyx.passes.shared.views import VIEWS, viewed_shape
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 BUDGET = 1 << 20  # bytes a weight may have to be stored in two layouts
 SMALL_VIEW = 1 << 12  # bytes of constants such as axes and scalars, which constant folding takes with all around them

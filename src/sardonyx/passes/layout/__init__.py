@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from sardonyx.passes.base import Pass
-from sardonyx.passes.layout.absorb_transpose import AbsorbTranspose
-from sardonyx.passes.layout.cancel_moves import CancelMoves
+from sardonyx.passes.layout.eliminate_layout_roundtrips import EliminateLayoutRoundtrips
+from sardonyx.passes.layout.eliminate_split_concat import EliminateSplitConcat
+from sardonyx.passes.layout.eliminate_split_to_sequence import EliminateSplitToSequence
+from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
 from sardonyx.passes.layout.merge_casts import MergeCasts
+from sardonyx.passes.layout.merge_rearrangements import MergeRearrangements
 from sardonyx.passes.layout.merge_reshapes import MergeReshapes
 from sardonyx.passes.layout.merge_slices import MergeSlices
+from sardonyx.passes.layout.merge_slices_into_split import MergeSlicesIntoSplit
 from sardonyx.passes.layout.merge_transposes import MergeTransposes
-from sardonyx.passes.layout.rearrange_once import RearrangeOnce
-from sardonyx.passes.layout.split_directly import SplitDirectly
-from sardonyx.passes.layout.split_slices import SplitSlices
-from sardonyx.passes.layout.undo_split import UndoSplit
 
 LAYOUT: tuple[Pass, ...] = (
-    SplitDirectly(),
-    AbsorbTranspose(),
+    EliminateSplitToSequence(),
+    FuseGemmTranspose(),
     MergeCasts(),
     MergeReshapes(),
     MergeTransposes(),
-    UndoSplit(),
+    EliminateSplitConcat(),
 )
 MOVES: tuple[Pass, ...] = (
-    CancelMoves(),
+    EliminateLayoutRoundtrips(),
     MergeSlices(),
-    RearrangeOnce(),
-    SplitSlices(),
+    MergeRearrangements(),
+    MergeSlicesIntoSplit(),
 )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._casts import FLOATS, INTEGERS, preserves_values
+from sardonyx.passes._matching import maker, operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.casts import FLOATS, INTEGERS, preserves_values
-from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 
 class MergeCasts(NodePass):

@@ -17,21 +17,12 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.arithmetic import (
-    escaping,
-    made_by,
-    near,
-    number_beside,
-    partner,
-    power,
-    reader,
-    scaling,
-)
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._arithmetic import escaping, made_by, near, number_beside, partner, power, reader, scaling
+from sardonyx.records.run import Accuracy
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 

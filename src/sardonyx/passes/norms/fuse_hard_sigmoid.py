@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.arithmetic import (
+from sardonyx.passes.norms._arithmetic import (
     escaping,
     factored,
     is_single,
@@ -29,8 +29,8 @@ from sardonyx.passes.norms.parts.arithmetic import (
     scaling,
     single,
 )
-from sardonyx.passes.norms.parts.bounds import bounds
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._bounds import bounds
+from sardonyx.records.run import Accuracy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.arithmetic import near, partner, reader
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._arithmetic import near, partner, reader
+from sardonyx.records.run import Accuracy
 
 
 class FuseHardSwish(NodePass):

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.arithmetic import uncast
-from sardonyx.passes.norms.parts.means import centred
-from sardonyx.passes.norms.parts.norm_operands import fused, weight
-from sardonyx.passes.norms.parts.normalised import ROOTS, Normalised, normalised
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._arithmetic import uncast
+from sardonyx.passes.norms._means import centred
+from sardonyx.passes.norms._norm_operands import fused, weight
+from sardonyx.passes.norms._normalised import ROOTS, Normalised, normalised
+from sardonyx.records.run import Accuracy
 
 
 class FuseLayerNorm(NodePass):

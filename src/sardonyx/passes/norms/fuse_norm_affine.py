@@ -13,16 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.precision import Impossible, rounded
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.precision import Impossible, rounded
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.arithmetic import partner, reader, spread
-from sardonyx.passes.norms.parts.means import sizes
-from sardonyx.passes.norms.parts.norm_operands import Weight, fitting, weight
-from sardonyx.passes.shared.matching import operand
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._arithmetic import partner, reader, spread
+from sardonyx.passes.norms._means import sizes
+from sardonyx.passes.norms._norm_operands import Weight, fitting, weight
+from sardonyx.records.run import Accuracy
 
 
 class FuseNormAffine(NodePass):

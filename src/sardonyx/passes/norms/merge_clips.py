@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms.parts.bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
-from sardonyx.passes.shared.matching import maker
-from sardonyx.record import Accuracy
+from sardonyx.passes.norms._bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
+from sardonyx.records.run import Accuracy
 
 
 class MergeClips(NodePass):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sardonyx.passes.base import Pass
-from sardonyx.passes.ort.absorb_skip_bias import AbsorbSkipBias
 from sardonyx.passes.ort.fuse_bias_gelu import FuseBiasGelu
 from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
 from sardonyx.passes.ort.fuse_conv_hard_swish import FuseConvHardSwish
@@ -12,6 +11,7 @@ from sardonyx.passes.ort.fuse_gemm_activation import FuseGemmActivation
 from sardonyx.passes.ort.fuse_matmul_transpose import FuseMatMulTranspose
 from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
+from sardonyx.passes.ort.fuse_skip_bias import FuseSkipBias
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
 from sardonyx.passes.ort.fuse_skip_rms_norm import FuseSkipRmsNorm
 
@@ -26,5 +26,5 @@ ORT: tuple[Pass, ...] = (
     FusePackedAttention(),
     FuseSkipLayerNorm(),
     FuseSkipRmsNorm(),
-    AbsorbSkipBias(),
+    FuseSkipBias(),
 )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.ort.parts.contrib import DOMAIN, is_plain_conv, on_ort
-from sardonyx.passes.shared.channels import USED_ELSEWHERE
-from sardonyx.record import Accuracy
+from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
+from sardonyx.records.run import Accuracy
 
 _LIMIT = float(np.finfo(np.float32).max)
 _CLIP_TAKES_INPUTS = 11

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.ort.parts.contrib import DOMAIN, on_ort
-from sardonyx.passes.shared.matching import maker
-from sardonyx.record import Accuracy
+from sardonyx.passes.ort._contrib import DOMAIN, on_ort
+from sardonyx.records.run import Accuracy
 
 
 class FuseMatMulTranspose(NodePass):

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.ort.parts.contrib import DOMAIN, on_ort
-from sardonyx.passes.ort.parts.projections import Packed, packed
-from sardonyx.passes.ort.parts.runtime_attention import Heads, read_heads
-from sardonyx.record import Accuracy
+from sardonyx.passes.ort._contrib import DOMAIN, on_ort
+from sardonyx.passes.ort._projections import Packed, packed
+from sardonyx.passes.ort._runtime_attention import Heads, read_heads
+from sardonyx.records.run import Accuracy
 
 BATCHES = "the batch is known to be larger than one, and the kernel projects each part of it apart, which is slower"
 

@@ -6,13 +6,13 @@ from sardonyx.passes.base import Pass
 from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
 from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
 from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
+from sardonyx.passes.products.fuse_pointwise_conv import FusePointwiseConv
 from sardonyx.passes.products.fuse_product_scale import FuseProductScale
-from sardonyx.passes.products.use_pointwise_conv import UsePointwiseConv
 
 PRODUCTS: tuple[Pass, ...] = (
     FuseBatchNorm(),
     FuseConvAffine(),
     FuseMatMulAdd(),
     FuseProductScale(),
-    UsePointwiseConv(),
+    FusePointwiseConv(),
 )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._channels import CONVOLUTIONS, Linear, linear_before, rebuilt
+from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.channels import CONVOLUTIONS, Linear, linear_before, rebuilt
-from sardonyx.passes.shared.zeros import may_flip
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 
 class FuseConvAffine(NodePass):

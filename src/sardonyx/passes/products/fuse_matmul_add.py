@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Dim, Facts, Shape
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker, operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 _BFLOAT16_SINCE = 13

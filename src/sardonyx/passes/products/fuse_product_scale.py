@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.build import Builder
-from sardonyx.graph.facts import Facts
-from sardonyx.graph.rules import Match, Refused, Replacement
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._channels import FLOATS, Linear
+from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._rows import permuted_back
+from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
-from sardonyx.passes.shared.channels import FLOATS, Linear
-from sardonyx.passes.shared.matching import maker, operand
-from sardonyx.passes.shared.rows import permuted_back
-from sardonyx.passes.shared.zeros import may_flip
-from sardonyx.record import Accuracy
+from sardonyx.records.run import Accuracy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

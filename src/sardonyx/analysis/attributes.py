@@ -1,0 +1,89 @@
+"""A node's attributes as plain data, for documents and comparisons. Large tensors are named and not read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.tensors import FileTensor
+from sardonyx.records.module_graph import AttributeValue, BodyValue, Scalar, TensorValue
+
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+FEW = 16  # elements of a tensor that are written out
+
+
+def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> dict[str, AttributeValue]:
+    """Every attribute of a node; `names` are those of the nodes inside its bodies, left out where there are none."""
+    return {
+        name: attribute_value(attribute, names)
+        for name, attribute in node.attributes.items()
+        if names is not None or attribute.type not in _BODIES
+    }
+
+
+def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = None) -> AttributeValue:
+    """One attribute; of a body, the names of its nodes."""
+    if attribute.is_ref():
+        return f"attribute {attribute.ref_attr_name} of the function"
+    match attribute.type:
+        case ir.AttributeType.FLOAT:
+            return scalar(attribute.as_float())
+        case ir.AttributeType.INT:
+            return attribute.as_int()
+        case ir.AttributeType.STRING:
+            return attribute.as_string()
+        case ir.AttributeType.FLOATS:
+            return tuple(map(scalar, attribute.as_floats()))
+        case ir.AttributeType.INTS:
+            return tuple(attribute.as_ints())
+        case ir.AttributeType.STRINGS:
+            return tuple(attribute.as_strings())
+        case ir.AttributeType.TENSOR:
+            return tensor_value(attribute.as_tensor())
+        case ir.AttributeType.GRAPH:
+            return BodyValue(_inside([attribute.as_graph()], names))
+        case ir.AttributeType.GRAPHS:
+            return BodyValue(_inside(attribute.as_graphs(), names))
+        case other:
+            return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never a weight
+
+
+def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> tuple[str, ...]:
+    return tuple(names[node] for graph in graphs for node in graph) if names is not None else ()
+
+
+def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
+    """A tensor's type and shape, and its elements where they are few and at hand."""
+    shape = tuple(int(dim) for dim in tensor.shape.numpy())
+    few = tensor.size <= FEW and not isinstance(tensor, FileTensor)
+    return TensorValue(dtype_name(tensor.dtype), shape, elements(tensor.numpy()) if few else None)
+
+
+def dtype_name(dtype: ir.DataType) -> str:
+    """An element type as ONNX spells it, in small letters."""
+    return dtype.name.lower()
+
+
+def elements(array: np.ndarray) -> tuple[Scalar, ...]:
+    """The elements of an array, row by row."""
+    return tuple(scalar(item) for item in array.reshape(-1))
+
+
+def scalar(item: Any) -> Scalar:
+    """One element as JSON can hold it."""
+    match item:
+        case bytes():
+            return item.decode(errors="replace")
+        case str():
+            return item
+        case bool() | int() | np.bool_() | np.integer():
+            return int(item)  # pyright: ignore[reportUnknownArgumentType]  (numpy's own width)
+        case complex() | np.complexfloating():
+            return str(item)  # pyright: ignore[reportUnknownArgumentType]  (numpy's own width)
+        case _:
+            number = float(item)
+            return number if math.isfinite(number) else str(number)

@@ -1,0 +1,61 @@
+"""How many bytes a decoder's cache takes, as a formula of the batch and of the tokens it has read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.records.analysis import Cache, CachePart
+from sardonyx.verification.interface import dims
+from sardonyx.verification.state_inputs import find_state
+
+
+def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:
+    """The cache that an ONNX graph returns: outputs that are inputs of the next run."""
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    parts: list[CachePart] = []
+    for state in find_state(model, inputs):
+        value = model.graph.outputs[state.output]
+        shape = dims(value)
+        if shape is None or value.dtype is None or any(dim is None for dim in shape):
+            return None
+        parts.append(CachePart(1, tuple(dim for dim in shape if dim is not None), value.dtype.bitwidth // 8))
+    return cache_of(parts, sizes)
+
+
+def cache_of(tensors: Sequence[CachePart], sizes: Mapping[str, int]) -> Cache | None:
+    """The sum over all tensors, those that are alike together; None for no tensors."""
+    counted = Counter((each.shape, each.element_bytes) for each in tensors)
+    if not counted:
+        return None
+    parts = tuple(CachePart(count, shape, size) for (shape, size), count in counted.items())
+    values = [_value(part, sizes) for part in parts]
+    known = [value for value in values if value is not None]
+    return Cache(" + ".join(map(_formula, parts)), sum(known) if len(known) == len(values) else None, parts)
+
+
+def _formula(part: CachePart) -> str:
+    """The product as it is read: how many tensors, their sizes, and the bytes of an element."""
+    known = part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
+    named = [dim if dim.isidentifier() or dim.endswith(")") else f"({dim})" for dim in _names(part)]
+    return " · ".join([f"{known:,}", *named])
+
+
+def _names(part: CachePart) -> list[str]:
+    return [dim for dim in part.shape if isinstance(dim, str)]
+
+
+def _value(part: CachePart, sizes: Mapping[str, int]) -> int | None:
+    """The bytes at given sizes; None where a size is not known."""
+    known = part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
+    for dim in _names(part):
+        limit, _, inner = dim.removeprefix("min(").removesuffix(")").rpartition(", ")
+        terms = [sizes.get(term, int(term) if term.isdecimal() else None) for term in inner.split(" + ")]
+        if any(term is None for term in terms):
+            return None
+        total = sum(term for term in terms if term is not None)
+        known *= min(int(limit), total) if limit else total
+    return known

@@ -1,0 +1,351 @@
+"""What torch's operators are and cost: those that reach the dispatcher, and the composite ones that export keeps.
+
+`describe` takes an operator's name ("aten.addmm", in place or not), its tensors in the order of its schema with lists
+flattened, repeats kept and what is absent left out, and its other arguments by name. What is in no table comes back as
+not known, so that the caller can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from sardonyx.analysis.costs.operators import description
+from sardonyx.analysis.costs.operators.description import (
+    UNKNOWN,
+    Description,
+    attention,
+    convolution,
+    einsum,
+    floating,
+    matrix_product,
+    recurrent,
+)
+from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.ir.shapes.expr import Size, add, multiply, product
+
+# Torch's operators that do no arithmetic, by what they do instead.
+
+_VIEWS = (
+    *("view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "select", "slice", "squeeze"),
+    *("unsqueeze", "split", "split_with_sizes", "chunk", "unbind", "alias", "detach", "as_strided", "diagonal"),
+    *("unfold", "lift_fresh", "lift", "view_as", "view_as_real", "view_as_complex", "real", "imag", "numpy_T", "mT"),
+    *("resize", "set", "_conj", "tensor_split", "positive", "adjoint"),
+)
+_COPIES = (
+    *(
+        "clone",
+        "copy",
+        "cat",
+        "stack",
+        "constant_pad_nd",
+        "pad",
+        "reflection_pad1d",
+        "reflection_pad2d",
+        "repeat",
+        "reflection_pad3d",
+    ),
+    *("replication_pad1d", "replication_pad2d", "replication_pad3d", "roll", "flip", "pixel_shuffle", "tile"),
+    *(
+        "pixel_unshuffle",
+        "im2col",
+        "col2im",
+        "channel_shuffle",
+        "split_with_sizes_copy",
+        "slice_scatter",
+        "resolve_conj",
+    ),
+    *(
+        "select_scatter",
+        "view_copy",
+        "transpose_copy",
+        "permute_copy",
+        "unbind_copy",
+        "repeat_interleave",
+        "rot90",
+        "conj_physical",
+        "_conj_physical",
+    ),
+)
+_LOOKUPS = (
+    *("embedding", "gather", "index", "index_select", "take", "_unsafe_index", "index_put", "_index_put_impl"),
+    *("scatter", "masked_select", "masked_scatter", "index_copy", "index_fill", "_unsafe_index_put", "take_along_dim"),
+)
+_CREATED = (
+    *("arange", "full", "zeros", "ones", "empty", "empty_strided", "eye", "linspace", "scalar_tensor", "new_full"),
+    *("new_zeros", "new_ones", "new_empty", "new_empty_strided", "full_like", "zeros_like", "ones_like", "empty_like"),
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "zero"),
+    *("fill", "tril_indices", "triu_indices", "_efficientzerotensor", "lift_fresh_copy", "exponential", "random"),
+)
+_UNCOUNTED = (  # known to do no arithmetic worth the name, and nothing else that we have a word for
+    *("_local_scalar_dense", "item", "nonzero", "sort", "topk", "argsort", "unique_consecutive", "_unique2"),
+    *("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "searchsorted", "bucketize", "is_same_size"),
+    *("one_hot", "multinomial", "equal"),
+)
+PLAIN: Mapping[str, Kind] = {
+    **dict.fromkeys(_VIEWS, Kind.VIEW),
+    **dict.fromkeys(_COPIES, Kind.COPY),
+    **dict.fromkeys(_LOOKUPS, Kind.LOOKUP),
+    **dict.fromkeys(_CREATED, Kind.CREATE),
+    "bernoulli": Kind.DROPOUT,
+    **dict.fromkeys(_UNCOUNTED, Kind.OTHER),
+}
+
+
+Reads = Sequence[Value]
+Scalars = Mapping[str, object]
+Rule = Callable[[Reads, Reads, Scalars], Description]
+
+
+def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """What the operator is and costs at the shapes of these tensors."""
+    name = plain_name(operator)
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(reads, writes, scalars)
+    if name in PLAIN:
+        return Description(PLAIN[name])
+    if name in description.REDUCTIONS and (
+        len(reads) == 1 or name not in description.ELEMENTWISE
+    ):  # max(a) is one, max(a, b) not
+        return Description(Kind.REDUCTION, 0, floating(reads[0], description.REDUCTIONS[name]))
+    if name in description.ELEMENTWISE:
+        kind, flops = description.ELEMENTWISE[name]
+        return Description(kind, 0, floating(writes[0], flops) if writes else 0)
+    return UNKNOWN
+
+
+def plain_name(operator: str) -> str:
+    """Its name without the namespace, and the same whether it works in place or not."""
+    name = operator.rpartition("::")[2].removeprefix("aten.")
+    if name.startswith("__") and name.endswith("__"):
+        return _OPERATOR_SIGNS.get(name.strip("_").removeprefix("i"), name)
+    return name.removesuffix("_")
+
+
+_OPERATOR_SIGNS = {
+    **{sign: f"bitwise_{sign}" for sign in ("and", "or", "xor")},
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+
+
+def _product_of(first: int, bias: int | None = None) -> Rule:
+    """A matrix product whose left side is the tensor at `first`; a bias may stand at `bias`."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
+
+    return rule
+
+
+def _matmul(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return matrix_product(reads[0], writes[0])
+
+
+def _outer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.ARITHMETIC, 0, floating(writes[0], 1))
+
+
+def _convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return convolution(
+        reads[0], reads[1], writes[0], transposed=bool(scalars.get("transposed", False)), more=int(len(reads) > 2)
+    )
+
+
+def _transposed_convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return convolution(reads[0], reads[1], writes[0], transposed=True, more=int(len(reads) > 2))
+
+
+def _attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return attention(*reads[:3], mask=len(reads) > 3)
+
+
+def _einsum(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return einsum(str(scalars["equation"]), reads, writes[0])
+
+
+def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """`nn.MultiheadAttention` in one kernel: packed projections, attention, projection of the result."""
+    query, key, value, packed, _, output = reads[:6]
+    inner = attention(query, key, value, mask=len(reads) > 7)
+    macs = add(inner.macs, product((*query.shape[:-1], add(packed.elements, output.elements))))
+    return Description(Kind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
+
+
+def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """A whole encoder layer in one kernel: attention, two norms, two linear layers with an activation between."""
+    source, widening = reads[0], reads[9]
+    attended = _fast_attention((source, source, source, *reads[1:5], *reads[13:]), writes, scalars)
+    wide = multiply(product(source.shape[:-1]), widening.shape[0])
+    macs = add(attended.macs, multiply(2, multiply(source.shape[-1], wide)))
+    inside = description.ELEMENTWISE["gelu" if scalars.get("use_gelu") else "relu"][1] + 1  # and the bias
+    around = multiply(
+        2 * (description.LAYER_NORM + 2 + 1) + 1, source.elements
+    )  # two norms, two residuals, the last bias
+    return Description(Kind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
+
+
+def _recurrent_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """One direction of one layer: after the input its two weights, two biases and the states it begins with."""
+    return _recurrent(reads[0], reads[1:3], writes, scalars)
+
+
+def _recurrent_layers(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """All layers at once: the weights are the tensors with two axes, since states have three and biases one."""
+    return _recurrent(reads[0], [value for value in reads[1:] if len(value.shape) == 2], writes, scalars)
+
+
+def _recurrent(source: Value, matrices: Reads, writes: Reads, scalars: Scalars) -> Description:
+    cell = _CELLS.get(cast("int", scalars.get("mode", 2)), "lstm")
+    return recurrent(product(source.shape[:-1]), matrices, writes[0].elements, cell)
+
+
+_CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
+
+
+def _gelu(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    name = "gelu_tanh" if scalars.get("approximate") == "tanh" else "gelu"
+    return Description(Kind.ACTIVATION, 0, floating(writes[0], description.ELEMENTWISE[name][1]))
+
+
+def _softmax(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.SOFTMAX, 0, floating(writes[0], description.SOFTMAX))
+
+
+def _norm_of(flops: int) -> Rule:
+    """A norm; what is read beside the input is its weight and its bias."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return Description(Kind.NORM, 0, floating(reads[0], flops + min(2, len(reads) - 1)))
+
+    return rule
+
+
+def _batch_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    flops = description.BATCH_NORM_IN_TRAINING if scalars.get("training") else description.BATCH_NORM
+    return Description(Kind.BATCH_NORM, 0, floating(reads[0], flops))
+
+
+def _batch_norm_in_training(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.BATCH_NORM, 0, floating(reads[0], description.BATCH_NORM_IN_TRAINING))
+
+
+def _cell_of(cell: str) -> Rule:
+    """One step of a recurrent layer after its products, which come before it."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return recurrent(0, (), writes[0].elements, cell)
+
+    return rule
+
+
+def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    runs = scalars.get("train", scalars.get("training", True)) is not False
+    return Description(Kind.DROPOUT, 0, floating(writes[0], 2) if runs and writes else 0)
+
+
+def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    window = scalars["kernel_size"]
+    axes = len(writes[0].shape) - 2 if len(writes[0].shape) > 2 else 1
+    sizes = cast("Sequence[Size]", window) if isinstance(window, Sequence) else (cast("Size", window),)
+    if len(sizes) == 1:  # one number stands for all axes
+        sizes = tuple(sizes) * axes
+    return Description(Kind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
+
+
+def _pooled_whole(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.REDUCTION, 0, floating(reads[0], 1))
+
+
+def _cast(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.SELECT if reads[0].dtype != writes[0].dtype else Kind.COPY)
+
+
+def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """A view where the result lies in the memory that was read."""
+    shared = any(value.buffer == reads[0].buffer for value in writes)
+    return Description(Kind.VIEW if shared else Kind.COPY)
+
+
+def _interpolated(flops: int) -> Rule:
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return Description(Kind.OTHER if flops else Kind.COPY, 0, floating(writes[0], flops))
+
+    return rule
+
+
+def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """What is added into places that an index names."""
+    return Description(Kind.LOOKUP, 0, floating(reads[-1], 1))
+
+
+def _summed_rows(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """Rows of a table, added up by the bag."""
+    table_, rows = reads[:2]
+    return Description(Kind.LOOKUP, 0, multiply(rows.elements, table_.shape[-1]))
+
+
+def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    """Between all pairs of rows: a difference, its power, a sum."""
+    return Description(Kind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
+
+
+def _weight_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+    return Description(Kind.OTHER, 0, floating(writes[0], 3))
+
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", "inner"), _matmul),
+    "linear": _product_of(0, bias=2),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_of(1, bias=0)),
+    "einsum": _einsum,
+    **dict.fromkeys(("ger", "outer"), _outer),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution),
+    **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
+    "cudnn_convolution_transpose": _transposed_convolution,
+    "scaled_dot_product_attention": _attention,
+    **{f"_scaled_dot_product_{each}_attention": _attention for each in ("flash", "efficient", "cudnn")},
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    **{f"_scaled_dot_product_{each}": _attention for each in ("attention_math", "fused_attention_overrideable")},
+    "_native_multi_head_attention": _fast_attention,
+    "_transformer_encoder_layer_fwd": _fast_encoder_layer,
+    "mkldnn_rnn_layer": _recurrent_layer,
+    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent_layers),
+    "gelu": _gelu,
+    **dict.fromkeys(("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"), _softmax),
+    **dict.fromkeys(
+        ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), _norm_of(description.LAYER_NORM)
+    ),
+    **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm_of(description.RMS_NORM)),
+    **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), _batch_norm),
+    **dict.fromkeys(("_native_batch_norm_legit_no_training", "_batch_norm_no_update"), _batch_norm),
+    "_batch_norm_with_update": _batch_norm_in_training,
+    **{f"_thnn_fused_{cell}_cell": _cell_of(cell) for cell in ("lstm", "gru")},
+    **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
+    **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
+    **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
+    **{f"adaptive_avg_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{axes}d": _pooled_whole for axes in (2, 3)},
+    **{f"adaptive_max_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
+    **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
+    **dict.fromkeys(("reshape", "contiguous", "flatten", "unflatten", "expand_as", "reshape_as"), _view_or_copy),
+    **dict.fromkeys(("movedim", "swapaxes", "narrow", "squeeze_copy", "_reshape_copy"), _view_or_copy),
+    **{
+        f"upsample_{kind}": _interpolated(description.INTERPOLATION[kind.rstrip("123d")])
+        for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+    },
+    **{f"_upsample_nearest_exact{axes}d": _interpolated(0) for axes in (1, 2, 3)},
+    **{f"_upsample_{kind}2d_aa": _interpolated(description.INTERPOLATION[kind]) for kind in ("bilinear", "bicubic")},
+    "grid_sampler_2d": _interpolated(description.INTERPOLATION["bilinear"]),
+    **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _accumulated),
+    "_embedding_bag": _summed_rows,
+    "_cdist_forward": _distances,
+    "_weight_norm_interface": _weight_norm,
+}
+
+KNOWN = frozenset(
+    {*_RULES, *PLAIN, *description.REDUCTIONS, *description.ELEMENTWISE}
+)  # operators by their plain names

@@ -1,0 +1,179 @@
+"""What is said of one operator at given shapes, and the products that both worlds count by the same formulas.
+
+Multiply-adds are counted as `torch.utils.flop_counter` counts them (its flops are two for each of ours): every product
+over its full size, so a causal attention is not halved and padding is multiplied too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.ir.shapes.expr import Size, add, multiply, product
+
+ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
+_RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What an operator is and costs."""
+
+    kind: Kind
+    macs: Size = 0
+    other_flops: Size = 0
+    known: bool = True  # False: in none of our tables, so its costs are missing and not zero
+
+
+UNKNOWN = Description(Kind.OTHER, known=False)
+
+
+def floating(value: Value, factor: int | Size) -> Size:
+    """So many operations for each of a tensor's numbers; none where it has integers, since these are no flops."""
+    return multiply(factor, value.elements) if value.dtype.startswith(("float", "bfloat", "complex")) else 0
+
+
+def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
+    """A product over the last axis of `left`; `more` flops for each number that comes out (a bias is one)."""
+    return matrix_product_over(left.shape[-1] if left.shape else 1, result, more=more)
+
+
+def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
+    """A product that sums over so many, however many axes are carried along."""
+    return Description(Kind.MATMUL, multiply(summed, result.elements), floating(result, more))
+
+
+def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, more: int = 0) -> Description:
+    """A filter laid on every place of the result, or, transposed, of the image; groups show in the weight's shape."""
+    places = image if transposed else result
+    return Description(Kind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
+
+
+def attention(query: Value, key: Value, value: Value, *, mask: bool) -> Description:
+    """Both products of an attention over the full lengths; queries have the heads that count."""
+    return attention_of(query, query.shape[:-1], key.shape[-2], query.shape[-1], value.shape[-1], mask=mask)
+
+
+def attention_of(
+    query: Value, rows: Sequence[Size], keys: Size, width: Size, value_width: Size, *, mask: bool
+) -> Description:
+    """An attention by its sizes: `rows` are batch, heads and queries; the widths are those of one head."""
+    scores = product((*rows, keys))
+    flops = multiply(ATTENTION_FLOPS + mask, scores) if floating(query, 1) != 0 else 0
+    return Description(Kind.ATTENTION, multiply(scores, add(width, value_width)), flops)
+
+
+def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
+    """Every row of every step goes through all matrices; `hidden` counts the states that come out."""
+    macs = product((rows, sum_of(matrices)))
+    return Description(Kind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
+
+
+def sum_of(values: Sequence[Value]) -> Size:
+    """The elements of several tensors together."""
+    count: Size = 0
+    for value in values:
+        count = add(count, value.elements)
+    return count
+
+
+def einsum(equation: str, operands: Sequence[Value], result: Value) -> Description:
+    """One multiply-add for each combination of all indices; more than two operands are multiplied in one go."""
+    sizes: dict[str, Size] = {}
+    spelled = equation.replace(" ", "").split("->")[0].split(",")
+    for letters, operand in zip(spelled, operands, strict=True):
+        _name_axes(letters, operand.shape, sizes)
+    macs = multiply(product(tuple(sizes.values())), max(1, len(operands) - 1))
+    summed = len(operands) > 1
+    return Description(Kind.MATMUL if summed else Kind.REDUCTION, macs if summed else 0, 0 if summed else macs)
+
+
+def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) -> None:
+    """Note the size of each index; the axes that an ellipsis stands for are counted from the right."""
+    before, dots, after = letters.partition("...")
+    hidden = len(shape) - len(before) - len(after)
+    middle = [f".{hidden - place}" for place in range(hidden)] if dots else []
+    for letter, size in zip([*before, *middle, *after], shape, strict=True):
+        if sizes.get(letter, 1) == 1:  # an axis of one is spread over the other's
+            sizes[letter] = size
+
+
+# How many flops each number of a tensor takes, beside the products.
+#
+# One for each addition, multiplication, division, maximum and each elementary function (exp, log, sqrt, tanh, erf, sin,
+# power) in the formula as one writes it down, so that a function costs what it costs when it is spelled out:
+#
+#     operator                        flops per element of the result
+#     add, sub, mul, div, max, neg    1 (exp, log, sqrt, tanh, erf, sin, cos, pow, abs too)
+#     rsqrt                           2: a root and a division
+#     sigmoid                         4: 1 / (1 + exp(-x))
+#     silu, hardswish                 5: x times its gate
+#     quick gelu                      6: x sigmoid(1.702 x)
+#     gelu                            5: x / 2 (1 + erf(x / sqrt 2))
+#     gelu by tanh                    8: x / 2 (1 + tanh(c (x + 0.044715 x^3)))
+#     softplus 3, mish 5, elu 3, leaky relu 2, clamp 2, lerp 3
+#     softmax, log softmax            5: maximum, difference, exp, sum, division
+#     layer, group, instance norm     5: sum, difference, square, sum, scaling; 1 more for a weight and for a bias
+#     rms norm                        3: square, sum, scaling; 1 more for a weight
+#     batch norm                      2 (scale and shift of a channel); 6 in training, which measures mean and variance
+#     attention as one kernel         6 per score (scale, softmax); 1 more for a mask
+#     lstm 30, gru 23, rnn 4          per state of each step: additions, gates, cell
+#     bias of a product               1
+#     interpolation                   linear 3, bilinear 7, trilinear 15, bicubic 31; nearest 0
+#
+#     reductions (sum, mean, max)     1 per element read; a norm 2, a variance 3
+#     pooling                         1 per element of the window and result
+#
+# Comparisons, selections, casts, copies and look-ups do no arithmetic. What is worked out once for a row or channel
+# (the
+# root in a norm) is left out, and so is arithmetic on integers: neither is seen beside the rest.
+
+_ARITHMETIC = {
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "maximum", "minimum"), 1),
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "pow", "square", "reciprocal"), 1
+    ),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), 1),
+    **dict.fromkeys(("atan2", "erf", "erfc", "erfinv", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn"), 1),
+    **dict.fromkeys(("remainder", "fmod", "floor_divide", "fmax", "fmin", "clamp_min", "clamp_max", "max", "min"), 1),
+    **dict.fromkeys(("float_power", "ldexp", "angle", "deg2rad", "rad2deg"), 1),
+    **dict.fromkeys(("rsqrt", "clamp", "clip", "addcmul", "addcdiv", "xlogy"), 2),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "lerp", "hypot", "logit", "polar"), 3),
+}
+_ACTIVATIONS = {
+    **dict.fromkeys(("relu", "tanh", "threshold"), 1),
+    **dict.fromkeys(("leaky_relu", "prelu", "hardtanh", "relu6", "rrelu_with_noise", "hardshrink", "softshrink"), 2),
+    **dict.fromkeys(("elu", "softplus", "softsign"), 3),
+    **dict.fromkeys(("selu", "celu", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid"), 4),
+    **dict.fromkeys(("silu", "hardswish", "mish", "gelu", "glu"), 5),
+    "quick_gelu": 6,
+    "gelu_tanh": 8,
+}
+_SELECTING = (
+    *("where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    *("bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "nan_to_num", "tril", "triu"),
+    *("isposinf", "isneginf", "signbit", "copysign", "heaviside"),
+)
+
+# name -> what it is, flops per element of the result
+ELEMENTWISE: Mapping[str, tuple[Kind, int]] = {
+    **{name: (Kind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
+    **{name: (Kind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},
+    **dict.fromkeys(_SELECTING, (Kind.SELECT, 0)),
+}
+
+# name -> flops per element read
+REDUCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"), 1),
+    **dict.fromkeys(("all", "any", "cumsum", "cumprod", "nansum", "count_nonzero"), 1),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), 2),
+    **dict.fromkeys(("var", "var_mean", "std", "std_mean", "logsumexp", "mse_loss"), 3),
+}
+
+SOFTMAX = 5
+LAYER_NORM, RMS_NORM, BATCH_NORM, BATCH_NORM_IN_TRAINING = 5, 3, 2, 6
+
+# name -> flops per element of the result
+INTERPOLATION: Mapping[str, int] = {"nearest": 0, "linear": 3, "bilinear": 7, "trilinear": 15, "bicubic": 31}

@@ -1,0 +1,1 @@
+"""Verbs that write model files: `export`, `extract` and `adopt`."""

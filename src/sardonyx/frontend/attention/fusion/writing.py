@@ -1,0 +1,281 @@
+"""Writes one call of scaled_dot_product_attention in the place of an attention."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from sardonyx.frontend.attention.fusion.plan import Plan, is_default_scale, shared_heads
+from sardonyx.frontend.attention.recognition.facts import EXAMPLE, Rank, dtype_of, rank_of, same_sizes, shape_of
+from sardonyx.frontend.attention.recognition.matches import Bias, Fill, Operand, Recognised, Scale
+from sardonyx.frontend.attention.recognition.vocabulary import read, vocabulary_of
+
+# Writes the few nodes that fusing needs, in the words that the graph speaks, with what is known of their values.
+
+WRITTEN_FOR = "sardonyx_written_for"  # the name of the node that a new one stands beside, while a graph is rewritten
+_aten = torch.ops.aten
+_WORDS: dict[str, tuple[Any, Any]] = {
+    "sdpa": (F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
+    "transpose": (torch.transpose, _aten.transpose.int),
+    "permute": (torch.permute, _aten.permute.default),
+    "reshape": (torch.reshape, _aten.reshape.default),
+    "expand": ("expand", _aten.expand.default),
+    "unsqueeze": (torch.unsqueeze, _aten.unsqueeze.default),
+    "squeeze": (torch.squeeze, _aten.squeeze.dim),
+    "mul": (torch.mul, _aten.mul.Tensor),
+    "div": (torch.div, _aten.div.Tensor),
+    "add": (torch.add, _aten.add.Tensor),
+    "not": (torch.logical_not, _aten.logical_not.default),
+    "and": (torch.logical_and, _aten.logical_and.default),
+    "where": (torch.where, _aten.where.ScalarSelf),  # (condition, number, tensor)
+    "type_as": ("type_as", _aten.type_as.default),
+    "size": ("size", _aten.sym_size.int),
+    "cat": (torch.cat, _aten.cat.default),
+    "linear": (F.linear, _aten.linear.default),
+    "split": (torch.split, _aten.split_with_sizes.default),
+    "narrow": (torch.narrow, _aten.narrow.default),
+}
+
+
+class Writer:
+    """Writes at one place of a graph."""
+
+    def __init__(self, graph: fx.Graph, before: fx.Node) -> None:
+        """Write before this node, as its kin."""
+        self._graph, self._before = graph, before
+        self._aten = vocabulary_of(graph) == "aten"
+
+    def write(self, word: str, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add one node."""
+        target = _WORDS[word][self._aten]
+        return self.call(target, *args, **kwargs)
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add a node for any function."""
+        with self._graph.inserting_before(self._before):
+            kind = "call_method" if isinstance(target, str) else "call_function"
+            node = self._graph.create_node(kind, target, args, kwargs)
+        kept = ("nn_module_stack", "stack_trace", "source_fn_stack")
+        node.meta = {key: self._before.meta[key] for key in kept if key in self._before.meta}
+        node.meta[WRITTEN_FOR] = self._before.meta.get(WRITTEN_FOR, self._before.name)
+        self._propagate(node)
+        return node
+
+    def _propagate(self, node: fx.Node) -> None:
+        """Say what the node computes, where that is known of all that it reads."""
+        for key in ("val", EXAMPLE):
+            if not all(key in each.meta for each in node.all_input_nodes):
+                continue
+            values: Any = fx.map_arg((node.args, node.kwargs), lambda each, key=key: each.meta[key])
+            modes = [leaf.fake_mode for leaf in tree_leaves(values) if hasattr(leaf, "fake_mode")]
+            if modes:
+                target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+                with modes[0]:
+                    node.meta[key] = target(*values[0], **values[1])
+
+    def size(self, tensor: fx.Node, axis: int) -> Any:
+        """The size as a number, or as a node that gives it."""
+        shape = shape_of(tensor)
+        fixed = shape is not None and isinstance(shape[axis], int) and (self._aten or tensor.op == "get_attr")
+        return shape[axis] if shape is not None and fixed else self.write("size", tensor, axis)
+
+    def regrouped(self, tensor: fx.Node, lead: Sequence[Any]) -> fx.Node:
+        """The tensor with other dims before its last two."""
+        return self.write("reshape", tensor, [*lead, self.size(tensor, -2), self.size(tensor, -1)])
+
+    def at_least_matrix(self, tensor: fx.Node) -> fx.Node:
+        """The tensor with two dims or more, broadcasting as it did."""
+        rank = rank_of(tensor)
+        if rank.least >= 2:
+            return tensor
+        if not rank.exact:
+            return self.call(getattr(torch, "atleast_2d"), tensor)  # noqa: B009  # torch leaves it untyped
+        for _ in range(2 - rank.least):
+            tensor = self.write("unsqueeze", tensor, 0)
+        return tensor
+
+
+_MASKED = -1e30  # added to a score it makes every score the same, and stays finite in every dtype but float16
+_DIVIDE = cast(Any, operator).truediv  # its stub leaves the operands open
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def write_call(graph: fx.Graph, found: Recognised, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
+    """Write the call and what it needs; gives the call itself, and the node that stands for the old result."""
+    writer = Writer(graph, found.mix)
+    groups = _Groups(writer, found, plan)
+    bare = (_turned(writer, found.query), _turned(writer, found.key), _turned(writer, found.value))
+    options: dict[str, Any] = {}
+    mask = _mask(writer, bare[0], found, plan, groups)
+    if plan.causal is not None:
+        options["is_causal"] = True
+    elif mask is not None:
+        options["attn_mask"] = mask
+    if not _is_zero(dropout_p):
+        options["dropout_p"] = dropout_p
+    if not is_default_scale(plan, bare[0]):
+        options["scale"] = _scale(writer, plan)
+    query, key, value = bare
+    if (groups.lead is None) and (shared := shared_heads(query, key, value)) is not None:
+        key, value, options["enable_gqa"] = *shared, True
+    query = _scaled(writer, query, plan.tensor_scales)
+    query, key, value = groups.take(query), groups.take(key), groups.take(value)
+    call, result = _call(writer, (query, key, value), options)
+    result = groups.give_back(result)
+    if found.result_turn is not None:
+        result = writer.write("permute", result, found.result_turn)
+    return call, result
+
+
+def _call(
+    writer: Writer, operands: tuple[fx.Node, fx.Node, fx.Node], options: dict[str, Any]
+) -> tuple[fx.Node, fx.Node]:
+    """The call and its result. Torch has fast kernels for four axes only: three become four, and three again."""
+    if any(rank_of(operand) != Rank(3, exact=True) for operand in operands):
+        call = writer.write("sdpa", *operands, **options)
+        return call, call
+    mask = options.get("attn_mask")
+    if mask is not None and rank_of(mask) == Rank(3, exact=True):
+        options = {**options, "attn_mask": writer.write("unsqueeze", mask, 0)}
+    call = writer.write("sdpa", *(writer.write("unsqueeze", operand, 0) for operand in operands), **options)
+    return call, writer.write("squeeze", call, 0)
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, (int, float)) and number == 0
+
+
+def _turned(writer: Writer, operand: Operand) -> fx.Node:
+    node = operand.node
+    if operand.turn is not None:
+        node = writer.write("permute", node, operand.turn)
+    return writer.write("transpose", node, -2, -1) if operand.swap else node
+
+
+def _scale(writer: Writer, plan: Plan) -> Any:
+    """The product of all numbers that the scores are multiplied by."""
+    numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
+    computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
+    known = math.prod(1.0 / step.factor if step.divides else float(step.factor) for step in numbers)
+    if not computed:
+        return known
+    result: Any = computed[0].factor
+    if computed[0].divides:
+        result = writer.call(_DIVIDE, 1.0, result)
+    for step in computed[1:]:
+        result = writer.call(_DIVIDE if step.divides else operator.mul, result, step.factor)
+    return result if known == 1.0 else writer.call(operator.mul, result, known)
+
+
+def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
+    """Scales that are tensors go into the queries, which keep their dtype."""
+    for step in scales:
+        scaled = writer.write("div" if step.divides else "mul", query, step.factor)
+        same = dtype_of(scaled) is not None and dtype_of(scaled) == dtype_of(query)
+        query = scaled if same else writer.write("type_as", scaled, query)
+    return query
+
+
+def _mask(writer: Writer, query: fx.Node, found: Recognised, plan: Plan, groups: _Groups) -> fx.Node | None:
+    """All masks as one: of booleans where True keeps a score, where it can be, else added."""
+    if len(plan.masks) == 1 and isinstance(plan.masks[0][1], Bias) and plan.masks[0][1].as_sdpa:
+        return plan.masks[0][1].term
+    fills = [mask for _, mask in plan.masks if isinstance(mask, Fill) and mask.value == -math.inf]
+    if fills and len(fills) == len([mask for _, mask in plan.masks if not isinstance(mask, Scale)]):
+        kept = [groups.mask(_kept(writer, mask), space) for space, mask in plan.masks if isinstance(mask, Fill)]
+        merged = functools.reduce(lambda left, right: writer.write("and", left, right), kept)
+        return writer.at_least_matrix(merged)
+    added: fx.Node | None = None
+    for space, mask in plan.masks:
+        added = _one_more(writer, query, added, mask, functools.partial(groups.mask, space=space))
+    return None if added is None else writer.at_least_matrix(_as_query(writer, added, query))
+
+
+def _one_more(writer: Writer, query: fx.Node, added: fx.Node | None, mask: Bias | Fill | Scale, place: Any) -> fx.Node:
+    match mask:
+        case Scale():
+            assert added is not None, "a scale is noted among the masks only after one"
+            return writer.write("div" if mask.divides else "mul", added, mask.factor)
+        case Bias():
+            term = mask.term if mask.times == 1 else writer.write("mul", mask.term, mask.times)
+            return place(term) if added is None else writer.write("add", added, place(term))
+        case Fill():
+            value = max(mask.value, _MASKED) if mask.value != -math.inf else -math.inf
+            lost = mask.condition if mask.where_true else writer.write("not", mask.condition)
+            if added is None:
+                zeros = writer.write("mul", writer.write("type_as", place(lost), query), 0.0)
+                return writer.write("where", place(lost), value, zeros)
+            return writer.write("where", place(lost), value, added)
+
+
+def _kept(writer: Writer, fill: Fill) -> fx.Node:
+    return writer.write("not", fill.condition) if fill.where_true else fill.condition
+
+
+def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
+    """In the dtype of the queries; float32 beside half precision stays, since what is finite must stay so."""
+    known, wanted = dtype_of(mask), dtype_of(query)
+    if (
+        known is not None
+        and wanted is not None
+        and (known == wanted or (known, wanted in _HALVES) == (torch.float32, True))
+    ):
+        return mask
+    return writer.write("type_as", mask, query)
+
+
+class _Groups:
+    """The dims before the last two: where they are regrouped on the way, the call works in the finest grouping."""
+
+    def __init__(self, writer: Writer, found: Recognised, plan: Plan) -> None:
+        self._writer, self._found = writer, found
+        self._spaces = [found.scores, *(step.node for step in plan.regroups)]
+        masked = {space for space, _ in plan.masks}
+        self._space = max(masked, key=lambda space: len(self._shape(space)), default=0) if plan.regroups else 0
+        self.lead = self._sizes(self._space) if plan.regroups else None
+
+    def _shape(self, space: int) -> tuple[Any, ...]:
+        return shape_of(self._spaces[space]) or ()
+
+    def _sizes(self, space: int) -> list[Any]:
+        """The sizes of the leading dims, each a number or a node."""
+        shape, call = self._shape(space)[:-2], read(self._spaces[space])
+        written: Any = call.get("shape") if call is not None and call.does == "view" else None
+        if written is not None and len(written) == len(shape) + 2:
+            return [*written[:-2]]
+        query = self._found.query
+        axes = query.turn or range(len(shape) + 2)
+        if space == 0:
+            return [self._writer.size(query.node, axes[place]) for place in range(len(shape))]
+        return [size if isinstance(size, int) else -1 for size in shape]
+
+    def take(self, operand: fx.Node) -> fx.Node:
+        """An operand in the grouping of the call."""
+        if self.lead is None or same_sizes((shape_of(operand) or ())[:-2], self._shape(self._space)[:-2]):
+            return operand
+        return self._writer.regrouped(operand, self.lead)
+
+    def give_back(self, result: fx.Node) -> fx.Node:
+        """The result in the grouping that the mix had."""
+        last = len(self._spaces) - 1
+        if self.lead is None or same_sizes(self._shape(self._space)[:-2], self._shape(last)[:-2]):
+            return result
+        return self._writer.regrouped(result, self._sizes(last))
+
+    def mask(self, mask: fx.Node, space: int) -> fx.Node:
+        """A mask that was applied in one grouping, in that of the call."""
+        shape, here = shape_of(mask), self._shape(space)
+        if self.lead is None or space == self._space or (shape is not None and len(shape) <= 2):
+            return mask
+        if same_sizes(here[:-2], self._shape(self._space)[:-2]):
+            return mask
+        whole = self._writer.write("expand", mask, [*self._sizes(space), -1, -1])
+        return self._writer.regrouped(whole, self.lead)

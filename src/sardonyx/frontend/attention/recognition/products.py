@@ -1,0 +1,143 @@
+"""The two products of an attention, query with key and weights with value, as (…, rows, features) in every spelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from sardonyx.frontend.attention.recognition.facts import rank_of
+from sardonyx.frontend.attention.recognition.matches import Bias, Operand, Scale, Step
+from sardonyx.frontend.attention.recognition.vocabulary import Call, read
+
+_ANY = "*"  # stands for an ellipsis
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """query key', and what the same node does beside it."""
+
+    query: Operand
+    key: Operand
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mix:
+    """weights value, and how its axes must be turned to be what the node gives."""
+
+    value: Operand
+    turn: tuple[int, ...] | None = None
+
+
+def scores_of(call: Call) -> Scores | str:
+    """The node as the product of queries and keys whose last axis is that of the keys, or why it is none."""
+    if call.does == "matmul":
+        return Scores(Operand(call.get("x")), keys_of(call.get("y")))
+    if call.does == "baddbmm":
+        alpha, beta = call.get("alpha", 1), call.get("beta", 1)
+        if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
+            return "the product and what is added to it are weighed by computed numbers"
+        scaled = (Scale(call.node, alpha),) if alpha != 1 else ()
+        added = (Bias(call.node, call.get("x"), float(beta)),) if beta != 0 else ()
+        return Scores(Operand(call.get("y")), keys_of(call.get("z")), (*scaled, *added))
+    parsed = _equation(call)
+    if isinstance(parsed, str):
+        return parsed
+    (left, right, result), (first, second) = parsed, call.get("operands")
+    if result[-1] in left:
+        left, right, first, second = right, left, second, first
+    lead, row, column = result[:-2], result[-2:-1], result[-1:]
+    shared = [label for label in left if label in right and label not in result]
+    if len(shared) != 1 or column in left or row in right:
+        return f"the equation {call.get('equation')!r} is not a product of queries and keys"
+    query, key = _turned(first, left, lead + row + shared[0]), _turned(second, right, lead + column + shared[0])
+    if query is None or key is None:
+        return f"the equation {call.get('equation')!r} spreads an operand over axes that it does not have"
+    return Scores(query, key)
+
+
+def mix_of(call: Call, weights: fx.Node) -> Mix | str:
+    """The node as the product of weights, over their last axis, with values, or why it is none."""
+    if call.does == "matmul":
+        if call.get("y") is weights or call.get("x") is not weights:
+            return "the weights are the right side of the product, so the softmax is over another axis than the values"
+        return Mix(Operand(call.get("y")))
+    if call.does != "einsum":
+        return "the product of the weights has a third term"
+    parsed = _equation(call)
+    if isinstance(parsed, str):
+        return parsed
+    (left, right, result), (first, second) = parsed, call.get("operands")
+    if first is not weights:
+        left, right, first, second = right, left, second, first
+    lead, row, column = left[:-2], left[-2:-1], left[-1:]
+    features = [label for label in right if label not in left]
+    mixes = column in right and column not in result and row in result and row not in right and len(features) == 1
+    if second is weights or not mixes:
+        return f"the equation {call.get('equation')!r} does not mix values by the weights' last axis"
+    value, made = _turned(second, right, lead + column + features[0]), lead + row + features[0]
+    if value is None or sorted(made) != sorted(result):
+        return f"the equation {call.get('equation')!r} spreads or sums axes beside the mix"
+    turn = tuple(made.index(label) for label in result)
+    if _ANY in made and turn != tuple(range(len(turn))):
+        return f"the equation {call.get('equation')!r} turns axes around an ellipsis"
+    return Mix(value, None if turn == tuple(range(len(turn))) else turn)
+
+
+def keys_of(node: Any) -> Operand:
+    """The keys, of which the node has the last two axes swapped."""
+    call = read(node)
+    while call is not None and call.does == "same":
+        call = read(call.get("x"))
+    if call is None:
+        return Operand(node, swap=True)
+    if call.does == "permute" and isinstance(call.get("dims"), (tuple, list)):
+        dims = call.get("dims")
+        turn = tuple(axis % len(dims) for axis in (*dims[:-2], dims[-1], dims[-2]))
+        return Operand(call.get("x"), None if turn == tuple(range(len(turn))) else turn)
+    if swaps_last_two(call):
+        return Operand(call.get("x"))
+    return Operand(node, swap=True)
+
+
+def swaps_last_two(call: Call) -> bool:
+    """Whether the call swaps the last two axes and does nothing else, for certain."""
+    if call.does == "swap_last":
+        return True
+    rank = rank_of(call.node)
+    if call.does == "turn_matrix":
+        return rank_of(call.get("x")).exact and rank_of(call.get("x")).least == 2
+    axes = (call.get("a"), call.get("b"))
+    if call.does != "transpose" or not all(isinstance(axis, int) for axis in axes):
+        return False
+    if all(axis < 0 for axis in axes):
+        return sorted(axes) == [-2, -1]
+    return rank.exact and sorted(axis % rank.least for axis in axes) == [rank.least - 2, rank.least - 1]
+
+
+def _equation(call: Call) -> tuple[str, str, str] | str:
+    """The labels of both operands and of the result."""
+    equation = call.get("equation")
+    if call.does != "einsum" or not isinstance(equation, str) or len(call.get("operands")) != 2:
+        return "the product is not one of two operands"
+    sides = equation.replace(" ", "").replace("...", _ANY).split("->")
+    labels = (*sides[0].split(","), *sides[1:])
+    if len(labels) != 3 or any(len(set(part)) != len(part) or len(part) < 2 for part in labels):
+        return f"the equation {equation!r} is not a plain product of two operands"
+    if any(_ANY in part[1:] for part in labels) or len({_ANY in part for part in labels}) != 1:
+        return f"the equation {equation!r} has its ellipsis elsewhere than in front"
+    return labels[0], labels[1], labels[2]
+
+
+def _turned(node: fx.Node, labels: str, wanted: str) -> Operand | None:
+    if sorted(labels) != sorted(wanted):
+        return None
+    turn = tuple(labels.index(label) for label in wanted)
+    count = len(turn)
+    if turn == tuple(range(count)):
+        return Operand(node)
+    if turn == (*range(count - 2), count - 1, count - 2):
+        return Operand(node, swap=True)
+    return None if _ANY in labels else Operand(node, turn)

@@ -1,0 +1,246 @@
+"""What could be fed to one parameter of a forward, best guess first: by its name, then by the first layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import nn
+
+from sardonyx.frontend.inputs.facts import Facts
+from sardonyx.runtime.input_specs import Spec
+
+_SMALL_SIZES = (32, 28, 64, 16)
+_LARGE_SIZES = (224, 256, 384, 96, 128, 299, 512)
+_ANY_SIZES = tuple(range(8, 65))  # a perceptron on top of convolutions takes one size only
+_LARGE_STRIDE = 4  # what shrinks its input this much is made for large pictures
+_LINE_SIZES = (64, 1000, 4000, 16000, *_ANY_SIZES)
+_VOLUME_SIZES = ((16, 32, 32), (8, 112, 112), (16, 64, 64))
+_WAVE_SIZES = (4000, 16000, 48000)
+_FEW_FRAMES = 100
+_BATCH = {"batch_size", "batch", "bs", "num_images"}
+_LENGTH = {"sequence_length", "seq_length", "seq_len", "token_sequence_length", "text_sequence_length", "input_length"}
+_SOME_CHANNELS, _SOME_FEATURES = 3, 16  # of a lazy layer, which takes any number
+
+
+class Role(StrEnum):
+    """What a parameter is for."""
+
+    IDS = "token ids"
+    SEGMENTS = "segment ids"
+    POSITIONS = "positions"
+    BOXES = "bounding boxes"
+    SIZES = "sizes"
+    MASK = "mask"
+    IMAGE = "image"
+    WAVE = "audio samples"
+    FEATURES = "audio features"
+    HIDDEN = "hidden states"
+    LENGTHS = "lengths"
+    UNKNOWN = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that several inputs share; all different, so that dims can be told apart."""
+
+    batch: int
+    length: int
+    decoder_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An input to try, and what its values mean."""
+
+    spec: Spec
+    role: Role
+    high: int | None = None  # ids lie below it
+
+
+_WORDS = (
+    (Role.MASK, {"mask", "masks"}),
+    (Role.BOXES, {"bbox", "boxes", "box"}),
+    (Role.SIZES, {"sizes", "thw"}),
+    (Role.SEGMENTS, {"type", "segment"}),
+    (Role.POSITIONS, {"position", "positions"}),
+    (Role.LENGTHS, {"lengths", "lens"}),
+    (Role.IDS, {"ids", "idx", "tokens", "token", "indices"}),
+    (Role.HIDDEN, {"embeds", "embeddings", "states"}),
+    (Role.IMAGE, {"pixel", "image", "images", "img"}),
+    (Role.FEATURES, {"features"}),
+    (Role.WAVE, {"values", "waveform", "wav", "audio"}),
+)
+
+
+def role_of(name: str) -> Role:
+    """What a parameter's name says it is for."""
+    words = set(name.lower().split("_"))
+    return next((role for role, telling in _WORDS if words & telling), Role.UNKNOWN)
+
+
+def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) -> list[Candidate]:
+    """What to try for a parameter, in order, without repetition; what only layers suggest comes last."""
+    role = role_of(name)
+    said = [
+        Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
+    ]
+    written = list(_by_description(name, role, facts, sizes))
+    said = [*written, *said] if role in (Role.SEGMENTS, Role.UNKNOWN) else [*said, *written]
+    if layers and role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
+        said.extend(_by_layers(name, facts, sizes))
+    return list(dict.fromkeys(said))
+
+
+def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
+    batch, real = sizes.batch, facts.dtype
+    length = sizes.decoder_length if name.startswith("decoder_") else sizes.length
+    if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
+        yield "int64", (batch, length), _high(role, facts)
+    elif role is Role.BOXES:
+        said = facts.descriptions.get(name)
+        is_real = said is not None and said.dtype == "float"
+        for dtype in (real, "int64") if is_real else ("int64", real):
+            yield dtype, (batch, length, 4), facts.count("coordinates")
+    elif role is Role.MASK:
+        yield "int64", (batch, length), None
+        yield "bool", (batch, length), None
+    elif role is Role.LENGTHS:
+        yield "int64", (batch,), length + 1
+    elif role is Role.IMAGE:
+        for shape in _images(facts):
+            yield real, (batch, *shape), None
+    elif role is Role.WAVE:
+        bins, frames = facts.count("mel bins"), facts.count("mel frames")
+        if bins and frames:
+            yield real, (batch, frames, bins), None
+        for samples in _WAVE_SIZES:
+            yield real, (batch, samples), None
+    elif role is Role.FEATURES:
+        for shape in _features(facts):
+            yield real, (batch, *shape), None
+    elif role is Role.HIDDEN and (width := facts.count("width")):
+        yield real, (batch, length, width), None
+
+
+def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
+    """The shape that the forward's documentation gives, where all of its sizes are known."""
+    said = facts.descriptions.get(name)
+    if said is None or said.dims is None:
+        return
+    resolved = [_size_of(dim, name, facts, sizes) for dim in said.dims]
+    shape = tuple(size for size in resolved if size is not None)
+    if len(shape) == len(resolved):
+        dtype = facts.dtype if said.dtype in (None, "float") else said.dtype
+        if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
+            dtype = "int64"  # masks are documented as floats that hold 0 and 1
+        yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
+
+
+def _high(role: Role, facts: Facts) -> int | None:
+    """What ids lie below."""
+    return {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
+
+
+def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
+    """A documented size: a number, one that inputs share, or a setting of the config; products of these."""
+    if "*" in dim:
+        factors = [_size_of(factor.strip(), name, facts, sizes) for factor in dim.split("*")]
+        return None if None in factors else math.prod(factor for factor in factors if factor is not None)
+    if dim.isdecimal():
+        return int(dim)
+    word = dim.removeprefix("config.")
+    if word in _BATCH:
+        return sizes.batch
+    if facts.setting(word) is not None:
+        return facts.setting(word)
+    if word.startswith("target_") or (name.startswith("decoder_") and word in _LENGTH):
+        return sizes.decoder_length
+    if word in _LENGTH:
+        return sizes.length
+    if word in ("height", "width", "image_size") and facts.image is not None:
+        return facts.image[word == "width"]
+    return facts.count("channels") if word == "num_channels" else None
+
+
+def _images(facts: Facts) -> Iterator[tuple[int, ...]]:
+    channels, frames, said = facts.count("channels") or _first_channels(facts), facts.count("frames"), facts.image
+    pictures = [said] if said else [(size, size) for size in _picture_sizes(facts)]
+    for height, width in pictures:
+        if frames:
+            yield frames, channels, height, width
+        yield channels, height, width
+        if said:
+            yield 1, channels, height, width  # several pictures to an item, of which there is one
+
+
+def _picture_sizes(facts: Facts) -> tuple[int, ...]:
+    """Picture sizes to try; those that the module is likely made for first."""
+    layers = [each for each in facts.module.modules() if isinstance(each, (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d))]
+    strides = [each.stride if isinstance(each.stride, int) else each.stride[0] for each in layers]
+    large = math.prod(strides) >= _LARGE_STRIDE
+    return (*_LARGE_SIZES, *_SMALL_SIZES, *_ANY_SIZES) if large else (*_SMALL_SIZES, *_LARGE_SIZES, *_ANY_SIZES)
+
+
+def _first_channels(facts: Facts) -> int:
+    found = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
+    return next(found, 0) or _SOME_CHANNELS
+
+
+def _features(facts: Facts) -> Iterator[tuple[int, int]]:
+    """Spectrogram frames, few first; a front end may halve them before the positions that the config counts."""
+    bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
+    lengths = [2 * positions, positions, 4 * positions] if positions else []
+    for frames in (_FEW_FRAMES, *lengths, facts.count("mel frames") or _FEW_FRAMES):
+        yield bins, frames
+        yield frames, bins
+
+
+def _by_layers(name: str, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
+    """What the first layers of each kind take; the layer that is registered first usually meets the input first."""
+    seen: set[type] = set()
+    for layer in facts.module.modules():
+        if type(layer) in seen:
+            continue
+        found = list(_by_layer(layer, facts, sizes))
+        if found:
+            seen.add(type(layer))
+        for shape in found:
+            if isinstance(layer, nn.Embedding):
+                yield Candidate(Spec(name, "int64", shape), Role.IDS, layer.num_embeddings)
+            else:
+                yield Candidate(Spec(name, facts.dtype, shape), Role.UNKNOWN)
+
+
+def _by_layer(layer: nn.Module, facts: Facts, sizes: Sizes) -> Iterator[tuple[int, ...]]:
+    batch, length = sizes.batch, sizes.length
+    match layer:
+        case nn.Embedding():
+            yield batch, length
+        case nn.Conv1d() | nn.ConvTranspose1d():
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size) for size in _LINE_SIZES)
+        case nn.Conv2d() | nn.ConvTranspose2d():
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size, size) for size in _picture_sizes(facts))
+        case nn.Conv3d() | nn.ConvTranspose3d():
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, *size) for size in _VOLUME_SIZES)
+        case nn.RNNBase():
+            yield (batch, length, layer.input_size) if layer.batch_first else (length, batch, layer.input_size)
+        case nn.RNNCellBase():
+            yield batch, layer.input_size
+        case nn.MultiheadAttention():
+            width = layer.out_proj.in_features
+            yield (batch, length, width) if layer.batch_first else (length, batch, width)
+        case nn.Linear():
+            yield batch, layer.in_features or _SOME_FEATURES
+            yield batch, length, layer.in_features or _SOME_FEATURES
+        case nn.LayerNorm():
+            yield batch, *layer.normalized_shape
+            yield batch, length, *layer.normalized_shape
+        case nn.BatchNorm1d():
+            yield batch, layer.num_features or _SOME_FEATURES
+        case nn.BatchNorm2d():
+            yield batch, layer.num_features or _SOME_CHANNELS, _SMALL_SIZES[0], _SMALL_SIZES[0]
+        case _:
+            return

@@ -1,0 +1,99 @@
+"""What a user asks of an export becomes what the exporters take: example inputs, and the dims to leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
+from sardonyx.frontend.inputs.examples import Example, derive
+from sardonyx.frontend.models.dtypes import converted_tensor
+from sardonyx.frontend.models.resolve import Resolved
+from sardonyx.frontend.running import Probe, probe
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.structure import Flat
+from sardonyx.frontend.tracing.symbols import Axes
+from sardonyx.runtime.input_specs import DynamicRequest, Spec, resolve_axes
+
+Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
+Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDims:
+    """Dims to leave open, those of them that the user named, and what was found out about them."""
+
+    axes: Axes
+    named: Axes
+    notes: tuple[str, ...] = ()
+
+
+def example_for(
+    module: nn.Module,
+    resolved: Resolved,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    seed: int,
+    probe: Probe = probe,
+) -> Example:
+    """The user's example inputs, those that came with the source, or ones found by asking the module.
+
+    Those of a module that was converted to another type are converted with it.
+    """
+    found = _example(module, resolved, inputs, kwargs, seed, probe)
+    if resolved.dtype == "keep":
+        return found
+    flat = Flat([list(found.args), found.kwargs])
+    args, named = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
+    return Example(tuple(args), named, found.notes)
+
+
+def _example(
+    module: nn.Module,
+    resolved: Resolved,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    seed: int,
+    probe: Probe,
+) -> Example:
+    if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
+        return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
+    if isinstance(inputs, Mapping):
+        return Example((), {**inputs, **(kwargs or {})})
+    if inputs is not None or kwargs:
+        args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
+        return Example(args, dict(kwargs or {}))
+    if resolved.args is not None or resolved.kwargs is not None:
+        return Example(resolved.args or (), resolved.kwargs or {})
+    return derive(module, seed=seed, probe=probe)
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(cast(Any, value)) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]  (torch)
+
+
+def open_dims(call: Call, dynamic: Dims) -> OpenDims:
+    """The dims that the user named, and with "auto" all that the module can do without."""
+    request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
+    if isinstance(dynamic, Mapping):
+        request = DynamicRequest(False, dynamic)
+    leaves = dict(zip(call.inputs, call.tensors, strict=True))
+    named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
+    if not request.auto:
+        return OpenDims(named, named)
+    found = find_dynamic(call.run, leaves, longest=position_limit(call.module))
+    axes = {name: {axis: dim for axis, dim in spec.items() if _is_plain(dim)} for name, spec in found.axes.items()}
+    other = [f"{name}:{axis}" for name, spec in found.axes.items() for axis, dim in spec.items() if not _is_plain(dim)]
+    notes = [f"may change too, where the exporter can: --dynamic {place}=NAME" for place in other]
+    merged = {name: {**axes.get(name, {}), **named.get(name, {})} for name in leaves}
+    return OpenDims(merged, named, (*found.notes, *notes))
+
+
+def _is_plain(dim: str) -> bool:
+    """Batch and sequence: a dim that has no better name than its place is a size that few exporters leave open."""
+    return not dim.rpartition("_")[2].isdecimal()

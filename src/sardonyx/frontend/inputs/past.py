@@ -1,0 +1,232 @@
+"""Decoders with a key/value cache: an example that continues a past.
+
+The cache's shapes come from the module itself, which is asked to fill one. A decoder that reads an encoder's output
+continues with what the encoder answered, and with the keys and values that its cross-attention has made of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from sardonyx.errors import UsageError, reason
+from sardonyx.frontend.inputs.candidates import Role, role_of
+from sardonyx.frontend.inputs.examples import Example
+from sardonyx.frontend.module_state import left_as_it_was
+from sardonyx.frontend.quiet import quietly
+from sardonyx.frontend.running import probe, run
+from sardonyx.frontend.tracing.cache import Pair, keeping_all, named_pairs, window, windows, with_pairs
+
+PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # what every cached decoder calls them
+_DECODER, _ENCODED = "decoder_", "encoder_outputs"  # likewise for decoders that read an encoder's output
+_SHORTEST_PAST = 3
+_HINT = "leave out --with-past"
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """What a module leaves after reading some tokens."""
+
+    cache: object
+    pairs: Mapping[str, Pair]
+    encoded: object  # the encoder's output; None where the module has no encoder
+
+
+def with_past(module: nn.Module, example: Example) -> Example:
+    """The example as the continuation of a past that the module itself has read.
+
+    The past's length differs from every other size, the mask covers the past and the new tokens, and the start of the
+    past is padding in all rows but the first.
+    """
+    kind, parameters = type(module).__name__, inspect.signature(module.forward).parameters
+    if PAST not in parameters:
+        raise UsageError(f"{kind} takes no {PAST}", hint=_HINT)
+    named = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
+    ids = _token_ids(named)
+    if ids is None:
+        raise UsageError(f"{kind} reads no token ids that could follow a past", hint=_HINT)
+    filled = _filled(module, named, ids, _SHORTEST_PAST)
+    length = _unlike(named, filled.pairs, new=named[ids].shape[1])
+    if length != _SHORTEST_PAST:
+        filled = _filled(module, named, ids, length)
+    continued = _continued(named, ids, filled, length, parameters)
+    order = [*parameters, SWITCH]
+    kwargs = {name: continued[name] for name in sorted(continued, key=order.index)}
+    fresh = with_pairs(filled.cache, list(filled.pairs.values()))
+    refusal = probe(module, (), {**kwargs, PAST: fresh})
+    if refusal is not None:
+        raise UsageError(f"{kind} does not continue its own past: {reason(refusal)}", hint=_HINT) from refusal
+    keys = next(iter(filled.pairs.values()))[0]
+    shape, count = "x".join(map(str, keys.shape)), len(filled.pairs)
+    layers = f"{count} layers of {shape}"
+    if filled.encoded is not None:
+        layers = f"{count // 2} layers of {shape} and their cross-attention"
+    return Example((), kwargs, (*example.notes, f"{PAST}: {layers}, read from {length} tokens"))
+
+
+def _token_ids(named: Mapping[str, Any]) -> str | None:
+    """The argument with the tokens that are decoded."""
+    found = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
+    return next((name for name in found if name.startswith(_DECODER)), found[0] if found else None)
+
+
+def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> _Filled:
+    """The cache that the module leaves after reading some tokens, with every position in it."""
+    tokens = cast("Tensor", named[ids])
+    some = tokens[:, torch.arange(length) % tokens.shape[1]]
+    rest = {name: value for name, value in named.items() if not _follows(name, value, ids, tokens) and name != SWITCH}
+    cache, encoded = _read(module, {**rest, ids: some, SWITCH: True})
+    if window(cache) is not None:
+        cache, encoded = _read(module, {**rest, ids: some, SWITCH: True, PAST: keeping_all(cache)})
+    pairs = named_pairs(cache)
+    if pairs is None:
+        kind = type(module).__name__
+        raise UsageError(
+            f"the {type(cache).__name__} of {kind} does not hold keys and values in every layer, which is required",
+            hint=_HINT,
+        )
+    detached = {name: (keys.detach().clone(), values.detach().clone()) for name, (keys, values) in pairs.items()}
+    return _Filled(with_pairs(cache, list(detached.values())), detached, encoded)
+
+
+def _read(module: nn.Module, arguments: Mapping[str, Any]) -> tuple[object, object]:
+    """The cache that a call returns, and what the module's encoder answered on the way."""
+    kind, seen = type(module).__name__, list[object]()
+    get_encoder = getattr(module, "get_encoder", None) if any(name.startswith(_DECODER) for name in arguments) else None
+    encoder: Any = get_encoder() if callable(get_encoder) else None
+
+    def keep(_module: nn.Module, _args: object, output: object) -> None:
+        seen.append(output)
+
+    hook = encoder.register_forward_hook(keep) if encoder is not None else None
+    try:
+        answer = run(module, (), arguments)
+    except Exception as error:  # a forward may raise anything; it is reported, not hidden
+        raise UsageError(f"{kind} cannot fill a cache: {reason(error)}", hint=_HINT) from error
+    finally:
+        if hook is not None:
+            hook.remove()
+    cache = getattr(answer, PAST, None)
+    if cache is None:
+        raise UsageError(f"{kind} returns no cache", hint="is it a decoder? " + _HINT)
+    return cache, seen[0] if seen else None
+
+
+def _follows(name: str, value: Any, ids: str, tokens: Tensor) -> bool:
+    """Whether an argument runs along the decoded tokens: masks, segments, positions and the tokens themselves."""
+    if ids.startswith(_DECODER):
+        return name.startswith(_DECODER)
+    return isinstance(value, Tensor) and not value.is_floating_point() and value.shape[:2] == tokens.shape
+
+
+def _unlike(named: Mapping[str, Any], pairs: Mapping[str, Pair], *, new: int) -> int:
+    """The shortest past whose length, alone and with the new tokens, is no other size here."""
+    tensors = [value for value in named.values() if isinstance(value, Tensor)]
+    sizes = {size for tensor in tensors for size in tensor.shape}
+    for name, pair in pairs.items():
+        for tensor in pair:
+            past = () if name.endswith("encoder") else (tensor.dim() - 2,)
+            sizes.update(size for axis, size in enumerate(tensor.shape) if axis not in past)
+    return next(length for length in range(_SHORTEST_PAST, 999) if not {length, length + new} & sizes)
+
+
+def _continued(
+    named: Mapping[str, Any], ids: str, filled: _Filled, length: int, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of the call that reads the example's tokens after the past."""
+    tokens = cast("Tensor", named[ids])
+    continued = {**named, PAST: filled.cache, SWITCH: True}
+    if filled.encoded is not None:  # its input is of no use any more; the mask of that input still is
+        kept = {name for name in continued if name.startswith(_DECODER)} | {PAST, SWITCH, MASK}
+        continued = {name: value for name, value in continued.items() if name in kept} | {_ENCODED: filled.encoded}
+    prefix = _DECODER if ids.startswith(_DECODER) else ""
+    mask_name = prefix + MASK
+    if mask_name in parameters:
+        like = named.get(mask_name)
+        mask = torch.ones(tokens.shape[0], length + tokens.shape[1], dtype=torch.int64)
+        mask[1:, : length - 1] = torch.arange(length - 1) > 0
+        continued[mask_name] = mask.to(like.dtype) if isinstance(like, Tensor) else mask
+    for name, value in named.items():
+        if role_of(name) is Role.POSITIONS and name.startswith(prefix) and isinstance(value, Tensor):
+            continued[name] = value + length
+    return continued
+
+
+# The sizes of the cache that a decoder keeps, found by running it without data at two lengths.
+#
+# What grows with the tokens is the axis of positions; what stops growing keeps a window of them. No family is named.
+
+_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long one beyond the longest window
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """One tensor of a cache; `None` is the axis of positions."""
+
+    shape: tuple[int | None, ...]
+    kept: int | None  # at most so many positions; None: all of them
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSizes:
+    """The tensors of a cache, and the batch and the tokens that the example has."""
+
+    tensors: tuple[Cached, ...]
+    batch: int
+    tokens: int
+
+
+def cache_sizes(module: nn.Module, example: Example) -> CacheSizes | None:
+    """The cache of a decoder; None for a module that keeps none, or one that looks at its data."""
+    if not {PAST, SWITCH} <= inspect.signature(module.forward).parameters.keys():
+        return None
+    named = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
+    texts = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
+    if not texts:
+        return None
+    ids = next((name for name in texts if name.startswith("decoder_")), texts[0])
+    try:
+        with torch.no_grad(), quietly(), left_as_it_was(module):
+            few = _cache_filled(module, named, ids, _FEW)
+            length = max(windows(few), default=0) + _FEW + _MORE
+            more = _cache_filled(module, named, ids, length)
+    except Exception:  # a forward may raise anything without data; then nothing is known of its cache
+        return None
+    short, long = named_pairs(few), named_pairs(more)
+    if short is None or long is None:
+        return None
+    pairs = zip(short.values(), long.values(), strict=True)
+    found = [_cached(*tensors, length) for one, other in pairs for tensors in zip(one, other, strict=True)]
+    return CacheSizes(tuple(found), named[ids].shape[0], named[ids].shape[1])
+
+
+def _cache_filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> object:
+    """The cache that the module leaves after reading so many tokens, all tensors without data."""
+    tokens = named[ids]
+    arguments = {
+        name: _bare(value) for name, value in named.items() if name == ids or not _cache_follows(value, tokens)
+    }
+    arguments |= {ids: torch.zeros(tokens.shape[0], length, dtype=tokens.dtype, device="meta"), SWITCH: True}
+    state = {name: _bare(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    return getattr(torch.func.functional_call(module, state, (), arguments), PAST, None)
+
+
+def _bare(value: Any) -> Any:
+    return value.detach().to("meta") if isinstance(value, Tensor) else value
+
+
+def _cache_follows(value: Any, tokens: Tensor) -> bool:
+    """Whether an argument runs along the tokens, as masks and positions do: it follows from them where it is absent."""
+    return isinstance(value, Tensor) and not value.is_floating_point() and value.shape[:2] == tokens.shape
+
+
+def _cached(short: Tensor, long: Tensor, length: int) -> Cached:
+    shape = tuple(one if one == other else None for one, other in zip(short.shape, long.shape, strict=True))
+    kept = [other for one, other in zip(short.shape, long.shape, strict=True) if one != other and other != length]
+    return Cached(shape, kept[0] if kept else None, short.element_size())

@@ -1,0 +1,91 @@
+"""Dimensions that `--dynamic auto` found but an export cannot keep dynamic become static, each with a note.
+
+Code such as `list(tensor)` runs at any batch size, but torch exports it for the batch of the example. `auto` promises
+nothing about a particular dimension, so the export goes on without it. A dimension that the user named is not dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from sardonyx.errors import SardonyxError, VerificationFailed
+from sardonyx.frontend.inputs.dynamic import dim_terms, places_of
+from sardonyx.frontend.inputs.example_resolution import OpenDims
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.symbols import Axes, FixedDim
+from sardonyx.frontend.tracing.traced import NotExportable
+
+Result = TypeVar("Result")
+
+
+def with_fewer_dims(call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result]) -> tuple[Result, OpenDims]:
+    """The result of an attempt with as many dynamic dimensions as it succeeds with, and those dimensions.
+
+    Raises:
+        SardonyxError: the attempt fails without the dimensions that `auto` found, or has none of them to drop.
+    """
+    while True:
+        try:
+            return attempt(dims), dims
+        except FixedDim as error:
+            fixed = dim_terms(error.dim)
+            if not _found(dims) >= set(fixed):
+                raise
+            dims = _without(call, dims, fixed, error.why)
+        except NotExportable as error:
+            return _with_one_less(call, dims, attempt, error, f"torch cannot export it dynamic: {error.why}")
+        except VerificationFailed as error:
+            return _with_one_less(call, dims, attempt, error, "exported dynamic, the graph fails at other sizes")
+
+
+def _with_one_less(
+    call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result], error: SardonyxError, why: str
+) -> tuple[Result, OpenDims]:
+    """Without the first dimension that makes the attempt succeed, otherwise without all; not if that fails too."""
+    found = [dim for dim in _sizes(call, dims.axes) if dim in _found(dims)]
+    if not found:
+        raise error
+    static = _without(call, dims, found, why)
+    try:
+        result = attempt(static)
+    except (NotExportable, VerificationFailed):
+        raise error from None
+    for dim in found if len(found) > 1 else ():
+        fewer = _without(call, dims, [dim], why)
+        try:
+            return attempt(fewer), fewer
+        except (FixedDim, NotExportable, VerificationFailed):
+            continue
+    return result, static
+
+
+def _found(dims: OpenDims) -> set[str]:
+    """Dimensions that only `auto` asked for."""
+    return _names(dims.axes) - _names(dims.named)
+
+
+def _names(axes: Axes) -> set[str]:
+    return {term for _, dim in places_of(axes) for term in dim_terms(dim)}
+
+
+def _sizes(call: Call, axes: Axes) -> dict[str, int]:
+    """The size that each dimension has in the example."""
+    leaves = dict(zip(call.inputs, call.tensors, strict=True))
+    return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
+
+
+def _without(call: Call, dims: OpenDims, fixed: Collection[str], why: str) -> OpenDims:
+    """The same with some dimensions static; a sum that one of them is in keeps the rest."""
+    sizes = {dim: size for dim, size in _sizes(call, dims.axes).items() if dim in fixed}
+    axes: dict[str, dict[int, str]] = {name: {} for name in dims.axes}
+    for (name, axis), dim in places_of(dims.axes):
+        if not _names({name: {axis: dim}}) <= set(fixed):
+            axes[name][axis] = _substituted(dim, sizes)
+    notes = [f"{dim} stays {size}: {why}" for dim, size in sizes.items()]
+    return replace(dims, axes=axes, notes=(*dims.notes, *notes))
+
+
+def _substituted(dim: str, sizes: Mapping[str, int]) -> str:
+    return " + ".join(str(sizes.get(term, term)) for term in dim_terms(dim))

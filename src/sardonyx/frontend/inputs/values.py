@@ -1,0 +1,99 @@
+"""Values for example inputs, telling ones: ids all over the vocabulary, masks that pad, floats of both signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sardonyx.frontend.inputs.candidates import Candidate, Role
+from sardonyx.frontend.inputs.facts import Facts
+
+_MODALITIES = {"image": 1, "video": 2, "audio": 3}  # how segment ids mark tokens that are no text
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Places in a text that another input fills: as many tokens of one kind in every row."""
+
+    kind: str  # "image" …
+    token: int
+    count: int
+
+
+def draw(
+    candidate: Candidate, facts: Facts, generator: torch.Generator, *, padded: bool, slots: Sequence[Slot] = ()
+) -> Tensor:
+    """One input; `padded` says that a mask hides the ends of some rows, `slots` what the text leaves room for."""
+    spec = candidate.spec
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    shape = spec.shape
+    if candidate.role is Role.SEGMENTS and slots:
+        return _filled(torch.zeros(shape, dtype=dtype), slots, [_MODALITIES.get(slot.kind, 1) for slot in slots])
+    if candidate.role is Role.MASK and len(shape) == 2:
+        return _mask(shape).to(dtype)
+    if candidate.role is Role.BOXES and shape[-1:] == (4,):
+        return _boxes(shape, dtype, candidate.high, generator)
+    if candidate.role is Role.POSITIONS and shape:
+        return torch.arange(shape[-1]).expand(shape).clone().to(dtype)
+    if candidate.role is Role.LENGTHS and candidate.high and len(shape) == 1:
+        return torch.tensor(_real_lengths((shape[0], candidate.high - 1))).to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).to(dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    high = candidate.high or facts.vocabulary or 2
+    ids = torch.randint(0, min(high, torch.iinfo(dtype).max), shape, generator=generator)
+    if candidate.role is Role.IDS and len(shape) == 2:
+        _place_specials(ids, spec.name, high, facts, padded=padded)
+        if not spec.name.startswith("decoder_"):
+            _filled(ids, slots, [slot.token for slot in slots])
+    return ids.to(dtype)
+
+
+def _filled(ids: Tensor, slots: Sequence[Slot], values: Sequence[int]) -> Tensor:
+    """Put the slots one after another behind the first token."""
+    start = 1
+    for slot, value in zip(slots, values, strict=True):
+        ids[:, start : start + slot.count] = value
+        start += slot.count
+    return ids
+
+
+def _real_lengths(shape: Sequence[int]) -> list[int]:
+    """How much of each row is not padding: the first row is full, unless it is the only one."""
+    rows, length = shape
+    steps = [2] if rows == 1 else [3 * row for row in range(rows)]
+    return [length - step % length for step in steps]
+
+
+def _mask(shape: Sequence[int]) -> Tensor:
+    kept = torch.tensor(_real_lengths(shape))
+    return (torch.arange(shape[1]) < kept[:, None]).long()
+
+
+def _boxes(shape: Sequence[int], dtype: torch.dtype, high: int | None, generator: torch.Generator) -> Tensor:
+    """Left, top, right and bottom, in this order; whole numbers below `high`, or shares of the picture."""
+    corners = torch.rand((*shape[:-1], 2, 2), generator=generator).sort(dim=-2).values.reshape(tuple(shape))
+    return corners.to(dtype) if dtype.is_floating_point else (corners * ((high or 1000) - 1)).to(dtype)
+
+
+def _place_specials(ids: Tensor, name: str, high: int, facts: Facts, *, padded: bool) -> None:
+    """Special tokens where a tokenizer puts them and nowhere else: models look for them."""
+    padding, end, start = (facts.token(meaning, high) for meaning in ("padding", "end", "start"))
+    specials = {token for token in (padding, end, start, *facts.placeholders(high).values()) if token is not None}
+    for _ in range(len(specials)):
+        for token in specials:
+            ids[ids == token] = (token + 1) % high
+    if name.startswith("decoder_"):
+        if start is not None:
+            ids[:, 0] = start
+        return
+    lengths = _real_lengths(ids.shape) if padded else [ids.shape[1]] * ids.shape[0]
+    for row, kept in enumerate(lengths):
+        if end is not None:
+            ids[row, kept - 1] = end
+        if padding is not None:
+            ids[row, kept:] = padding

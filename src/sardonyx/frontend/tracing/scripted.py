@@ -1,0 +1,345 @@
+"""A scripted or traced module as a plain one, which both exporters can look into.
+
+Neither exporter takes a TorchScript module inside a plain one. Its graph says all it does, so a plain module follows
+that graph, one operation after the other, in Python: loops and branches on plain numbers take care of themselves, the
+modules inside are modules again, and every operation belongs to the module that runs it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from sardonyx.errors import ModelError
+
+# Operators of TorchScript that are Python's own: on lists, sizes and plain numbers.
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_DTYPES = (  # scripts call them by number, in this order
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32),
+    torch.bfloat16,
+)
+
+
+def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A tensor as a number, unless it is a size that one of torch's tracers follows."""
+
+    def converted(value: Any) -> Any:
+        traced = isinstance(value, torch.Tensor) and torch._C._get_tracing_state() is not None  # pyright: ignore  # no public face
+        return value if traced or isinstance(value, _SYMBOLS) else convert(value)
+
+    return converted
+
+
+def unchanged(value: Any) -> Any:
+    """What says nothing in Python."""
+    return value
+
+
+def _size(tensor: torch.Tensor, *dims: int) -> Any:
+    return tensor.size(*dims) if dims else list(tensor.size())
+
+
+def _add(left: Any, right: Any, scale: Any = 1) -> Any:
+    return left + right if scale == 1 else left + scale * right
+
+
+def _sub(left: Any, right: Any, scale: Any = 1) -> Any:
+    return left - right if scale == 1 else left - scale * right
+
+
+def _div(left: Any, right: Any, rounding: str | None = None) -> Any:
+    if rounding == "trunc":
+        return int(left / right)
+    return left / right if rounding is None else left // right
+
+
+def _item(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _dtype(tensor: torch.Tensor) -> int:
+    return _DTYPES.index(tensor.dtype)
+
+
+def _convolution(*args: Any) -> torch.Tensor:
+    """Without what only the tracer of that time knew: whether cuDNN was at hand."""
+    return torch.ops.aten.convolution.default(*args[:9])
+
+
+def _append(items: list[Any], item: Any) -> list[Any]:
+    items.append(item)
+    return items
+
+
+PLAIN: Mapping[str, Callable[..., Any]] = {
+    "aten::size": _size,
+    "aten::dim": operator.methodcaller("dim"),
+    "aten::len": len,
+    "aten::append": _append,
+    "aten::__getitem__": operator.getitem,
+    "aten::__is__": operator.is_,
+    "aten::__isnot__": operator.is_not,
+    "aten::__not__": operator.not_,
+    "aten::__contains__": operator.contains,
+    "aten::Int": _number(int),
+    "aten::Float": _number(float),
+    "aten::Bool": _number(bool),
+    "aten::IntImplicit": _number(int),
+    "aten::FloatImplicit": _number(float),
+    "aten::ScalarImplicit": _number(_item),
+    "aten::warn": _nothing,
+    "prim::NumToTensor": unchanged,  # only ever a size on its way to a shape
+    "prim::unchecked_cast": unchanged,
+    "prim::unchecked_unwrap_optional": unchanged,
+    "aten::_unwrap_optional": unchanged,
+    "prim::Uninitialized": _nothing,
+    "prim::TupleIndex": operator.getitem,
+    "aten::_convolution": _convolution,
+    "prim::dtype": _dtype,
+    "prim::is_cuda": operator.attrgetter("is_cuda"),
+    "prim::requires_grad": operator.attrgetter("requires_grad"),
+    "prim::is_nested": operator.attrgetter("is_nested"),
+    "prim::type": operator.attrgetter("type"),
+    "prim::device": operator.attrgetter("device"),
+    "prim::data": operator.methodcaller("detach"),
+    "prim::min": min,
+    "prim::max": max,
+}
+
+_PYTHON: Any = operator  # whose types are narrower than what it does
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "aten::add": _add,
+    "aten::sub": _sub,
+    "aten::mul": _PYTHON.mul,
+    "aten::div": _div,
+    "aten::floordiv": _PYTHON.floordiv,
+    "aten::floor_divide": _PYTHON.floordiv,
+    "aten::remainder": _PYTHON.mod,
+    "aten::neg": _PYTHON.neg,
+    "aten::eq": _PYTHON.eq,
+    "aten::ne": _PYTHON.ne,
+    "aten::lt": _PYTHON.lt,
+    "aten::le": _PYTHON.le,
+    "aten::gt": _PYTHON.gt,
+    "aten::ge": _PYTHON.ge,
+    "aten::__and__": _PYTHON.and_,
+    "aten::__or__": _PYTHON.or_,
+}
+
+
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one for every call, a scripted one for every overload
+
+
+def unscripted(scripted: torch.jit.ScriptModule) -> torch.nn.Module:
+    """A plain module that does what a scripted one does, on the same parameters."""
+    module = _unscripted(scripted, {})
+    for (
+        hook
+    ) in module.script._get_forward_pre_hooks():  # those of the modules inside are in the graphs of their parents
+        module.register_forward_pre_hook(_following(hook.graph))
+    for hook in module.script._get_forward_hooks():
+        module.register_forward_hook(_following(hook.graph))
+    return module
+
+
+class Interpreted(torch.nn.Module):
+    """Follows the graph of a scripted module."""
+
+    script: Any  # torch's own object behind the module: its attributes and methods
+
+    def forward(self, *args: Any, sardonyx_method: str = "forward", **kwargs: Any) -> Any:
+        """One of its methods; all calls of it come through here, so that hooks see them."""
+        method = self.script._get_method(sardonyx_method)
+        bound = _signature(method.schema).bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        return self.follow(sardonyx_method, list(bound.args))
+
+    def follow(self, method: str, values: Sequence[Any]) -> Any:
+        """The result of a method; the first value is the module."""
+        return _following(self.script._get_method(method).graph)(*values)
+
+    def look_up(self, name: str) -> Any:
+        """An attribute as the graph asks for it."""
+        known = name in self._parameters or name in self._buffers or name in self._modules
+        return getattr(self, name) if known else self.script.getattr(name)
+
+
+def _unscripted(scripted: torch.jit.ScriptModule, done: dict[Any, Interpreted]) -> Interpreted:
+    script: Any = scripted._c  # pyright: ignore  # the graph has no public face
+    if scripted in done:
+        return done[scripted]
+    module = _named_after(script)()
+    done[scripted] = module
+    object.__setattr__(module, "script", script)
+    for name, parameter in scripted.named_parameters(recurse=False):
+        module.register_parameter(name, parameter)
+    for name, buffer in scripted.named_buffers(recurse=False):
+        module.register_buffer(name, buffer)
+    for name, child in scripted.named_children():
+        assert isinstance(child, torch.jit.ScriptModule)  # torch scripts a module with everything in it
+        module.add_module(name, _unscripted(child, done))
+    module.training = getattr(scripted, "training", False)  # a frozen one has none
+    return module
+
+
+def _named_after(script: Any) -> type[Interpreted]:
+    """A class of the name that the module's class had before it was scripted, with its signature."""
+    qualified = _MANGLED.sub("", script._type().qualified_name()).removeprefix("__torch__.")
+    module, _, name = qualified.rpartition(".")
+
+    def forward(self: Interpreted, *args: Any, **kwargs: Any) -> Any:
+        return Interpreted.forward(self, *args, **kwargs)
+
+    if "forward" in script._method_names():
+        forward.__signature__ = _signature(script._get_method("forward").schema)  # pyright: ignore  # as inspect wants it
+    return type(name, (Interpreted,), {"__module__": module or "__main__", "forward": forward})
+
+
+def _signature(schema: Any) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found: list[inspect.Parameter] = []
+    for place, argument in enumerate(schema.arguments):
+        default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        found.append(inspect.Parameter("self" if place == 0 else argument.name, kind, default=default))
+    return inspect.Signature(found)
+
+
+Values = dict[str, Any]
+
+
+def _following(graph: Any) -> Callable[..., Any]:
+    """A graph as a function."""
+    names = [value.debugName() for value in graph.inputs()]
+    return lambda *values: _run(graph, dict(zip(names, values, strict=True)))[0]
+
+
+def _run(block: Any, values: Values) -> list[Any]:
+    """The results of a graph, or of a block of one."""
+    for node in block.nodes():
+        results = _step(node, values)
+        for output, result in zip(node.outputs(), results, strict=True):
+            values[output.debugName()] = result
+    return [values[output.debugName()] for output in block.outputs()]
+
+
+def _step(node: Any, values: Values) -> Sequence[Any]:
+    kind: str = node.kind()
+    if kind == "prim::Constant":
+        return (node.output().toIValue(),)
+    given = [values[value.debugName()] for value in node.inputs()]
+    match kind:
+        case "prim::If":
+            first, second = node.blocks()
+            return _run(first if given[0] else second, values)
+        case "prim::Loop":
+            return _loop(node, given, values)
+        case "prim::CallMethod":
+            return (_call_method(given[0], node.s("name"), given[1:]),)
+        case "prim::CallFunction":
+            return (_call_function(node, given[1:]),)
+        case "prim::GetAttr":
+            return (_holder(given[0]).look_up(node.s("name")),)
+        case "prim::TupleUnpack" | "prim::ListUnpack":
+            return given[0]
+        case "prim::ListConstruct":
+            return (given,)
+        case "prim::TupleConstruct":
+            return (tuple(given),)
+        case "prim::DictConstruct":
+            return (dict(zip(given[::2], given[1::2], strict=True)),)
+        case "prim::RaiseException":
+            raise RuntimeError(str(given[0]))
+        case _:
+            result = _operation(node, kind, given)
+            return (result,) if node.outputsSize() == 1 else result if node.outputsSize() else ()
+
+
+def _loop(node: Any, given: Sequence[Any], values: Values) -> Sequence[Any]:
+    limit, going, *carried = given
+    (body,) = node.blocks()
+    names = [value.debugName() for value in body.inputs()]
+    count = 0
+    while going and count < limit:
+        values.update(zip(names, [count, *carried], strict=True))
+        going, *carried = _run(body, values)
+        count += 1
+    return carried
+
+
+def _holder(module: Any) -> Interpreted:
+    if not isinstance(module, Interpreted):
+        raise _refusal(f"an attribute of {type(module).__name__}")
+    return module
+
+
+def _call_method(module: Any, method: str, args: Sequence[Any]) -> Any:
+    holder = _holder(module)
+    if _FORWARD.fullmatch(method):
+        return holder(*args, sardonyx_method=method)
+    return holder.follow(method, [holder, *args])
+
+
+def _call_function(node: Any, args: Sequence[Any]) -> Any:
+    """A function that the graph calls by name: only torch knows its body, and inlines it into a graph of the call."""
+    graph: Any = torch._C.Graph()  # pyright: ignore  # the graph has no public face
+    function = next(node.inputs())
+    body = graph.insertNode(graph.createClone(function.node(), unchanged)).output()
+    given = iter([body, *(graph.addInput().setType(value.type()) for value in list(node.inputs())[1:])])
+
+    def place(_: Any) -> Any:
+        return next(given)
+
+    call = graph.appendNode(graph.createClone(node, place))
+    graph.registerOutput(call.output())
+    torch._C._jit_pass_inline(graph)  # pyright: ignore  # same
+    return _following(graph)(*args)
+
+
+def _operation(node: Any, kind: str, given: list[Any]) -> Any:
+    """An operator of torch, or one of Python's on plain numbers and lists."""
+    plain = PLAIN.get(kind)
+    if plain is not None:
+        return plain(*given)
+    arithmetic = ARITHMETIC.get(kind)
+    takes = node.schema().partition(" -> ")[0]
+    if arithmetic is not None and ("Tensor" not in takes or not any(isinstance(v, torch.Tensor) for v in given)):
+        return arithmetic(*given)
+    space, _, name = kind.partition("::")
+    if space == "prim" or node.schema() == "(no schema)":
+        raise _refusal(kind)
+    schema: Any = torch._C.parse_schema(node.schema())  # pyright: ignore[reportPrivateUsage]  # same
+    optional = {argument.name: value for argument, value in zip(schema.arguments, given, strict=True)}
+    named = {argument.name: optional.pop(argument.name) for argument in schema.arguments if argument.kwarg_only}
+    positional = list(optional.values())
+    if _has_traced_sizes(schema, given) and hasattr(torch.Tensor, name):
+        return getattr(torch.Tensor, name)(*positional, **named)  # torch.ops would make plain numbers of them
+    packet = getattr(getattr(torch.ops, space), name)
+    return getattr(packet, schema.overload_name or "default")(*positional, **named)
+
+
+def _has_traced_sizes(schema: Any, given: Sequence[Any]) -> bool:
+    """Whether a number is really a size that torch's tracer follows."""
+    for argument, value in zip(schema.arguments, given, strict=True):
+        numbers = cast("Sequence[Any]", value if isinstance(value, (list, tuple)) else (value,))
+        if "Tensor" not in str(argument.type) and any(isinstance(number, torch.Tensor) for number in numbers):
+            return True
+    return False
+
+
+def _refusal(what: str) -> ModelError:
+    return ModelError(
+        f"a scripted module cannot be exported: it uses {what}",
+        hint="export the module as it was before torch.jit.script",
+    )

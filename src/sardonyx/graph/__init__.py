@@ -1,3 +1,0 @@
-"""ONNX in memory and on disk, without torch and without a runtime."""
-
-from sardonyx.graph import _sympy as _sympy  # before anything here imports onnx_ir: it keeps sympy out of start-up

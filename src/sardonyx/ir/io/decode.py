@@ -1,0 +1,332 @@
+"""From ModelProto messages to the graph in memory, keeping whatever onnx-ir alone would lose (see carry)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from sardonyx.errors import ModelError
+from sardonyx.ir.io import canonical, unmodeled_fields
+from sardonyx.ir.io.declarations import (
+    Scope,
+    declare,
+    keep_annotations,
+    keep_value_info,
+    props,
+    remember_declaration,
+    type_and_shape,
+)
+from sardonyx.ir.io.skeletons import (
+    Kind,
+    function_shell,
+    graph_shell,
+    hollow,
+    kind_by_content,
+    model_shell,
+    node_shell,
+    without,
+)
+from sardonyx.ir.io.tensor_reader import Reader
+from sardonyx.ir.tensors import HeldStrings, HeldTensor, SparseTensor
+
+_GRAPH_CONTENT = (
+    "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
+)  # fmt: skip
+
+
+def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
+    """The model in memory.
+
+    Args:
+        proto: The model; it is not changed, and small tensors keep pointing into it.
+        read_tensor: Makes tensors of TensorProtos.
+    """
+    try:
+        return _Decoder(read_tensor, unknown_fields=canonical.has_unknown_fields(proto)).model(proto)
+    except UnicodeDecodeError as error:
+        raise ModelError(f"a name in the model is not UTF-8: {error}", hint="export the model again") from error
+
+
+def _invalid(message: str) -> ModelError:
+    return ModelError(message, hint="the model is not valid ONNX; onnx.checker.check_model may tell more")
+
+
+class _Decoder:
+    def __init__(self, read_tensor: Reader, *, unknown_fields: bool) -> None:
+        self._read_tensor = read_tensor
+        self._unknown_fields = unknown_fields
+
+    def model(self, proto: onnx.ModelProto) -> ir.Model:
+        training = tuple(self._training(info) for info in proto.training_info)
+        graph = self._graph(proto.graph, [])
+        graph.opset_imports.update(_opsets(proto.opset_import))
+        functions = [self._function(function) for function in proto.functions]
+        if repeated := _repeated(function.identifier() for function in functions):
+            raise _invalid(f"function {'::'.join(part for part in repeated if part)} is defined twice")
+        model = ir.Model(
+            graph,
+            ir_version=proto.ir_version,
+            producer_name=_given(proto, "producer_name"),
+            producer_version=_given(proto, "producer_version"),
+            domain=_given(proto, "domain"),
+            model_version=_given(proto, "model_version"),
+            doc_string=_given(proto, "doc_string"),
+            functions=functions,
+            metadata_props=props(proto.metadata_props),
+            device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
+        )
+        read = without(proto, ("graph", "functions", "training_info"), unknown_fields=self._unknown_fields)
+        unmodeled_fields.remember(
+            unmodeled_fields.meta(graph),
+            unmodeled_fields.MODEL,
+            unmodeled_fields.canonical(model_shell(model)),
+            unmodeled_fields.canonical(read),
+        )
+        if training:
+            unmodeled_fields.meta(graph)[unmodeled_fields.TRAINING] = training
+        if self._read_tensor.used_external:
+            unmodeled_fields.meta(graph)[unmodeled_fields.EXTERNAL] = True
+        return model
+
+    def _graph(self, proto: onnx.GraphProto, scopes: list[Scope]) -> ir.Graph:
+        inputs = [declare(ir.Value(name=info.name), info) for info in proto.input]
+        values: Scope = {}
+        for value in inputs:
+            _define(values, value, "an input")
+        initializers = self._initializers(proto, values)
+        for node in proto.node:
+            for name in node.output:
+                if name:
+                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+        given = {info.name for info in proto.input}
+        for info in proto.value_info:
+            if info.name in values and info.name not in given:
+                declare(values[info.name], info)
+        nodes = [self._node(node, [*scopes, values]) for node in proto.node]
+        outputs: list[ir.Value] = []
+        for info in proto.output:
+            if info.name not in values:
+                raise _invalid(f"nothing produces the graph output {info.name!r}")
+            outputs.append(declare(values[info.name], info))
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=nodes,
+            initializers=initializers,
+            doc_string=_given(proto, "doc_string"),
+            name=_given(proto, "name"),
+            metadata_props=props(proto.metadata_props),
+        )
+        read = without(proto, _GRAPH_CONTENT, unknown_fields=self._unknown_fields)
+        unmodeled_fields.remember(
+            unmodeled_fields.meta(graph),
+            unmodeled_fields.GRAPH,
+            unmodeled_fields.canonical(graph_shell(graph)),
+            unmodeled_fields.canonical(read),
+        )
+        for role, declarations in ((unmodeled_fields.INPUT, proto.input), (unmodeled_fields.OUTPUT, proto.output)):
+            for info in declarations:
+                remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
+        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        keep_annotations(graph, values, proto.quantization_annotation)
+        return graph
+
+    def _initializers(self, proto: onnx.GraphProto, values: Scope) -> list[ir.Value]:
+        tensors = [self._read_tensor(tensor) for tensor in proto.initializer]
+        tensors += [self._sparse(sparse) for sparse in proto.sparse_initializer]
+        if repeated := _repeated(tensor.name for tensor in tensors):
+            raise _invalid(f"initializer {repeated!r} is given twice")
+        initializers: list[ir.Value] = []
+        for tensor in tensors:
+            if not tensor.name:
+                raise _invalid("an initializer has no name")
+            value = values.get(tensor.name)
+            if value is None:
+                value = ir.Value(
+                    name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy())
+                )
+                values[tensor.name] = value
+            value.const_value = tensor
+            initializers.append(value)
+        return initializers
+
+    def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+        inputs = [ir.Value(name=name) for name in proto.input]
+        values: Scope = {}
+        for value in inputs:
+            _define(values, value, "an input")
+        for node in proto.node:
+            for name in node.output:
+                if name:
+                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+        for info in proto.value_info:
+            if info.name in values:
+                declare(values[info.name], info)
+        nodes = [self._node(node, [values]) for node in proto.node]
+        if missing := [name for name in proto.output if name not in values]:
+            raise _invalid(f"nothing produces the output {missing[0]!r} of function {proto.name!r}")
+        graph = ir.Graph(
+            inputs,
+            [values[name] for name in proto.output],
+            nodes=nodes,
+            doc_string=_given(proto, "doc_string"),
+            opset_imports=_opsets(proto.opset_import),
+            metadata_props=props(proto.metadata_props),
+        )
+        attributes = [self._attribute(attribute, []) for attribute in proto.attribute_proto]
+        attributes += [ir.Attr(name, Kind.UNDEFINED, None) for name in proto.attribute]
+        if repeated := _repeated(attribute.name for attribute in attributes):
+            raise _invalid(f"function {proto.name!r} declares attribute {repeated!r} twice")
+        function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
+        read = without(proto, ("node", "value_info"), unknown_fields=self._unknown_fields)
+        hollow(read.attribute_proto, attributes)
+        unmodeled_fields.remember(
+            unmodeled_fields.meta(graph),
+            unmodeled_fields.FUNCTION,
+            unmodeled_fields.canonical(function_shell(function)),
+            unmodeled_fields.canonical(read),
+        )
+        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        return function
+
+    def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
+        attributes = [self._attribute(attribute, scopes) for attribute in proto.attribute]
+        if len(attributes) > 1 and (repeated := _repeated(attribute.name for attribute in attributes)):
+            raise _invalid(f"node {proto.name!r} ({proto.op_type}) has attribute {repeated!r} twice")
+        node = ir.Node(
+            proto.domain,
+            proto.op_type,
+            [_look_up(name, scopes, proto) if name else None for name in proto.input],
+            attributes,
+            overload=proto.overload,
+            outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
+            name=proto.name,
+            doc_string=_given(proto, "doc_string"),
+            metadata_props=props(proto.metadata_props),
+        )
+        if proto.device_configurations:
+            known = {name: value for scope in scopes for name, value in scope.items()}
+            node.device_configurations = tuple(
+                serde.deserialize_node_device_configuration(each, known) for each in proto.device_configurations
+            )
+        if self._unknown_fields or not canonical.node(proto):
+            self._remember_node(node, proto, attributes)
+        return node
+
+    @staticmethod
+    def _remember_node(node: ir.Node, proto: onnx.NodeProto, attributes: list[ir.Attr]) -> None:
+        read = onnx.NodeProto()
+        read.CopyFrom(proto)
+        hollow(read.attribute, attributes)
+        unmodeled_fields.remember(
+            unmodeled_fields.meta(node),
+            unmodeled_fields.NODE,
+            unmodeled_fields.canonical(node_shell(node)),
+            unmodeled_fields.canonical(read),
+        )
+
+    def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
+        kind = Kind(proto.type) if proto.type else kind_by_content(proto)
+        doc_string = _given(proto, "doc_string")
+        if proto.ref_attr_name:
+            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
+        if (kind == Kind.GRAPH and not proto.HasField("g")) or (
+            kind == Kind.SPARSE_TENSOR and not proto.HasField("sparse_tensor")
+        ):
+            raise _invalid(f"attribute {proto.name!r} is to be a {kind.name} and has none")
+        return ir.Attr(proto.name, kind, self._attribute_value(proto, kind, scopes), doc_string=doc_string)
+
+    def _attribute_value(self, proto: onnx.AttributeProto, kind: Kind, scopes: list[Scope]) -> Any:
+        match kind:
+            case Kind.INT:
+                return proto.i
+            case Kind.INTS:
+                return proto.ints
+            case Kind.FLOAT:
+                return proto.f
+            case Kind.FLOATS:
+                return proto.floats
+            case Kind.STRING:
+                return _text(proto.s)
+            case Kind.STRINGS:
+                return [_text(text) for text in proto.strings]
+            case Kind.TENSOR:
+                return self._read_tensor(proto.t)
+            case Kind.TENSORS:
+                return [self._read_tensor(tensor) for tensor in proto.tensors]
+            case Kind.GRAPH:
+                return self._graph(proto.g, scopes)
+            case Kind.GRAPHS:
+                return [self._graph(graph, scopes) for graph in proto.graphs]
+            case Kind.SPARSE_TENSOR:
+                return self._sparse(proto.sparse_tensor)
+            case Kind.SPARSE_TENSORS:
+                return [self._sparse(sparse) for sparse in proto.sparse_tensors]
+            case Kind.TYPE_PROTO:
+                return ir.TypeAndShape(*type_and_shape(proto.tp))
+            case Kind.TYPE_PROTOS:
+                return [ir.TypeAndShape(*type_and_shape(each)) for each in proto.type_protos]
+            case _:
+                return None
+
+    def _sparse(self, proto: onnx.SparseTensorProto) -> SparseTensor:
+        return SparseTensor(self._read_tensor(proto.values), self._read_tensor(proto.indices), proto.dims)
+
+    def _training(self, proto: onnx.TrainingInfoProto) -> unmodeled_fields.TrainingInfo:
+        copy = onnx.TrainingInfoProto()
+        copy.CopyFrom(proto)
+        tensors: list[ir.TensorProtocol | None] = []
+        for graph in (copy.initialization, copy.algorithm):
+            for place in unmodeled_fields.tensors_in(graph):
+                tensor = self._read_tensor(place)
+                lazy = not isinstance(tensor, (HeldTensor, HeldStrings))
+                tensors.append(tensor if lazy else None)
+        return unmodeled_fields.TrainingInfo(copy, tuple(tensors))
+
+
+def _given(proto: Any, field: str) -> Any:
+    return getattr(proto, field) if proto.HasField(field) else None
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise _invalid(f"two versions of opset {entry.domain or 'ai.onnx'!r} are imported")
+    return opsets
+
+
+def _repeated(names: Iterable[Any]) -> Any:
+    seen: set[Any] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _define(values: Scope, value: ir.Value, what: str) -> None:
+    if not value.name:
+        raise _invalid(f"{what} has no name")
+    if value.name in values:
+        raise _invalid(f"{value.name!r} is defined twice in one graph, the second time as {what}")
+    values[value.name] = value
+
+
+def _look_up(name: str, scopes: list[Scope], node: onnx.NodeProto) -> ir.Value:
+    for scope in reversed(scopes):
+        if name in scope:
+            return scope[name]
+    raise _invalid(f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing defines")
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data  # ONNX asks for UTF-8; custom operators store other things

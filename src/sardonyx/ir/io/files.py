@@ -1,0 +1,264 @@
+"""Load and save models; the weights stay on disk.
+
+A model file is its own external-data file: large tensors become (offset, length) references that are read when somebody
+asks for values, and that are copied from file to file on saving. Nothing a file says is lost on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import secrets
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from sardonyx.errors import ModelError, OutputError
+from sardonyx.ir.io import unmodeled_fields, wire_format
+from sardonyx.ir.io.atomic_write import Draft, check_free, explained
+from sardonyx.ir.io.decode import decode
+from sardonyx.ir.io.encode import Encoder
+from sardonyx.ir.io.tensor_reader import Reader
+from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
+from sardonyx.ir.tensors import FileTensor, write_tensor
+
+MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own default is newer
+
+LARGE = 1 << 12  # bytes from which on a tensor stays in its file; a page
+_INLINE_LIMIT = (1 << 31) - 1  # protobuf reads no message above this
+_NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Read a model file; large tensors stay in it.
+
+    Raises:
+        ModelError: The file is no model, is damaged, or refers to external data that is not there or not safe to read.
+    """
+    name = os.fspath(path)
+    try:
+        file = SourceFile.open(name)
+    except OSError as error:
+        raise ModelError(
+            f"{name} cannot be read: {os.strerror(error.errno or 0)}", hint="check the path and its permissions"
+        ) from error
+    token = secrets.token_bytes(16)
+    try:
+        skeleton, spans = wire_format.cut(wire_format.Bytes.of_file(file), token, LARGE)
+        proto = onnx.ModelProto.FromString(skeleton)
+    except (wire_format.WireError, DecodeError) as error:
+        why = (
+            "it is empty"
+            if file.size == 0
+            else str(error)
+            if isinstance(error, wire_format.WireError)
+            else "it is damaged"
+        )
+        raise ModelError(f"{name} is not a readable ONNX model: {why}", hint=_NOT_ONNX) from error
+    _check_complete(proto, name)
+    with _no_collection():
+        reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
+        return decode(proto, reader)
+
+
+def from_proto(proto: onnx.ModelProto, folder: str | os.PathLike[str] | None = None) -> ir.Model:
+    """The graph of a model in memory, which is left as it is; `folder` is where its external data lies, if any."""
+    _check_complete(proto, "the model")
+    return decode(proto, Reader(folder=None if folder is None else os.fspath(folder)))
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The whole model as one message in memory, all data inline."""
+
+    def inline(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
+        if proto.HasField("raw_data"):
+            return
+        if isinstance(tensor, FileTensor) and tensor.field != RAW_DATA:
+            proto.MergeFromString(
+                wire_format.varint(tensor.field << 3 | 2) + wire_format.varint(tensor.length) + tensor.tobytes()
+            )
+        else:
+            proto.raw_data = tensor.tobytes()
+
+    return Encoder(inline).model(model)
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, external: bool | None = None) -> None:
+    """Write a model file; tensors are streamed from where they are.
+
+    Args:
+        model: What to write; it stays usable, also after its own file was overwritten.
+        path: Where to.
+        force: Whether an existing file may be replaced.
+        external: Weights in a file of their own beside the model; None: as in the source, or when over 2 GB.
+
+    Raises:
+        OutputError: The destination exists or cannot be written. Nothing is left behind.
+    """
+    name = os.fspath(path)
+    check_free(name, force=force)
+    plan = _Plan()
+    small = Encoder(plan.place).model(model).SerializeToString()
+    if external is None:
+        external = bool(unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL))
+        external = external or plan.size + len(small) + 32 * len(plan.tensors) > _INLINE_LIMIT
+    with explained(name):
+        previous = _own_data_files(os.path.realpath(name)) if force else []
+        if external and plan.tensors:
+            _save_external(plan, small, name, force=force)
+        else:
+            _save_inline(plan, small, name, force=force)
+        for data in previous:
+            os.unlink(data)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The hash of a file, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Generator[None]:
+    """Making thousands of objects that all stay sets off collections that find nothing, a third of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _check_complete(proto: onnx.ModelProto, name: str) -> None:
+    if not proto.HasField("graph"):
+        raise ModelError(f"{name} has no graph", hint=_NOT_ONNX)
+    if proto.ir_version >= 3 and not proto.opset_import and not proto.functions:
+        raise ModelError(f"{name} names no opset", hint=_NOT_ONNX)
+
+
+@dataclass
+class _Plan:
+    """The tensors to be streamed, each standing in the small message as a marker."""
+
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    tensors: list[ir.TensorProtocol] = field(default_factory=list[ir.TensorProtocol])
+    size: int = 0
+
+    def place(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
+        """Data that is small goes into the message, data that is not gets a marker."""
+        if tensor.nbytes < LARGE:
+            if not proto.HasField("raw_data"):
+                proto.raw_data = tensor.tobytes()
+            return
+        proto.raw_data = self.token + wire_format.varint(len(self.tensors))
+        self.tensors.append(tensor)
+        self.size += tensor.nbytes
+
+
+def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
+    def fill(index: int) -> list[wire_format.Piece]:
+        tensor = plan.tensors[index]
+        number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
+        return wire_format.hole(number, index, tensor.nbytes)
+
+    pieces = wire_format.splice(small, plan.token, fill, external=False)
+    if wire_format.size_of(pieces) > _INLINE_LIMIT:
+        raise OutputError(f"{name} would be over 2 GB", hint="let the weights go into a file of their own")
+    with Draft(name) as draft:
+        _write(pieces, plan, draft.fileno())
+        draft.commit(replace=force)
+
+
+def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
+    """Two files cannot be renamed at once, so the new model never refers to a data file that was there before.
+
+    Whenever the process ends, the model at `name` is either the old one with its data or the new one with its data.
+    """
+    target = os.path.realpath(name)
+    location = _free_name(target)
+    offsets: list[int] = []
+    end = 0
+    for tensor in plan.tensors:
+        offsets.append(_aligned(end, tensor.nbytes))
+        end = offsets[-1] + tensor.nbytes
+
+    def fill(index: int) -> list[wire_format.Piece]:
+        tensor = plan.tensors[index]
+        reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", location), ("offset", offsets[index]), ("length", tensor.nbytes)):
+            reference.external_data.add(key=key, value=str(value))
+        if isinstance(tensor, FileTensor) and tensor.shell is not None:
+            reference.external_data.extend(tensor.shell.external_data)
+        return [reference.SerializeToString()]
+
+    pieces = wire_format.splice(small, plan.token, fill, external=True)
+    with Draft(os.path.join(os.path.dirname(target), location)) as data, Draft(name) as draft:
+        for tensor, offset in zip(plan.tensors, offsets, strict=True):
+            write_tensor(tensor, data.fileno(), offset)
+        _write(pieces, plan, draft.fileno())
+        data.commit(replace=False)
+        try:
+            draft.commit(replace=force)
+        except BaseException:
+            os.unlink(data.path)
+            raise
+
+
+def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> None:
+    position = 0
+    pending: list[bytes] = []
+    for piece in [*pieces, wire_format.Hole(-1, 0)]:
+        if isinstance(piece, bytes):
+            pending.append(piece)
+            continue
+        data = b"".join(pending)
+        pending.clear()
+        write_all(fd, memoryview(data), position)
+        position += len(data)
+        if piece.index >= 0:
+            write_tensor(plan.tensors[piece.index], fd, position)
+            position += piece.size
+
+
+def _aligned(end: int, size: int) -> int:
+    """Where data may start: on a page for what a runtime would map, on a cache line for the rest."""
+    unit = 4096 if size >= 1 << 20 else 64
+    return -(-end // unit) * unit
+
+
+def _free_name(target: str) -> str:
+    """The first of model.onnx.data, model.onnx.1.data, … that does not exist."""
+    base = os.path.basename(target)
+    candidate, number = f"{base}.data", 0
+    while os.path.lexists(os.path.join(os.path.dirname(target), candidate)):
+        number += 1
+        candidate = f"{base}.{number}.data"
+    return candidate
+
+
+def _own_data_files(target: str) -> list[str]:
+    """Data files under our names that the model about to be replaced is the one to use."""
+    folder, base = os.path.split(target)
+    try:
+        skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(SourceFile.open(target)), b"", LARGE)
+        proto = onnx.ModelProto.FromString(skeleton)
+    except (OSError, wire_format.WireError, DecodeError, ModelError):
+        return []
+    names = {
+        entry.value
+        for tensor in unmodeled_fields.tensors_in(proto.graph)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [
+        os.path.join(folder, name)
+        for name in sorted(names)
+        if name.startswith(f"{base}.") and name.endswith(".data") and os.path.isfile(os.path.join(folder, name))
+    ]

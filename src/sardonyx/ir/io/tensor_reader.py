@@ -1,0 +1,183 @@
+"""Tensors out of TensorProtos: cut out of the model file, in an external file, or small enough to keep.
+
+Everything a tensor claims about its data is checked here, before anything reads the data: that the bytes fit the type
+and shape, that an external file exists, is long enough, and lies in the model's own folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import ModelError
+from sardonyx.ir.io.wire_format import DOUBLE_DATA, FLOAT_DATA, Span, marker_index
+from sardonyx.ir.storage import RAW_DATA, SourceFile, stored_bytes
+from sardonyx.ir.tensors import FileTensor, HeldStrings, HeldTensor
+
+_REFERENCE = ("location", "offset", "length")
+_STORED_AS = {  # the types whose data these fields hold as it is
+    FLOAT_DATA: (ir.DataType.FLOAT, ir.DataType.COMPLEX64),
+    DOUBLE_DATA: (ir.DataType.DOUBLE, ir.DataType.COMPLEX128),
+}
+
+
+class Reader:
+    """Makes tensors for one model."""
+
+    def __init__(
+        self,
+        *,
+        folder: str | None = None,
+        file: SourceFile | None = None,
+        token: bytes = b"",
+        spans: Sequence[Span] = (),
+    ) -> None:
+        self.used_external = False
+        self._folder = folder
+        self._file = file
+        self._token = token
+        self._spans = spans
+        self._opened: dict[str, SourceFile] = {}
+
+    def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
+        """The tensor a TensorProto stands for."""
+        try:
+            dtype = ir.DataType(proto.data_type)
+        except ValueError:
+            raise ModelError(
+                f"tensor {proto.name!r} has the unknown element type {proto.data_type}",
+                hint="a newer version of the onnx package may know it",
+            ) from None
+        if any(size < 0 for size in proto.dims):
+            raise _unfit(proto, "has a negative dimension")
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(proto, dtype)
+        raw = proto.raw_data if proto.HasField("raw_data") else None
+        if raw is not None and self._token and raw.startswith(self._token):
+            return self._cut_out(proto, dtype, self._spans[marker_index(raw, self._token)])
+        _check_held(proto, dtype, raw)
+        return HeldStrings(proto) if dtype == ir.DataType.STRING else HeldTensor(proto)
+
+    def _cut_out(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
+        assert self._file is not None
+        if dtype not in _STORED_AS.get(span.field, (dtype,)):
+            raise _unfit(proto, f"of type {dtype} has its data in a field for another type")
+        _check_length(proto, dtype, span.length)
+        shell = onnx.TensorProto()
+        shell.CopyFrom(proto)
+        shell.ClearField("raw_data")
+        like = HeldTensor(proto)
+        return FileTensor(
+            self._file, span.offset, span.length, dtype, proto.dims, like=like, shell=shell, field=span.field
+        )
+
+    def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> FileTensor:
+        self.used_external = True
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        location = entries.get("location", "")
+        expected = _expected_bytes(proto, dtype)
+        offset = _number(proto, entries, "offset", 0)
+        length = _number(proto, entries, "length", expected)
+        _check_length(proto, dtype, length)
+        file = self._opened.get(location)
+        if file is None:
+            file = self._opened[location] = _open_below(self._folder, location, proto.name)
+        if offset + length > file.size:
+            raise ModelError(
+                f"data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
+                hint="the data file is cut short or belongs to another model: copy it again",
+            )
+        shell = onnx.TensorProto()
+        shell.CopyFrom(proto)
+        shell.ClearField("data_location")
+        shell.ClearField("external_data")
+        shell.external_data.extend(entry for entry in proto.external_data if entry.key not in _REFERENCE)
+        like = HeldTensor(proto)
+        return FileTensor(file, offset, length, dtype, proto.dims, like=like, shell=shell, field=RAW_DATA)
+
+
+def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
+    """Open a file in the model's folder, refusing every way out of it."""
+    if folder is None:
+        raise ModelError(
+            f"tensor {name!r} has external data, and a model in memory has no folder to find it in",
+            hint="give the path of the model file instead",
+        )
+    parts = [part for part in location.replace("\\", "/").split("/") if part not in ("", ".")]
+    if not parts:
+        raise ModelError(f"tensor {name!r} has external data but no location", hint="export the model again")
+    if os.path.isabs(location) or location.startswith("\\") or ":" in parts[0]:
+        raise _outside(name, location, "is absolute")
+    if ".." in parts:
+        raise _outside(name, location, "climbs out of the model's folder")
+    fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return SourceFile(os.open(parts[-1], flags, dir_fd=fd), os.path.join(folder, *parts))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _outside(name, location, "goes through a symbolic link") from error
+        raise ModelError(
+            f"external data {location!r} of tensor {name!r} cannot be opened: {os.strerror(error.errno or 0)}",
+            hint="put the data file where it was, beside the model",
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def _outside(name: str, location: str, why: str) -> ModelError:
+    return ModelError(
+        f"external data path {location!r} of tensor {name!r} {why}",
+        hint="for safety, data is only read from the model's own folder: copy the file there",
+    )
+
+
+def _number(proto: onnx.TensorProto, entries: Mapping[str, str], key: str, default: int) -> int:
+    text = entries.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal()):
+        raise _unfit(proto, f"has external data with {key} {text!r}")
+    return int(text)
+
+
+def _expected_bytes(proto: onnx.TensorProto, dtype: ir.DataType) -> int:
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        raise _unfit(proto, f"of type {dtype} cannot have raw data")
+    return stored_bytes(dtype, proto.dims)
+
+
+def _check_length(proto: onnx.TensorProto, dtype: ir.DataType, length: int) -> None:
+    expected = _expected_bytes(proto, dtype)
+    if length != expected:
+        raise _unfit(proto, f"has {length} bytes of data; {dtype}{list(proto.dims)} takes {expected}")
+
+
+def _check_held(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None) -> None:
+    if raw is not None:
+        _check_length(proto, dtype, len(raw))
+        return
+    if dtype == ir.DataType.UNDEFINED or proto.HasField("segment"):
+        return  # carried as it is; nothing can read it
+    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+    count = sum(len(getattr(proto, field)) for field in fields)
+    elements = math.prod(proto.dims)
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        elements *= 2
+    elif dtype != ir.DataType.STRING and dtype.bitwidth in (2, 4):
+        elements = stored_bytes(dtype, proto.dims)  # packed, a byte in each int32
+    if count != elements:
+        raise _unfit(proto, f"has {count} entries of data; {dtype}{list(proto.dims)} takes {elements}")
+
+
+def _unfit(proto: onnx.TensorProto, what: str) -> ModelError:
+    return ModelError(f"tensor {proto.name!r} {what}", hint="the model is damaged: export or download it again")

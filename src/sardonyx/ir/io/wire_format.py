@@ -1,0 +1,323 @@
+"""Find and exchange tensor data inside the bytes of a ModelProto without parsing or reading the data.
+
+Loading cuts every large tensor payload out of a file and leaves a small marker; saving puts payloads, or references to
+an external file, in the place of markers. Both are one walk over the protobuf wire format that enters only the messages
+that can hold a tensor and are large enough (or hold a marker), and mends the length prefixes on the way out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sardonyx.ir.storage import RAW_DATA
+
+FLOAT_DATA, DOUBLE_DATA = 4, 10  # beside RAW_DATA, the TensorProto fields whose payload is the plain array
+_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; ONNX has none, an unknown field may be one
+EXTERNAL_DATA, DATA_LOCATION = 13, 14
+_PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
+_BYTES = 2  # wire type of strings, bytes, packed arrays and messages
+_DEEPEST = 100  # protobuf parsers give up at this depth as well
+_WINDOW = 1 << 18
+
+# message -> {field: message} on every way from a model to a tensor
+_TREE: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+# message -> fields that hold one tensor: where such a field comes several times, a parser merges what it holds
+_MERGED: dict[str, frozenset[int]] = {"attribute": frozenset((5, 22)), "sparse": frozenset((1, 2))}
+
+
+class WireError(ValueError):
+    """The bytes are no protobuf message, or not all of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a payload lies in the file, and the TensorProto field it belongs to."""
+
+    offset: int
+    length: int
+    field: int
+
+
+class Field(NamedTuple):
+    """One field of a message: number, wire type, and where its tag, its payload and the next field start."""
+
+    number: int
+    wire: int
+    tag: int
+    body: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Room for `size` bytes that somebody else writes."""
+
+    index: int
+    size: int
+
+
+Piece = bytes | Hole
+
+
+class OpenFile(Protocol):
+    """Whatever closes its descriptor when it goes away."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+
+class Bytes:
+    """Random access to a file or a buffer through a window, so that skipped payloads are never read."""
+
+    def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        self.size = size
+        self._read = read
+        self._base = 0
+        self._window = b""
+
+    @classmethod
+    def of_file(cls, file: OpenFile) -> Bytes:
+        """The bytes of an open file, which stays open as long as this object lives."""
+        size = os.fstat(file.fileno()).st_size
+        return cls(size, lambda start, stop: os.pread(file.fileno(), stop - start, start))
+
+    @classmethod
+    def of_buffer(cls, data: bytes) -> Bytes:
+        """Bytes in memory."""
+        whole = cls(len(data), lambda start, stop: data[start:stop])
+        whole._window = data
+        return whole
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A copy of one range."""
+        if self._base <= start and stop <= self._base + len(self._window):
+            return self._window[start - self._base : stop - self._base]
+        data = self._read(start, stop)
+        if len(data) < stop - start:
+            raise WireError("the file ends too early")
+        return data
+
+    def fields(self, start: int, stop: int) -> Iterator[Field]:
+        """The fields of the message between two positions."""
+        position = start
+        while position < stop:
+            tag, body = self._varint(position, stop)
+            wire = tag & 7
+            if wire == _BYTES:
+                length, body = self._varint(body, stop)
+                end = body + length
+            elif wire == 0:
+                end = self._varint(body, stop)[1]
+            elif wire == 5:
+                end = body + 4
+            elif wire == 1:
+                end = body + 8
+            elif wire == _GROUP:
+                end = self._group_end(tag >> 3, body, stop)
+            else:
+                raise WireError(f"no protobuf field starts at byte {position}")
+            if end > stop or tag < 8:
+                what = "ends too early" if end > stop and stop == self.size else "is damaged"
+                raise WireError(f"the file {what} (byte {position})")
+            yield Field(tag >> 3, wire, position, body, end)
+            position = end
+
+    def _group_end(self, number: int, start: int, stop: int) -> int:
+        """The position after the group that starts here; groups inside it are passed over."""
+        position, inside = start, [number]
+        while inside:
+            if len(inside) > _DEEPEST:
+                raise WireError("messages are nested too deep")
+            tag, body = self._varint(position, stop)
+            number, wire = tag >> 3, tag & 7
+            if wire == _GROUP:
+                inside.append(number)
+            elif wire == _GROUP_END:
+                if inside.pop() != number:
+                    raise WireError(f"the file is damaged (byte {position})")
+            elif wire == _BYTES:
+                length, body = self._varint(body, stop)
+                body += length
+            elif wire == 0:
+                body = self._varint(body, stop)[1]
+            elif wire in (1, 5):
+                body += 8 if wire == 1 else 4
+            else:
+                raise WireError(f"no protobuf field starts at byte {position}")
+            position = body
+        return position
+
+    def _varint(self, position: int, stop: int) -> tuple[int, int]:
+        at = position - self._base
+        if at < 0 or (at + 10 > len(self._window) and self._base + len(self._window) < self.size):
+            self._window = self._read(position, min(position + _WINDOW, self.size))
+            self._base, at = position, 0
+        window = self._window
+        value = shift = 0
+        limit = min(len(window), at + 10, stop - self._base)
+        while at < limit:
+            byte = window[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value, at + self._base
+            shift += 7
+        raise WireError(f"the file ends too early (byte {position})" if stop == self.size else "the file is damaged")
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def cut(source: Bytes, token: bytes, threshold: int) -> tuple[bytes, list[Span]]:
+    """The model without tensor payloads of at least `threshold` bytes.
+
+    Args:
+        source: The bytes of a ModelProto.
+        token: Bytes that occur in no model; payload number i becomes raw_data = token + i.
+        threshold: Smaller payloads stay where they are.
+
+    Returns:
+        The small ModelProto bytes, and where each payload lies.
+    """
+    spans: list[Span] = []
+
+    def exchange(start: int, stop: int) -> list[Piece] | None:
+        payloads = [field for field in source.fields(start, stop) if field.number in _PAYLOADS]
+        if len(payloads) != 1 or payloads[0].wire != _BYTES or payloads[0].stop - payloads[0].body < threshold:
+            return None  # small, absent, or given in several parts, which only a parser can put together
+        field = payloads[0]
+        marker = token + varint(len(spans))
+        spans.append(Span(field.body, field.stop - field.body, field.number))
+        replacement = _prefix(RAW_DATA, len(marker)) + marker
+        return [source.read(start, field.tag), replacement, source.read(field.stop, stop)]
+
+    walk = _Walk(source, lambda start, stop: stop - start >= threshold, exchange)
+    pieces, _ = walk.rewrite("model", 0, source.size, 0)
+    return b"".join(piece for piece in pieces if isinstance(piece, bytes)), spans
+
+
+def splice(skeleton: bytes, token: bytes, fill: Callable[[int], list[Piece]], *, external: bool) -> list[Piece]:
+    """The pieces of the file in which what `fill(i)` gives stands for the field that holds marker number i.
+
+    Args:
+        skeleton: ModelProto bytes with markers.
+        token: What markers start with.
+        fill: Complete TensorProto fields for a marker.
+        external: Whether the fields refer to another file; then references that were there before are left out.
+    """
+    source = Bytes.of_buffer(skeleton)
+    marks = _occurrences(skeleton, token)
+    dropped = (EXTERNAL_DATA, DATA_LOCATION) if external else ()
+
+    def exchange(start: int, stop: int) -> list[Piece]:
+        pieces: list[Piece] = []
+        for field in source.fields(start, stop):
+            if field.number == RAW_DATA and skeleton.startswith(token, field.body):
+                pieces += fill(marker_index(skeleton[field.body : field.stop], token))
+            elif field.number not in dropped:
+                pieces.append(skeleton[field.tag : field.stop])
+        return pieces
+
+    def holds_mark(start: int, stop: int) -> bool:
+        at = bisect.bisect_left(marks, start)
+        return at < len(marks) and marks[at] < stop
+
+    pieces, _ = _Walk(source, holds_mark, exchange).rewrite("model", 0, source.size, 0)
+    return pieces
+
+
+def marker_index(marker: bytes, token: bytes) -> int:
+    """Which payload a marker stands for."""
+    return Bytes.of_buffer(marker)._varint(len(token), len(marker))[0]  # pyright: ignore[reportPrivateUsage] (same file)
+
+
+def hole(field: int, index: int, size: int) -> list[Piece]:
+    """A payload field with room for its bytes."""
+    return [_prefix(field, size), Hole(index, size)]
+
+
+def size_of(pieces: list[Piece]) -> int:
+    """How many bytes the pieces take."""
+    return sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
+
+
+class _Walk:
+    """The way down to the tensors and back up."""
+
+    def __init__(
+        self,
+        source: Bytes,
+        enter: Callable[[int, int], bool],
+        exchange: Callable[[int, int], list[Piece] | None],
+    ) -> None:
+        self._source = source
+        self._enter = enter
+        self._exchange = exchange
+
+    def rewrite(self, kind: str, start: int, stop: int, depth: int) -> tuple[list[Piece], int]:
+        """The pieces of one message after the exchange, and their size."""
+        if depth > _DEEPEST:
+            raise WireError("messages are nested too deep")
+        pieces: list[Piece] = []
+        copied = start
+        children = _TREE[kind]
+        merged = self._given_again(kind, start, stop)
+        for field in self._source.fields(start, stop):
+            child = children.get(field.number)
+            if child is None or field.wire != _BYTES or not self._enter(field.body, field.stop):
+                continue
+            if field.number in merged:
+                continue  # no part of it is a tensor by itself
+            if child == "tensor":
+                inner = self._exchange(field.body, field.stop)
+                if inner is None:
+                    continue
+                size = size_of(inner)
+            else:
+                inner, size = self.rewrite(child, field.body, field.stop, depth + 1)
+            pieces += [self._source.read(copied, field.tag), _prefix(field.number, size), *inner]
+            copied = field.stop
+        pieces.append(self._source.read(copied, stop))
+        return pieces, size_of(pieces)
+
+    def _given_again(self, kind: str, start: int, stop: int) -> set[int]:
+        """The fields for one tensor that come more than once in a message."""
+        single = _MERGED.get(kind)
+        if single is None:
+            return set()
+        counts = Counter(field.number for field in self._source.fields(start, stop) if field.number in single)
+        return {number for number, count in counts.items() if count > 1}
+
+
+def _prefix(field: int, size: int) -> bytes:
+    return varint(field << 3 | _BYTES) + varint(size)
+
+
+def _occurrences(data: bytes, token: bytes) -> list[int]:
+    found: list[int] = []
+    at = data.find(token)
+    while at >= 0:
+        found.append(at)
+        at = data.find(token, at + 1)
+    return found

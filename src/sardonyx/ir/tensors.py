@@ -1,0 +1,416 @@
+"""Tensors that are not in memory: bytes in a file, a transpose of another tensor, a value computed when asked for.
+
+All of them read anew on every access and cache nothing, and all of them can write themselves to a file without their
+bytes passing through memory as a whole. So a model costs memory for its graph, not for its weights.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.serde import TensorProtoTensor
+
+from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
+
+# Write the transpose of a tensor that lies in a file, a block at a time.
+#
+# Axes that stay together are one axis, so most permutations come down to swapping the rows and columns of matrices
+# whose
+# elements are a few bytes or more. Of the two ways to go through a matrix, the one with the longer runs in the file is
+# taken: read rows and scatter columns, or gather columns and write rows. Inside a block, tiles keep to the cache.
+
+_TILE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """`batch` matrices of rows × columns elements, `width` bytes each, to be transposed."""
+
+    batch: int
+    rows: int
+    columns: int
+    width: int
+
+
+def as_swap(shape: Sequence[int], perm: Sequence[int], itemsize: int) -> Swap | None:
+    """The permutation as a swap of two neighbouring groups of axes, if it is one."""
+    axes = [axis for axis in perm if shape[axis] != 1]
+    order = sorted(axes)
+    first = next((i for i, axis in enumerate(axes) if axis != order[i]), None)
+    if first is None:
+        return Swap(1, 1, math.prod(shape), itemsize)
+    last = max(i for i, axis in enumerate(axes) if axis != order[i]) + 1
+    split = order.index(axes[first])  # where the group that moves to the front begins
+    if axes[first:last] != order[split:last] + order[first:split]:
+        return None
+    size = [shape[axis] for axis in order]
+    batch, rows, columns, inner = (
+        math.prod(part) for part in (size[:first], size[first:split], size[split:last], size[last:])
+    )
+    return Swap(batch, rows, columns, inner * itemsize)
+
+
+def write_swapped(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
+    """Write the transposed matrices to an open file."""
+    size = swap.rows * swap.columns * swap.width
+    write = _scatter if size <= BLOCK or swap.rows >= swap.columns else _gather
+    for index in range(swap.batch if size else 0):
+        write(file, offset + index * size, swap, fd, position + index * size)
+
+
+def _scatter(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
+    """Read whole rows; each column of the block is a run in the output."""
+    step = min(swap.rows, max(1, BLOCK // (swap.columns * swap.width)))
+    data, turned = _buffers(step, swap.columns, swap.width)
+    for start in range(0, swap.rows, step):
+        count = min(step, swap.rows - start)
+        file.read_into(as_bytes(data[:count]), offset + start * swap.columns * swap.width)
+        _turn(data[:count], turned)
+        if count == swap.rows:  # all of it: the columns follow each other
+            write_all(fd, as_bytes(turned), position)
+            return
+        run = count * swap.width
+        for column in range(swap.columns):
+            at = position + (column * swap.rows + start) * swap.width
+            write_all(fd, as_bytes(turned[column])[:run], at)
+
+
+def _gather(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
+    """Read a run of every row; the columns of the block are one piece of the output."""
+    step = min(swap.columns, max(1, BLOCK // (swap.rows * swap.width)))
+    data, turned = _buffers(swap.rows, step, swap.width)
+    for start in range(0, swap.columns, step):
+        count = min(step, swap.columns - start)
+        for row in range(swap.rows):
+            file.read_into(as_bytes(data[row, :count]), offset + (row * swap.columns + start) * swap.width)
+        _turn(data[:, :count], turned[:count])
+        write_all(fd, as_bytes(turned[:count]), position + start * swap.rows * swap.width)
+
+
+def _buffers(rows: int, columns: int, width: int) -> tuple[Array, Array]:
+    """A block and its transpose, of elements that numpy can move."""
+    element = np.dtype(f"u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
+    return np.empty((rows, columns), element), np.empty((columns, rows), element)
+
+
+def _turn(block: Array, turned: Array) -> None:
+    rows, columns = block.shape
+    for i in range(0, columns, _TILE):
+        for j in range(0, rows, _TILE):
+            tile = block[j : j + _TILE, i : i + _TILE].T
+            turned[i : i + _TILE, j : j + tile.shape[1]] = tile
+
+
+class StreamedTensor(ir.LazyTensor):
+    """What all tensors here have in common: values made on every access, bytes that can go straight to a file."""
+
+    __slots__ = ()
+
+    def __init__(self, dtype: ir.DataType, shape: Sequence[int], like: ir.TensorProtocol | None = None) -> None:
+        super().__init__(_nothing_behind, dtype, ir.Shape(shape, frozen=True))
+        if like is not None:
+            self.name = like.name
+            self.doc_string = like.doc_string
+            if like.metadata_props:
+                self.metadata_props.update(like.metadata_props)
+
+    @property
+    def raw(self) -> Any:
+        """The tensor itself: there is no buffer behind it."""
+        return self
+
+    @abstractmethod
+    def numpy(self) -> Array:
+        """The values, read or computed anew."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
+
+    def tobytes(self) -> bytes:
+        """The values as ONNX stores them: little-endian, sub-byte types packed."""
+        return bytes(packed(self.numpy(), self.dtype))
+
+    def tofile(self, file: Any) -> None:
+        """Write the values to a file object, in one piece."""
+        file.write(self.tobytes())
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the values to an open file at a position."""
+        write_all(fd, packed(self.numpy(), self.dtype), position)
+
+
+class FileTensor(StreamedTensor):
+    """A range of bytes in a file.
+
+    `shell` is the TensorProto it came from without the data, so that saving gives everything back; `field` is the
+    TensorProto field that held the bytes.
+    """
+
+    __slots__ = ("field", "file", "length", "offset", "shell")
+
+    def __init__(
+        self,
+        file: SourceFile,
+        offset: int,
+        length: int,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        *,
+        like: ir.TensorProtocol | None = None,
+        shell: onnx.TensorProto | None = None,
+        field: int = RAW_DATA,
+    ) -> None:
+        super().__init__(dtype, shape, like)
+        self.file = file
+        self.offset = offset
+        self.length = length
+        self.shell = shell
+        self.field = field
+
+    def numpy(self) -> Array:
+        """The values, read from the file now."""
+        return unpacked(self._read(), self.dtype, self.shape.numpy())
+
+    def tobytes(self) -> bytes:
+        """The bytes as they are in the file."""
+        return self._read().tobytes()
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Copy the bytes without bringing them into memory."""
+        self.file.copy(self.offset, self.length, fd, position)
+
+    def reshaped(self, shape: Sequence[int]) -> FileTensor:
+        """The same bytes under another shape."""
+        return FileTensor(self.file, self.offset, self.length, self.dtype, shape, like=self)
+
+    def _read(self) -> Array:
+        self.file.check()
+        data = np.empty(self.length, np.uint8)
+        self.file.read_into(data.data, self.offset)
+        return data
+
+
+class TransposedTensor(StreamedTensor):
+    """Another tensor with its axes permuted, written block by block."""
+
+    __slots__ = ("perm", "source")
+
+    def __init__(self, source: ir.TensorProtocol, perm: Sequence[int]) -> None:
+        shape = source.shape.numpy()
+        super().__init__(source.dtype, [shape[axis] for axis in perm], source)
+        self.source = source
+        self.perm = tuple(perm)
+
+    def numpy(self) -> Array:
+        """The permuted values as a contiguous copy."""
+        return np.ascontiguousarray(self.source.numpy().transpose(self.perm))
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the values; those of a file tensor go through memory in blocks."""
+        source = self.source
+        if isinstance(source, FileTensor) and self.dtype.bitwidth % 8 == 0:
+            swap = as_swap(source.shape.numpy(), self.perm, self.dtype.bitwidth // 8)
+            if swap is not None:
+                source.file.check()
+                write_swapped(source.file, source.offset, swap, fd, position)
+                return
+        super().write_to(fd, position)
+
+
+class ComputedTensor(StreamedTensor):
+    """Values that a function makes whenever they are needed, and that nobody keeps."""
+
+    __slots__ = ("_compute",)
+
+    def __init__(
+        self,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        compute: Callable[[], Array],
+        *,
+        like: ir.TensorProtocol | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(dtype, shape, like)
+        self._compute = compute
+        if name is not None:
+            self.name = name
+
+    def numpy(self) -> Array:
+        """The values, computed now."""
+        array = self._compute()
+        if array.dtype != self.dtype.numpy() or array.shape != self.shape.numpy():
+            promised = f"{self.dtype}{list(self.shape.numpy())}"
+            raise AssertionError(f"{self.name!r} was promised as {promised}, computed {array.dtype}{list(array.shape)}")
+        return array
+
+
+class SparseTensor(StreamedTensor):
+    """A tensor given by its non-zero values; reading it gives the dense array, saving it keeps it sparse."""
+
+    __slots__ = ("indices", "values")
+
+    def __init__(self, values: ir.TensorProtocol, indices: ir.TensorProtocol, shape: Sequence[int]) -> None:
+        super().__init__(values.dtype, shape)
+        self.name = values.name
+        self.values = values
+        self.indices = indices
+
+    def numpy(self) -> Array:
+        """The dense values."""
+        dense = np.zeros(self.shape.numpy(), self.dtype.numpy())
+        indices = self.indices.numpy()
+        where = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
+        dense[where] = self.values.numpy()
+        return dense
+
+
+class HeldTensor(TensorProtoTensor):
+    """A small tensor kept as the TensorProto it came in, which is never written to.
+
+    Type, shape and size are asked for all the time, so they are read from the proto once.
+    """
+
+    __slots__ = ("_dtype", "_nbytes", "_own_name", "_shape")
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(proto)
+        self._own_name = proto.name
+        self._dtype = super().dtype
+        self._shape = super().shape
+        self._nbytes: int | None = None  # a tensor of no type has none
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:
+        """The shape, which cannot be changed."""
+        return self._shape
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the data takes."""
+        if self._nbytes is None:
+            self._nbytes = super().nbytes
+        return self._nbytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """How many bytes the proto takes: integers listed one by one may be shorter or longer than in memory."""
+        return self._proto.ByteSize()
+
+    @property
+    def name(self) -> str:
+        """The name, which may differ from the one in the proto."""
+        return self._own_name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._own_name = value or ""
+
+
+class HeldStrings(ir.StringTensor):
+    """A string tensor that remembers the TensorProto it came in."""
+
+    __slots__ = ("proto",)
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(
+            list(proto.string_data),
+            shape=ir.Shape(proto.dims),
+            name=proto.name,
+            doc_string=proto.doc_string,
+            metadata_props={entry.key: entry.value for entry in proto.metadata_props},
+        )
+        self.proto = proto
+
+
+def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
+    """A lazy transpose; a transpose of a transpose becomes one."""
+    if isinstance(tensor, TransposedTensor):
+        return TransposedTensor(tensor.source, [tensor.perm[axis] for axis in perm])
+    return TransposedTensor(tensor, perm)
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
+    """A lazy reshape to a fully known shape."""
+    if isinstance(tensor, FileTensor):
+        return tensor.reshaped(shape)
+    return ComputedTensor(tensor.dtype, shape, lambda: tensor.numpy().reshape(shape), like=tensor)
+
+
+def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
+    """Write any tensor's bytes to an open file at a position."""
+    if isinstance(tensor, StreamedTensor):
+        tensor.write_to(fd, position)
+    elif isinstance(tensor, ir.ExternalTensor):
+        file = SourceFile.open(tensor.path)
+        file.copy(tensor.offset or 0, tensor.nbytes, fd, position)
+    else:
+        write_all(fd, memoryview(tensor.tobytes()), position)
+
+
+def _nothing_behind() -> ir.TensorProtocol:
+    raise AssertionError("a streamed tensor makes its own values")
+
+
+# Matrices side by side, as one tensor that is made when it is written: packed weights without holding them all.
+
+WHOLE = 4 * BLOCK  # bytes up to which the result is put together in memory
+
+
+class JoinedTensor(StreamedTensor):
+    """Tensors of equal type and first axes, joined along the last axis."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[ir.TensorProtocol]) -> None:
+        shapes = [part.shape.numpy() for part in parts]
+        assert len({(part.dtype, shape[:-1]) for part, shape in zip(parts, shapes, strict=True)}) == 1
+        assert parts[0].dtype.bitwidth % 8 == 0, "sub-byte elements share bytes with their neighbours"
+        super().__init__(parts[0].dtype, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)))
+        self.parts = tuple(parts)
+
+    def numpy(self) -> Array:
+        """The joined values, put together part by part."""
+        joined = np.empty(self.shape.numpy(), self.dtype.numpy())
+        start = 0
+        for part in self.parts:
+            end = start + part.shape.numpy()[-1]
+            joined[..., start:end] = part.numpy()
+            start = end
+        return joined
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the values; of large ones only one part is in memory at a time."""
+        if self.nbytes <= WHOLE:
+            super().write_to(fd, position)
+            return
+        item = self.dtype.bitwidth // 8
+        stride = self.shape.numpy()[-1] * item
+        for part in self.parts:
+            width = part.shape.numpy()[-1]
+            rows = part.numpy().reshape(-1, width)
+            for index, row in enumerate(rows):
+                write_all(fd, as_bytes(row), position + index * stride)
+            position += width * item

@@ -1,0 +1,1 @@
+"""`sardonyx.optimize`: passes in order, verified, rolled back where a verification fails, and tuned."""

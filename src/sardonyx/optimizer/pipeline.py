@@ -1,0 +1,247 @@
+"""Passes in order, proven, rolled back where a proof fails, recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import onnx_ir as ir
+
+from sardonyx.analysis.attention_sites import paired
+from sardonyx.analysis.fingerprint import Family, fingerprint
+from sardonyx.errors import UsageError
+from sardonyx.ir import io
+from sardonyx.ir.io import check_free
+from sardonyx.ir.opsets.raising import HIGHEST
+from sardonyx.optimizer import run_tables
+from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
+from sardonyx.optimizer.rollback import Inputs, Prover, Verification
+from sardonyx.optimizer.tuning.options import BUDGET, Wish
+from sardonyx.passes import ALL, Pass
+from sardonyx.records.environment import environment
+from sardonyx.records.run import Artifact, Likeness, Run
+from sardonyx.records.tuning import Tuning
+
+if TYPE_CHECKING:
+    from sardonyx.optimizer.tuning.tuner import Tuner
+
+
+@dataclass(frozen=True)
+class Optimized(Run):
+    """A Run together with the model it made."""
+
+    model: ir.Model | None = None
+
+
+def optimize(
+    source: Source,
+    output: str | Path | None = None,
+    *,
+    target: Literal["portable", "ort"] = "portable",
+    verify: Literal["each", "end", "off"] = "end",
+    verify_seconds: float = 20.0,
+    runtimes: Sequence[str] = ("ort",),
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    fewest_nodes: bool = False,
+    max_opset: int | None = None,
+    keep_opset: bool = False,
+    allow_growth: bool = False,
+    keep_modules: Sequence[str] | None = None,
+    inputs: Inputs = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    external: bool | None = None,
+    hashes: bool | None = None,
+    dry_run: bool = False,
+    tune: bool = False,
+    budget: float = BUDGET,
+    sizes: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Make a graph smaller and prove that it computes the same.
+
+    Args:
+        source: a path, a ModelProto or an onnx-ir Model; never changed.
+        output: where to write the result; nothing is written where None.
+        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        verify: prove after each pass, at the end, or not at all.
+        verify_seconds: about how long verification may run models, ten runs in any case.
+        runtimes: "ort", "reference" or "openvino", to verify on; a rewrite under which one of them differs is undone.
+        only: names of the passes to run; all of the target's where None.
+        skip: names of passes to leave out.
+        fewest_nodes: run those passes too that make a graph smaller but measured slower.
+        max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
+        keep_opset: never raise it.
+        allow_growth: let the result be more than 1 % and 64 kB larger than the source.
+        keep_modules: modules that no rewrite may merge with what is around them, so that `extract` can cut each of
+            them out of the result: instance paths, tags, globs or class names.
+        inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
+        seed: of the drawn inputs.
+        threads: of the runtime.
+        force: overwrite an existing output.
+        external: weights in a file of their own or inside; as in the source where None.
+        hashes: put SHA-256 sums of both files into the record; by default where the result is proven.
+        dry_run: say what would apply; prove and write nothing.
+        tune: measure on this machine, and keep only what pays on it; with one thread unless `threads` says otherwise.
+        budget: seconds that the measuring of `tune` may take.
+        sizes: of the dims that inputs leave open, by name, to measure on.
+        progress: told the phase, and how far it is where that is known.
+
+    Returns:
+        The record of the run, with the optimized model as `.model`.
+
+    Raises:
+        VerificationFailed: where the models differ and no rewrite is to blame.
+        UsageError: where a name in `keep_modules` is that of no module.
+        RuntimeFailure: where a model that is to be measured cannot be run.
+    """
+    if tune and dry_run:
+        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
+    began = time.perf_counter()
+    file = None if output is None or dry_run else os.fspath(output)
+    if file is not None:
+        check_free(file, force=force)
+    hashed = (verify != "off" if hashes is None else hashes) and not dry_run
+    usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
+    passes = select(target, only, skip, fewest_nodes=True) if tune else usual
+    left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
+    tell: Progress = progress or (lambda _phase, _fraction: None)
+    kept = tuple(keep_modules or ())
+    job = Job(source, passes, target, tell, max_opset=bound, allow_growth=allow_growth, keep_modules=kept)
+    how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
+    prover = Prover(job, how)
+    with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
+        digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
+        wish = Wish(budget, sizes, threads or 1, seed, left_out) if tune else None
+        ended = _settle(job, prover, "off" if dry_run else verify, left_out, wish)
+        found = job.artifact(digest.result() if digest is not None else None)
+    if file is not None:
+        job.tell("writing", None)
+        io.save(ended.settled.candidate.model, file, force=force, external=external)
+    made = run_tables.artifact(ended.settled.candidate.model, file, hashed=hashed)
+    options = {
+        "target": target,
+        "verify": verify,
+        "verify_seconds": verify_seconds,
+        "runtimes": tuple(runtimes),
+        "only": only,
+        "skip": skip,
+        "max_opset": max_opset,
+        "keep_opset": keep_opset,
+        "allow_growth": allow_growth,
+        "keep_modules": kept,
+        "seed": seed,
+        "dry_run": dry_run,
+        "tune": tune,
+    }
+    run = _recorded(job, ended, options, found, made)
+    return replace(run, seconds={**prover.seconds, **run.seconds, "total": time.perf_counter() - began})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """What the passes came to."""
+
+    settled: Settled
+    likeness: Likeness
+    tuning: Tuning | None
+
+
+def _settle(job: Job, prover: Prover, mode: str, left_out: Forbidden, wish: Wish | None) -> _Ended:
+    """Run the passes and prove them; with a wish, keep only what pays on this machine."""
+    with contextlib.ExitStack() as stack:
+        tuner = stack.enter_context(_tuning(job, wish)) if wish is not None else None
+        settled = prover.settle(mode, left_out)
+        likeness = _likeness(settled.candidate.model)
+        if tuner is None:
+            return _Ended(settled, likeness, None)
+        settle, convolutional = functools.partial(prover.settle, mode), likeness.family == Family.CONVOLUTIONAL
+        settled, tuning = tuner.run(settled, settle, convolutional=convolutional)
+        return _Ended(settled, likeness, tuning)
+
+
+def _likeness(result: ir.Model) -> Likeness:
+    """What the model looks like: told from the result, which means the same as the source and has far fewer nodes."""
+    found = fingerprint(result)
+    return Likeness(found.family.value, found.confidence, found.evidence)
+
+
+def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact, result: Artifact) -> Optimized:
+    """All there is to know of a run but how long it took."""
+    settled, tuning = ended.settled, ended.tuning
+    candidate = settled.candidate
+    before, after = candidate.before, run_tables.portrait(candidate.facts)
+    changed = candidate.model.opset_imports.items() - job.opsets.items()
+    return Optimized(
+        status="done",
+        environment=environment(),
+        options=options,
+        source=source,
+        result=result,
+        opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
+        before=before.counts,
+        after=after.counts,
+        ops=run_tables.op_counts(before, after),
+        modules=run_tables.module_counts(before, after, candidate.hierarchy),
+        passes=run_tables.pass_records(job.passes, candidate.log),
+        events=tuple(candidate.log.events),
+        rolled_back=settled.rolled_back,
+        verdict=settled.verdict,
+        seconds={} if tuning is None else {"tuning": tuning.seconds},
+        notes=(*job.notes, *run_tables.growth_notes(before.counts, candidate.log)),
+        fingerprint=ended.likeness,
+        tuning=tuning,
+        wiring_before=before.wiring,
+        wiring_after=after.wiring,
+        attention=paired(before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
+        model=candidate.model,
+    )
+
+
+@contextlib.contextmanager
+def _tuning(job: Job, wish: Wish) -> Generator[Tuner]:
+    """A tuner, and a folder for as long as it works."""
+    from sardonyx.optimizer.tuning.tuner import Tuner  # only here: a run that measures nothing need not load it
+
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        yield Tuner(job, wish, Path(folder))
+
+
+def _opset_bound(most: int | None, *, keep: bool) -> int:
+    if keep and most is not None:
+        raise UsageError("max_opset and keep_opset contradict each other", hint="give one of them")
+    return 0 if keep else HIGHEST if most is None else most
+
+
+def select(
+    target: str,
+    only: Iterable[str] | None = None,
+    skip: Iterable[str] | None = None,
+    *,
+    fewest_nodes: bool = False,
+) -> tuple[Pass, ...]:
+    """The passes of a target, narrowed by name; one that measured slower only where asked for.
+
+    Raises:
+        UsageError: for a name that no pass has.
+    """
+    known = [each.name for each in ALL]
+    for name in (*(only or ()), *(skip or ())):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
+            raise UsageError(f"there is no pass {name!r}", hint=hint)
+    usual = (each.name for each in ALL if fewest_nodes or not each.slower)
+    wanted = set(usual if only is None else only) - set(skip or ())
+    return tuple(each for each in ALL if each.name in wanted and target in each.targets)

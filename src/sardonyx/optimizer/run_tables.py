@@ -1,0 +1,148 @@
+"""Turns what the driver logged and what the graphs hold into the tables of a Run record."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx import provenance as p
+from sardonyx.analysis.attention_sites import FoundSite, found
+from sardonyx.analysis.census import Census, Owned, owned
+from sardonyx.analysis.wiring import wiring
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.io import sha256_of
+from sardonyx.ir.opsets.raising import RAISE
+from sardonyx.ir.rewriter import Log
+from sardonyx.ir.scopes import operator
+from sardonyx.passes import Pass
+from sardonyx.records import gc_pause
+from sardonyx.records.run import (
+    Accuracy,
+    Artifact,
+    Counts,
+    Event,
+    ModuleCount,
+    OpCount,
+    PassRecord,
+    Refusal,
+    RefusalGroup,
+    Wiring,
+)
+
+TRIFLE = 4096  # bytes by which a file may grow without a word
+EXAMPLES = 3  # nodes named for each reason of refusal
+_ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """What a record keeps of a graph: unlike the graph it stays as it was when rewrites follow."""
+
+    counts: Counts
+    ops: Counter[str]
+    modules: dict[str, Owned]
+    wiring: Wiring
+    attention: tuple[FoundSite, ...]
+
+
+def portrait(facts: Facts) -> Portrait:
+    """Count and draw a model whose nodes know their origins."""
+    with gc_pause.paused():
+        census = Census.of(facts.model)
+        ops = Counter(map(operator, census.nodes))
+        return Portrait(census.counts, ops, owned(census), wiring(facts.model), found(facts))
+
+
+def op_counts(before: Portrait, after: Portrait) -> tuple[OpCount, ...]:
+    """By operator, the most frequent first."""
+    names = sorted(before.ops | after.ops, key=lambda op: (-before.ops[op], op))
+    return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
+
+
+def module_counts(before: Portrait, after: Portrait, hierarchy: p.Hierarchy) -> tuple[ModuleCount, ...]:
+    """Every module that owns something, and all above it, whose kind is worth knowing; in the order of their paths."""
+    counts: list[ModuleCount] = []
+    owners = before.modules.keys() | after.modules.keys()
+    for path in sorted({each for owner in owners for each in p.lineage(owner)}):
+        old, new = before.modules.get(path, Owned()), after.modules.get(path, Owned())
+        tag = hierarchy.tag(path)
+        counts.append(ModuleCount(path, tag, old.nodes, new.nodes, old.parameters, old.bytes, new.bytes))
+    return tuple(counts)
+
+
+def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
+    """By pass, in the order they run; what raised the opset for them comes last, where anything did."""
+    modules: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in log.events:
+        modules[event.pass_name][event.owner] += 1
+    refusals: dict[str, list[Refusal]] = defaultdict(list)
+    for refusal in log.refusals:
+        refusals[refusal.pass_name].append(refusal)
+    records: list[PassRecord] = []
+    for each in (*passes, *((RAISE,) if modules[RAISE.name] else ())):
+        tally = log.tallies[each.name]
+        records.append(
+            PassRecord(
+                each.name,
+                each.algebra,
+                each.accuracy,
+                tally.rewrites,
+                tally.nodes,
+                tally.constants,
+                tally.initializers,
+                tally.bytes,
+                round(tally.seconds, 6),
+                dict(sorted(modules[each.name].items())),
+                _grouped(refusals[each.name]),
+                each.about,
+            )
+        )
+    return tuple(records)
+
+
+def growth_notes(before: Counts, log: Log) -> tuple[str, ...]:
+    """A line where the file grew by more than a trifle, with the passes that made it, the largest part first."""
+    grown = sum(tally.growth for tally in log.tallies.values())
+    if grown <= max(TRIFLE, before.bytes // 100):
+        return ()
+    parts = sorted(((tally.growth, name) for name, tally in log.tallies.items() if tally.growth > 0), reverse=True)
+    named = ", ".join(f"{name} {_kilobytes(size)}" for size, name in parts[:EXAMPLES])
+    return (f"the file grew by {_kilobytes(grown)} besides its tags: {named}",)
+
+
+def _kilobytes(size: int) -> str:
+    return f"{size / 1000:,.1f} kB"
+
+
+def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
+    """The accuracy class of a whole run: that of its loosest rewrite."""
+    classes = {each.name: each.accuracy for each in (*passes, RAISE)}
+    return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
+
+
+def artifact(model: ir.Model, path: str | os.PathLike[str] | None, *, hashed: bool = True) -> Artifact:
+    """A model as it was read or written, or as it is in memory."""
+    versions = dict(model.opset_imports)
+    if path is None:
+        return Artifact(None, None, 0, model.ir_version, versions)
+    digest = sha256_of(path) if hashed else None
+    return Artifact(os.fspath(path), digest, os.path.getsize(path), model.ir_version, versions)
+
+
+def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
+    by_reason: dict[str, list[Refusal]] = defaultdict(list)
+    for refusal in refusals:
+        by_reason[refusal.reason].append(refusal)
+    return tuple(
+        RefusalGroup(
+            reason,
+            len(group),
+            tuple(refusal.nodes[-1] for refusal in group[:EXAMPLES]),
+            dict(sorted(Counter(refusal.owner for refusal in group).items())),
+        )
+        for reason, group in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    )

@@ -1,0 +1,106 @@
+"""Who can tell 0.0 from -0.0: a division by it, whose result is an infinity of the same sign.
+
+A pass that may change the sign of a zero asks where the value comes from and where it goes. Both questions look at a
+few nodes around the value; past that the answer is the careful one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.facts import Facts
+from sardonyx.passes._casts import FLOATS
+from sardonyx.passes._matching import operand
+
+_NEARBY = 32  # nodes that are looked at
+
+# Operators that never give -0.0, and those that give the same for both zeros. Relu is neither: it depends on the place.
+_POSITIVE = frozenset({"Abs", "Cos", "Cosh", "Exp", "ReduceL1", "ReduceL2", "Sigmoid", "Softmax", "Softplus"})
+_SAME = _POSITIVE | frozenset(
+    {
+        "ArgMax", "ArgMin", "Attention", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual",
+        "LogSoftmax", "NonZero", "ReduceLogSumExp", "ReduceSumSquare", "Shape", "Size",
+    }
+)  # fmt: skip
+
+
+def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:
+    """Whether an element of a value may be -0.0, so far as its producer tells."""
+    dtype = graph.dtype(value)
+    if dtype is not None and dtype not in FLOATS:
+        return False
+    array = graph.array(value)
+    if array is not None:
+        numbers = array.astype(np.float64)
+        return bool(((numbers == 0) & np.signbit(numbers)).any())
+    node = None if value is None else value.producer()
+    if node is None or node.domain:
+        return True
+    if node.op_type == "Cast":
+        return may_be_negative_zero(operand(node, 0), graph)
+    return node.op_type not in _POSITIVE
+
+
+def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool:
+    """Whether something may be divided by the value, or by a zero that takes its sign from one of the value's.
+
+    `unless_known` is the answer where more nodes would have to be looked at.
+    """
+    waiting, seen = deque([value]), {value}
+    while waiting:
+        current = waiting.popleft()
+        if _leaves_a_body(current, graph):
+            return unless_known
+        for use in current.uses():
+            found = _through(use.node, use.idx, graph)
+            if found is None:
+                return True
+            fresh = [each for each in found if each not in seen]
+            seen.update(fresh)
+            waiting.extend(fresh)
+        if len(seen) > _NEARBY:
+            return unless_known
+    return False
+
+
+def may_flip(scale: np.ndarray, shift: np.ndarray, value: ir.Value, graph: Facts) -> bool:
+    """Whether scaling before a sum of products and not after it may change the sign of a zero that divides nearby.
+
+    A sum of zeros is 0.0 whatever the signs of its factors, so that scaled by a negative number afterwards it is -0.0.
+    """
+    return bool(((scale < 0) & (shift == 0)).any()) and divides(value, graph, unless_known=False)
+
+
+def _leaves_a_body(value: ir.Value, graph: Facts) -> bool:
+    """Whether the value goes on outside of its graph, which is a body or a function."""
+    node = value.producer()
+    return value.is_graph_output() and node is not None and node.graph is not graph.model.graph
+
+
+def _through(node: ir.Node, place: int, graph: Facts) -> tuple[ir.Value, ...] | None:
+    """The results that have their zeros' signs from this operand; None where it may divide."""
+    if node.domain or any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+        return None
+    outputs = tuple(node.outputs)
+    match node.op_type:
+        case "Reciprocal":
+            return None
+        case "Div":
+            return outputs if place == 0 else None
+        case "Pow":
+            exponent = graph.scalar(operand(node, 1))
+            if place == 1:
+                return ()
+            return None if exponent is None or exponent < 0 else outputs
+        case "Cast":
+            return outputs if ir.DataType(node.attributes.get_int("to", 0)) in FLOATS else ()
+        case "Add" | "Sub":
+            other = graph.array(node.inputs[1 - place])
+            return () if other is not None and other.size and (other != 0).all() else outputs
+        case "Mul" if node.inputs[0] is node.inputs[1]:
+            return ()
+        case op_type:
+            return () if op_type in _SAME else outputs

@@ -1,1 +1,0 @@
-"""What several attention passes, and only they, are made of."""

@@ -1,0 +1,81 @@
+"""RMSNormalization(Transpose(x), scale) => Transpose(RMSNormalization(x, scale)).
+
+For norms of each head, with or without a mean. Refuses where the transpose moves the last axis, which is what is
+normalised, and where something else reads it. Only where attention or its rotation reads the norm: they take over the
+split into heads together with the transpose, once that stands right before them.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+_READERS = ("RotaryEmbedding", "Attention")
+
+
+class SinkHeadTranspose(NodePass):
+    """Norms of heads that are moved before their length."""
+
+    name = "sink-head-transpose"
+    accuracy = Accuracy.EXACT
+    roots = ("RMSNormalization", "LayerNormalization")
+    opset = 23
+    needs = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
+                t = Transpose <perm = [0, 2, 1, 3]> (x)
+                n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s)
+            }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
+                n = RMSNormalization(x, scale)
+                t = Transpose <perm = [0, 2, 1, 3]> (n)  y = RotaryEmbedding(t, c, s)
+            }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, S, 8, 2] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
+                t = Transpose <perm = [0, 3, 1, 2]> (x)
+                n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s)
+            }
+        """,
+        refusal="moves the axis that is normalised",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A norm over the last axis, between a transpose and attention."""
+        swap = maker(node, 0, ("Transpose",))
+        reader = graph.sole_user(node.outputs[0])
+        if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:
+            return None
+        if graph.sole_user(swap.outputs[0]) is not node:
+            return Refused("something else reads the transpose", (swap, node))
+        perm = swap.attributes.get_ints("perm") or ()
+        if not perm or perm[-1] != len(perm) - 1:
+            return Refused("the transpose moves the axis that is normalised", (swap, node))
+        vectors = all(graph.rank(value) == 1 for value in node.inputs[1:] if value is not None)
+        if node.attributes.get_int("axis", -1) not in (-1, len(perm) - 1) or not vectors:
+            return Refused("it does not normalise each head by itself", (swap, node))
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+            return Refused("its mean or deviation is read", (swap, node))
+        return Match((swap, node))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """Normalise, then transpose."""
+        swap, node = match.nodes
+        normalised = op.node(node.op_type, (swap.inputs[0], *node.inputs[1:]), dict(node.attributes))[0]
+        moved = op.like(swap, (normalised,))
+        return [moved, *(None for _ in node.outputs[1:])]

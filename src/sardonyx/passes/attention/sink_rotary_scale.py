@@ -1,0 +1,70 @@
+"""RotaryEmbedding(s * x) => s * RotaryEmbedding(x).
+
+For a finite number s, in single precision: a half-precision rotation could overflow before it is scaled. Refuses where
+the scaled value is read elsewhere. Helps because attention has a scale of its own and takes over one that stands right
+before it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+
+class SinkRotaryScale(NodePass):
+    """Scaled states that are turned, all of them or a part of each head: a number passes through."""
+
+    name = "sink-rotary-scale"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("RotaryEmbedding",)
+    opset = 23
+    needs = 23
+    example = Example(
+        before="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
+        """,
+        after="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            <float by = {0.125}> { a = RotaryEmbedding(x, c, s)  y = Mul(a, by) }
+        """,
+        near_miss="""
+            <ir_version: 11, opset_import: ["" : 23]>
+            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s)
+                => (float[B, 2, S, 8] y, float[B, 2, S, 8] a)
+            <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
+        """,
+        refusal="the scaled value is read elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Mul or Div by a number right before the rotation."""
+        scaling = maker(node, 0, ("Mul", "Div"))
+        if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
+            return None
+        for side in (0, 1) if scaling.op_type == "Mul" else (1,):
+            states = scaling.inputs[1 - side]
+            by = graph.scalar(scaling.inputs[side])
+            if by is None or not math.isfinite(by) or not graph.same_shape(states, scaling.outputs[0]):
+                continue
+            if graph.sole_user(scaling.outputs[0]) is not node:
+                return Refused("the scaled value is read elsewhere", (scaling, node))
+            return Match((scaling, node), {"states": states})
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """Turn, then scale."""
+        scaling, node = match.nodes
+        states = match.found["states"]
+        turned = op.like(node, (states, *node.inputs[1:]))
+        return op.like(scaling, tuple(turned if each is states else each for each in scaling.inputs))

@@ -1,0 +1,114 @@
+"""And(x, true) => x.
+
+Or(x, false) too. What is always true may be a constant or follow from the numbers compared: positions are never below
+zero. Where it gave the result its shape, x is expanded instead. Refuses where that shape cannot be had otherwise. Helps
+because models that look both ways write their masks as if they did not, with a condition on every pair of positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.shapes.expr import at_least, subtract
+from sardonyx.passes._matching import operand
+from sardonyx.passes._sizes import holder_of, size_of
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.broadcasting._ramps import ramp_of
+from sardonyx.records.run import Accuracy
+
+_LARGE = 1 << 24  # bytes of a constant condition that is looked at
+
+
+class EliminateTrueConditions(NodePass):
+    """Conditions that change nothing."""
+
+    name = "eliminate-true-conditions"
+    accuracy = Accuracy.EXACT
+    roots = ("And", "Or")
+    opset = 7
+    needs = 15  # Shape with a start and an end
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
+                a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
+                c = GreaterOrEqual(at, zero)  y = And(c, a)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
+                y = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
+                c = GreaterOrEqual(at, zero)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
+                a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
+                c = GreaterOrEqual(at, one)  y = And(c, a)
+            }
+        """,
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """One of two operands is always what changes nothing."""
+        neutral = node.op_type == "And"
+        for index in (0, 1):
+            if always(operand(node, index), graph) is not neutral:
+                continue
+            kept, result = node.inputs[1 - index], graph.shape(node.outputs[0])
+            shape = graph.shape(kept)
+            if kept is None or shape is None or result is None:
+                return None
+            goal = _goal(shape, result)
+            holders = (*graph.scope(node).graph.inputs, kept)
+            if any(not isinstance(dim, int) and holder_of(dim, holders, graph) is None for dim in goal):
+                return Refused("the shape it gives the result cannot be had otherwise", (node,))
+            return Match((node,), {"kept": kept, "goal": goal, "graph": graph})
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The other operand, expanded where the condition did that."""
+        kept: ir.Value = match.found["kept"]
+        goal: Shape = match.found["goal"]
+        if not goal:
+            return kept
+        if all(isinstance(dim, int) for dim in goal):
+            return op.Expand(kept, op.constant(np.array(goal, np.int64), "target"))
+        parts = [size_of(dim, (kept,), op, match.found["graph"]) for dim in goal]
+        return op.Expand(kept, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
+
+
+def always(value: ir.Value | None, graph: Facts) -> bool | None:
+    """The truth that all elements of a value certainly have; None where they differ or it is not known."""
+    table = graph.array(value, _LARGE)
+    if table is not None:
+        return bool(table.flat[0]) if table.size and (table == table.flat[0]).all() else None
+    node = None if value is None else value.producer()
+    if node is None or node.domain or node.op_type not in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
+        return None
+    one, two = (ramp_of(operand(node, index), graph) for index in (0, 1))
+    if one is None or two is None:
+        return None
+    if node.op_type.startswith("Less"):
+        one, two = two, one
+    least, most = one.least, two.most
+    if least is None or most is None:
+        return None
+    strictly = 0 if node.op_type.endswith("Equal") else 1
+    return True if at_least(subtract(least, most), strictly) else None
+
+
+def _goal(shape: Shape, result: Shape) -> Shape:
+    """The target of the Expand that makes `result` of `shape`, as short as can be; empty where none is needed."""
+    padded = (1,) * (len(result) - len(shape)) + shape
+    goal = tuple(1 if have == want else want for have, want in zip(padded, result, strict=True))
+    if len(result) > len(shape):
+        return goal
+    first = next((axis for axis, dim in enumerate(goal) if dim != 1), len(goal))
+    return goal[first:]

@@ -1,0 +1,98 @@
+"""Add(x, Gather(table, [k, k, …])) => Add(x, table[k]).
+
+Where all indices are one number, however they were expanded, sliced or picked from a table of it, for every operator
+that broadcasts. Refuses where the result would have another shape. Helps because models without segments look up
+segment zero for every token.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._views import VIEWS
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.broadcasting._broadcasting import BROADCASTING, fits_without
+from sardonyx.records.run import Accuracy
+
+# Operators whose results hold nothing but elements of their first input
+_PICKING = (*VIEWS, "Expand", "Slice", "Gather", "GatherElements", "GatherND", "Tile", "Transpose", "Identity")
+_DEEP = 16
+
+
+class FoldRepeatedGather(NodePass):
+    """The same row of a table for every element."""
+
+    name = "fold-repeated-gather"
+    accuracy = Accuracy.EXACT
+    roots = BROADCASTING
+    opset = 8
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
+            <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4}> {
+                s = Shape(x)  n = Shape <start = 0, end = 1> (x)  t = Concat <axis = 0> (n, four)
+                e = Expand(ones, t)  i = GatherElements <axis = 1> (e, at)  r = Gather(table, i)
+                y = Add(x, r)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
+            <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4},
+             int64 row = {1}> {
+                s = Shape(x)  n = Shape <start = 0, end = 1> (x)  t = Concat <axis = 0> (n, four)
+                e = Expand(ones, t)  i = GatherElements <axis = 1> (e, at)  r = Gather(table, row)
+                y = Add(x, r)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[2] x, int64[2] shape) => (float[B, S, 2] y)
+            <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1] one = {1}> {
+                i = Expand(one, shape)  r = Gather(table, i)  y = Add(x, r)
+            }
+        """,
+        refusal="another shape",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Gather of one row beside an operand that has the shape already."""
+        for index in range(len(node.inputs)):
+            gather = maker(node, index, ("Gather",))
+            rows = None if gather is None else graph.shape(operand(gather, 0))
+            if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):
+                continue
+            row = None if graph.rank(operand(gather, 1)) == 0 else _only_number(operand(gather, 1), graph)
+            if row is None or not isinstance(rows[0], int) or not 0 <= row < rows[0]:
+                continue
+            if not fits_without(node, index, rows[1:], graph):
+                return Refused("the result would have another shape", (gather, node))
+            return Match((gather, node), {"index": index, "row": row})
+        return None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """That row alone."""
+        gather, node = match.nodes
+        index: int = match.found["index"]
+        row = op.like(gather, (gather.inputs[0], op.constant(np.array(match.found["row"], np.int64), "row")))
+        return op.like(node, (*node.inputs[:index], row, *node.inputs[index + 1 :]))
+
+
+def _only_number(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> int | None:
+    """The integer that all elements of a value are; None where they may differ."""
+    table = graph.array(value)
+    if table is not None:
+        same = table.size and table.dtype.kind in "iu" and (table == table.flat[0]).all()
+        return int(cast("np.integer", table.flat[0])) if same else None
+    node = None if value is None else value.producer()
+    if node is None or node.domain or node.op_type not in _PICKING or deep == 0:
+        return None
+    return _only_number(operand(node, 0), graph, deep - 1)

@@ -1,0 +1,78 @@
+"""(i + 2) - 1 => i + 1.
+
+For integers and numbers known before the model runs. Refuses where the first sum is read elsewhere. Helps because
+positions are shifted twice: once so that padding has none, once for the rows a table keeps free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+
+class MergeIntegerSums(NodePass):
+    """Two shifts of integers in a row."""
+
+    name = "merge-integer-sums"
+    accuracy = Accuracy.EXACT
+    roots = ("Add", "Sub")
+    opset = 7
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (int64[N] x) => (int64[N] y) <int64 one = {1}, int64[1] two = {2}> {
+                a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (int64[N] x) => (int64[N] y) <int64 one = {1}> { a = Abs(x)  y = Add(a, one) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (int64[N] x) => (int64[N] y, int64[N] b) <int64 one = {1}, int64[1] two = {2}> {
+                a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
+            }
+        """,
+        refusal="read elsewhere",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """An integer shifted, and shifted again."""
+        last = _shift(node, graph)
+        inner = None if last is None else last[0].producer()
+        if last is None or inner is None or maker(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:
+            return None
+        first = _shift(inner, graph)
+        if first is None:
+            return None
+        if graph.sole_user(inner.outputs[0]) is not node:
+            return Refused("the first sum is read elsewhere", (inner, node))
+        total, dtype = first[1] + last[1], graph.dtype(node.outputs[0])
+        if dtype is None or not -(2**31) < total < 2**31:
+            return None
+        return Match((inner, node), {"source": first[0], "by": np.array(total, dtype.numpy())})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One shift."""
+        return op.Add(match.found["source"], op.constant(match.found["by"], "shift"))
+
+
+def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:
+    """What is shifted and how far, by a number that does not change its shape."""
+    for side in (0, 1) if node.op_type == "Add" else (1,):
+        by, value = graph.scalar(node.inputs[side]), node.inputs[1 - side]
+        if isinstance(by, int) and value is not None and graph.dtype(value) in _INTEGERS:
+            if not graph.same_shape(value, node.outputs[0]):
+                return None
+            return value, by if node.op_type == "Add" else -by
+    return None

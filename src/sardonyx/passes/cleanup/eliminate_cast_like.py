@@ -1,0 +1,48 @@
+"""CastLike(x, y) => Cast(x, type(y)).
+
+Leaves it where the type of y is not known. Helps because torch's exporter writes CastLike(constant, x) for every
+scalar, and what reads x cannot be folded into a constant.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import operand
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+
+class EliminateCastLike(NodePass):
+    """CastLike whose type is known."""
+
+    name = "eliminate-cast-like"
+    accuracy = Accuracy.EXACT
+    roots = ("CastLike",)
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N] x, int64[N] i) => (float[N] y) { a = CastLike(i, x)  y = Add(x, a) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }
+        """,
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A CastLike to a known type."""
+        dtype = graph.dtype(operand(node, 1))
+        return None if dtype is None else Match((node,), {"dtype": dtype})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """A Cast that treats overflow as the CastLike did."""
+        node = match.root
+        return op.node("Cast", (node.inputs[0],), {**node.attributes, "to": int(match.found["dtype"])})[0]

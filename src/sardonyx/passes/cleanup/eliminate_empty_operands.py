@@ -1,0 +1,60 @@
+"""Concat(x, empty) => x, where the other operands have no element along the axis.
+
+Refuses where a size is dynamic and could be more than zero, and where all of them are empty. Helps because exporters
+keep the part of each head that is not rotated although there is none, which hides the rotation from attention.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+
+class EliminateEmptyOperands(NodePass):
+    """Operands of Concat that add nothing."""
+
+    name = "eliminate-empty-operands"
+    accuracy = Accuracy.EXACT
+    roots = ("Concat",)
+    opset = 4  # before, the axis could be left out
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) {
+                a = Exp(x)  b = Concat <axis = -1> (a, none)  y = Relu(b)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) { a = Exp(x)  y = Relu(a) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 0] x, float[N, 0] none) => (float[N, 0] y) { y = Concat <axis = -1> (x, none) }
+        """,
+        refusal="all its operands are empty",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Concat with an operand that certainly is empty along its axis."""
+        rank = graph.rank(node.outputs[0])
+        if not rank or len(node.inputs) < 2:
+            return None
+        axis = node.attributes.get_int("axis", 0) % rank
+        shapes = [graph.shape(value) for value in node.inputs]
+        kept = tuple(
+            value for value, shape in zip(node.inputs, shapes, strict=True) if shape is None or shape[axis] != 0
+        )
+        if len(kept) == len(node.inputs):
+            return None
+        return Match((node,), {"kept": kept}) if kept else Refused("all its operands are empty", (node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The other operands."""
+        kept: tuple[ir.Value, ...] = match.found["kept"]
+        return kept[0] if len(kept) == 1 else op.like(match.root, kept)

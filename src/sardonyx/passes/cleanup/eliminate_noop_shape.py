@@ -1,0 +1,179 @@
+"""Reshape(x, shape(x)) => x, and every other operator that only arranges elements and here leaves them as they are.
+
+Cast to the same type, Transpose by the identity, Expand, Slice, Pad, Tile, Squeeze, Unsqueeze, Flatten, Split, Concat
+that change nothing, and Sum, Max, Min, Mean of one input. Refuses where a size could differ at run time. Helps because
+exporters write such nodes for every view and mask, and each costs a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Dim, Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import given, ints, operand
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+_TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"
+
+
+def _cast(node: ir.Node, graph: Facts) -> bool:
+    source = graph.dtype(node.inputs[0])
+    return graph.opset(node) >= 6 and source is not None and int(source) == node.attributes.get_int("to", 0)
+
+
+def _cast_like(node: ir.Node, graph: Facts) -> bool:
+    source = graph.dtype(node.inputs[0])
+    return source is not None and source == graph.dtype(operand(node, 1))
+
+
+def _reshape(node: ir.Node, graph: Facts) -> bool:
+    """The target names every dim in its place; one may be left to -1, which then can only be that dim."""
+    if graph.same_shape(node.inputs[0], node.outputs[0]):
+        return True
+    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
+    if shape is None or target is None or len(shape) != len(target):
+        return False
+    copies = node.attributes.get_int("allowzero", 0) == 0
+    return all(goal in (-1, dim) or (goal == 0 and copies) for dim, goal in zip(shape, target, strict=True))
+
+
+def _transpose(node: ir.Node, graph: Facts) -> bool:
+    perm = node.attributes.get_ints("perm")
+    if perm is None:
+        rank = graph.rank(node.inputs[0])
+        return rank is not None and rank < 2
+    return tuple(perm) == tuple(range(len(perm)))
+
+
+def _expand(node: ir.Node, graph: Facts) -> bool:
+    """Every dim of the target is 1 or the dim itself, and it has no more of them."""
+    if graph.same_shape(node.inputs[0], node.outputs[0]):
+        return True
+    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
+    if shape is None or target is None or len(target) > len(shape):
+        return False
+    own = shape[len(shape) - len(target) :]
+    return all(goal in (1, dim) for dim, goal in zip(own, target, strict=True))
+
+
+def _slice(node: ir.Node, graph: Facts) -> bool:
+    """Unit steps, and either nothing is missing from the result or every range is the whole of its axis."""
+    if operand(node, 4) is not None:
+        steps = graph.ints(operand(node, 4))
+        if steps is None or any(step != 1 for step in steps):
+            return False
+    if graph.same_shape(node.inputs[0], node.outputs[0]):
+        return True
+    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
+    shape = graph.shape(node.inputs[0])
+    if starts is None or ends is None or any(starts):
+        return False
+    if all(end >= _TO_THE_END for end in ends):
+        return True
+    axes = ints(node, "axes", 3, graph) if given(node, "axes", 3) else tuple(range(len(starts)))
+    if axes is None or shape is None:
+        return False
+    return all(end >= _TO_THE_END or _reaches(end, shape[axis]) for end, axis in zip(ends, axes, strict=True))
+
+
+def _reaches(end: int, dim: Dim) -> bool:
+    return isinstance(dim, int) and end >= dim
+
+
+def _pad(node: ir.Node, graph: Facts) -> bool:
+    pads = ints(node, "paddings" if graph.opset(node) < 2 else "pads", 1, graph)
+    return pads is not None and not any(pads)
+
+
+def _tile(node: ir.Node, graph: Facts) -> bool:
+    repeats = graph.ints(operand(node, 1))
+    return graph.opset(node) >= 6 and repeats is not None and all(repeat == 1 for repeat in repeats)
+
+
+def _squeeze(node: ir.Node, graph: Facts) -> bool:
+    """No axes are named, and no dim can be 1. Engines read an empty list as all or as none, so it must not matter."""
+    if given(node, "axes", 1) and ints(node, "axes", 1, graph) != ():
+        return False
+    shape = graph.static_shape(node.inputs[0])
+    return shape is not None and 1 not in shape
+
+
+def _unsqueeze(node: ir.Node, graph: Facts) -> bool:
+    return ints(node, "axes", 1, graph) == ()
+
+
+def _flatten(node: ir.Node, graph: Facts) -> bool:
+    return graph.rank(node.inputs[0]) == 2 and node.attributes.get_int("axis", 1) in (1, -1)
+
+
+def _one_input(node: ir.Node, graph: Facts) -> bool:
+    return len(node.inputs) == 1
+
+
+def _one_output(node: ir.Node, graph: Facts) -> bool:
+    return len(node.outputs) == 1
+
+
+_NOOPS: Mapping[str, Callable[[ir.Node, Facts], bool]] = MappingProxyType(
+    {
+        "Cast": _cast,
+        "CastLike": _cast_like,
+        "Reshape": _reshape,
+        "Transpose": _transpose,
+        "Expand": _expand,
+        "Slice": _slice,
+        "Pad": _pad,
+        "Tile": _tile,
+        "Squeeze": _squeeze,
+        "Unsqueeze": _unsqueeze,
+        "Flatten": _flatten,
+        "Split": _one_output,
+        "Concat": _one_input,
+        "Sum": _one_input,
+        "Max": _one_input,
+        "Min": _one_input,
+        "Mean": _one_input,
+    }
+)
+
+
+class EliminateNoopShape(NodePass):
+    """Operators that arrange elements, where they arrange nothing."""
+
+    name = "eliminate-noop-shape"
+    accuracy = Accuracy.EXACT
+    roots = tuple(_NOOPS)
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> {
+                a = Relu(x)  b = Reshape(a, s)  c = Transpose <perm = [0, 1]> (b)  d = Cast <to = 1> (c)  y = Neg(d)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> { a = Relu(x)  y = Neg(a) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x) => (float[2, M] y) <int64[2] s = {2, -1}> { a = Relu(x)  y = Reshape(a, s) }
+        """,
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A node whose first output is its first input."""
+        if operand(node, 0) is None or not _NOOPS[node.op_type](node, graph):
+            return None
+        return Match((node,), outputs=(node.outputs[0],))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The input itself."""
+        source = match.root.inputs[0]
+        assert source is not None
+        return source

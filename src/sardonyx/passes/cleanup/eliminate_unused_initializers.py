@@ -1,0 +1,43 @@
+"""A constant read by nobody => nothing.
+
+Keeps the default value of a graph input and a constant that is a graph output. Helps because weights that a fold or a
+fusion has replaced would otherwise stay in the file beside their successors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Drop
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.records.run import Accuracy
+
+
+class EliminateUnusedInitializers(ModelPass):
+    """Initializers of the main graph and of bodies that nothing reads."""
+
+    name = "eliminate-unused-initializers"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y)
+            <float[2] w = {1.0, 2.0}, float[2] old = {3.0, 4.0}> { y = Mul(x, w) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Mul(x, w) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x, float[2] w) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Relu(x) }
+        """,
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Drop]:
+        """Every one of them, graph by graph."""
+        for scope in graph.live_scopes():
+            for value in tuple(scope.graph.initializers.values()):
+                if not (value.uses() or value.is_graph_input() or value.is_graph_output()):
+                    yield Drop(value)

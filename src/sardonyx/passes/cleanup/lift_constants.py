@@ -1,0 +1,72 @@
+"""Constant() => an initializer.
+
+In graphs that may hold initializers: not in functions, and not before IR version 4. Refuses where the node is the
+graph's output, which would lose its name. Helps because a constant is then stored once and shared, and because the
+graph shows what is computed and nothing else. It runs after equal Constant nodes have become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import BARE_INITIALIZERS, Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Proposal
+from sardonyx.ir.tensors import reshaped
+from sardonyx.passes._foldable import LARGE
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.records.run import Accuracy
+
+
+class LiftConstants(ModelPass):
+    """Constant nodes."""
+
+    name = "lift-constants"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y) <float two = {2.0}> { y = Mul(x, two) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y, float two) {
+                two = Constant <value = float {2.0}> ()  y = Mul(x, two)
+            }
+        """,
+        refusal="output would lose its name",
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Proposal]:
+        """Every one that is read."""
+        if graph.model.ir_version < BARE_INITIALIZERS:
+            return
+        for scope in graph.live_scopes():
+            if scope.in_function:
+                continue
+            for node in scope.graph:
+                if node.op_type != "Constant" or node.domain != "" or not node.outputs[0].uses():
+                    continue
+                tensor = graph.tensor(node.outputs[0])
+                if tensor is not None:
+                    yield Proposal(Match((node,)), partial(_initializer, tensor))
+
+
+def _initializer(tensor: ir.TensorProtocol, op: Builder) -> ir.Value:
+    return op.constant(_copy(tensor))
+
+
+def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor that can be named without renaming the one in the source."""
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(list(tensor.string_data()), shape=ir.Shape(tensor.shape.numpy()))
+    if tensor.nbytes > LARGE:
+        return reshaped(tensor, tensor.shape.numpy())
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)

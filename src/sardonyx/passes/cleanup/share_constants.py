@@ -1,0 +1,162 @@
+"""w, v with equal bits => w once.
+
+Same type, shape and bytes, so +0 and -0, and NaNs with different payloads, stay apart. A body shares with the graphs
+around it where its node lets it see them (If, Loop, Scan). Never a graph's input or output. Helps because exporters
+write the same scalar, axes or table once for every use, and because equal nodes are only seen on equal inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import SMALL, Facts
+from sardonyx.ir.rules import Share
+from sardonyx.ir.scopes import Scope
+from sardonyx.ir.tensors import FileTensor, SparseTensor, TransposedTensor
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.records.run import Accuracy
+
+KeyOf = Callable[[ir.TensorProtocol], Hashable | None]
+
+_SEES_OUTER = frozenset({"If", "Loop", "Scan"})
+_SAMPLE = 1 << 12  # bytes looked at in three places of a large constant before all of it is read
+_BLOCK = 1 << 20  # bytes read at a time
+
+
+class ShareConstants(ModelPass):
+    """Initializers with equal bits."""
+
+    name = "share-constants"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y)
+            <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, w) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[N, 2] y)
+            <float[2] w = {0.0, 2.0}, float[2] v = {-0.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
+        """,
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Share]:
+        """Outer graphs first, so that a body finds its equal there before its own."""
+        scopes = tuple(graph.live_scopes())
+        alike = _alike(scopes)
+        for scope in scopes:
+            twins: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+            for value in scope.graph.initializers.values():
+                kept = next((one for one in alike.get(value, ()) if _reaches(one, scope, graph)), None)
+                if kept is not None and kept is not value:
+                    twins[kept].append(value)
+            yield from (Share(tuple(duplicates), kept) for kept, duplicates in twins.items())
+
+
+def _alike(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:
+    """For every constant that has equals, all of them in order."""
+    by_type: dict[Hashable, list[ir.Value]] = defaultdict(list)
+    for scope in scopes:
+        for value in scope.graph.initializers.values():
+            if value.const_value is not None and not (value.is_graph_input() or value.is_graph_output()):
+                tensor = value.const_value
+                by_type[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
+    found: dict[ir.Value, list[ir.Value]] = {}
+    for candidates in by_type.values():
+        for equals in _equal(candidates):
+            found.update(dict.fromkeys(equals, equals))
+    return found
+
+
+def _equal(candidates: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
+    """Groups of equal constants; a large one is read only where samples of it agree with another's."""
+    for sampled in _groups(candidates, _sample):
+        if _is_small(sampled[0].const_value) or len({_place(value.const_value) for value in sampled}) == 1:
+            yield sampled
+        else:
+            yield from _groups(sampled, _digest)
+
+
+def _groups(
+    values: Sequence[ir.Value], key: Callable[[ir.TensorProtocol], Hashable | None]
+) -> Iterator[list[ir.Value]]:
+    if len(values) < 2:
+        return
+    groups: dict[Hashable, list[ir.Value]] = defaultdict(list)
+    for value in values:
+        assert value.const_value is not None
+        if (found := key(value.const_value)) is not None:
+            groups[found].append(value)
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _sample(tensor: ir.TensorProtocol) -> Hashable | None:
+    """All of a small constant; the beginning, middle and end of a large one; None where even that is costly."""
+    if isinstance(tensor, ir.StringTensor):
+        return tuple(tensor.string_data())
+    if isinstance(tensor, SparseTensor):
+        return None
+    if tensor.nbytes <= SMALL:
+        return tensor.tobytes()
+    if isinstance(tensor, TransposedTensor):
+        inner = _sample(tensor.source)
+        return None if inner is None else (tensor.perm, inner)
+    if isinstance(tensor, FileTensor):
+        places = (0, tensor.length // 2, tensor.length - _SAMPLE)
+        return tuple(_read(tensor, place, _SAMPLE) for place in places)
+    return tensor.tobytes()[:_SAMPLE] if isinstance(tensor, ir.Tensor) else None
+
+
+def _digest(tensor: ir.TensorProtocol) -> Hashable:
+    """The fingerprint of a large constant's bytes, read a block at a time."""
+    if isinstance(tensor, TransposedTensor):
+        return tensor.perm, _digest(tensor.source)
+    digest = hashlib.sha256()
+    if isinstance(tensor, FileTensor):
+        for start in range(0, tensor.length, _BLOCK):
+            digest.update(_read(tensor, start, min(_BLOCK, tensor.length - start)))
+    else:
+        digest.update(tensor.tobytes())
+    return digest.digest()
+
+
+def _read(tensor: FileTensor, start: int, length: int) -> bytes:
+    buffer = bytearray(length)
+    tensor.file.check()
+    tensor.file.read_into(memoryview(buffer), tensor.offset + start)
+    return bytes(buffer)
+
+
+def _place(tensor: ir.TensorProtocol | None) -> Hashable:
+    """Where the bytes are: the same place holds the same bytes, without reading them."""
+    if isinstance(tensor, FileTensor):
+        return id(tensor.file), tensor.offset, tensor.length
+    if isinstance(tensor, TransposedTensor):
+        return tensor.perm, _place(tensor.source)
+    return id(tensor)
+
+
+def _is_small(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether the sample was all of it."""
+    return tensor is not None and (isinstance(tensor, ir.StringTensor) or tensor.nbytes <= SMALL)
+
+
+def _reaches(value: ir.Value, scope: Scope, graph: Facts) -> bool:
+    """Whether a constant can be read in a scope."""
+    if value.graph is scope.graph:
+        return True
+    while (holder := scope.holder) is not None and holder.domain == "" and holder.op_type in _SEES_OUTER:
+        assert holder.graph is not None
+        scope = graph.scopes[holder.graph]
+        if scope.graph is value.graph:
+            return True
+    return False

@@ -1,0 +1,74 @@
+"""size(x), size(y), of the same symbolic size => size(x) once.
+
+Any two small integer tensors that hold the same sizes, however each was computed, within one graph. Refuses nothing:
+what is not certainly equal is merely not shared. Helps because exporters ask every layer's own values for the batch and
+the length, so that equal chains of arithmetic start from different places and no two nodes of them are twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Proposal
+from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.records.run import Accuracy
+
+_OPERATORS = frozenset(COMPUTES_SIZES)
+
+
+class ShareSizes(ModelPass):
+    """Equal sizes within one graph."""
+
+    name = "share-sizes"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
+            <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
+                s = Shape(x)  n = Gather(s, first)  z = Neg(n)
+                r = Relu(x)  t = Shape(r)  m = Gather(t, first)  u = Unsqueeze(m, at)  c = Concat <axis = 0> (u, four)
+                f = ConstantOfShape(c)  y = Sin(f)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
+            <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
+                s = Shape(x)  n = Gather(s, first)  z = Neg(n)
+                r = Relu(x)  u = Unsqueeze(n, at)  c = Concat <axis = 0> (u, four)
+                f = ConstantOfShape(c)  y = Sin(f)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 2] x, float[M, 2] w) => (int64 y, int64 z) <int64 first = {0}> {
+                s = Shape(x)  n = Gather(s, first)  z = Neg(n)
+                t = Shape(w)  m = Gather(t, first)  y = Neg(m)
+            }
+        """,
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Proposal]:
+        """The first value that holds some sizes, for all later ones; values that are graph outputs keep their names."""
+        for scope in graph.live_scopes():
+            first: dict[Hashable, ir.Value] = {}
+            for node in scope.graph:
+                if node.domain or node.op_type not in _OPERATORS or len(node.outputs) != 1:
+                    continue
+                value = node.outputs[0]
+                dtype = graph.dtype(value)
+                contents = graph.contents(value) if dtype in INTEGERS else None
+                if contents is None or None in contents or all(isinstance(item, int) for item in contents):
+                    continue  # numbers are folded
+                kept = first.setdefault((dtype, graph.shape(value), contents), value)
+                if kept is not value and not value.is_graph_output():
+                    yield _share(node, value, kept)
+
+
+def _share(node: ir.Node, value: ir.Value, kept: ir.Value) -> Proposal:
+    return Proposal(Match((node,), outputs=(value,), heir=kept.producer()), lambda _: kept)

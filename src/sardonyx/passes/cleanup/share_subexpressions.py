@@ -1,0 +1,132 @@
+"""f(x), f(x) => f(x) once.
+
+Same operator, attributes, inputs and presence of outputs, within one graph. Never for operators that draw random
+numbers, that carry bodies, or that come from outside the standard and may keep a state. The operands of a commutative
+operator may be swapped. Helps because exporters compute the same mask, shape or cast anew in every layer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import cast
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import RANDOM, SMALL, Facts
+from sardonyx.ir.rules import Match, Proposal
+from sardonyx.ir.scopes import Scope
+from sardonyx.passes.base import Example, ModelPass
+from sardonyx.records.run import Accuracy
+
+_PURE_DOMAINS = frozenset({"", "ai.onnx.ml"})
+_NEVER = RANDOM | {"Dropout"}  # a Dropout that outlives identity elimination is one in training
+_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+_SYMMETRIC_SINCE = 7  # before, operands were broadcast by an attribute, one way only
+
+_A = ir.AttributeType
+_PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
+
+
+class ShareSubexpressions(ModelPass):
+    """Twins within one graph."""
+
+    name = "share-subexpressions"
+    accuracy = Accuracy.EXACT
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) {
+                a = Exp(x)  b = Exp(x)  c = Add(a, z)  d = Add(z, b)  y = Mul(c, d)
+            }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Exp(x)  c = Add(a, z)  y = Mul(c, c) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Sub(x, z)  b = Sub(z, x)  y = Mul(a, b) }
+        """,
+    )
+
+    def propose(self, graph: Facts) -> Iterator[Proposal]:
+        """Sources first, all twins of one at once; then the later of two twins, so that twins of twins follow."""
+        for scope in graph.live_scopes():
+            for survivor, *twins in _equal_sources(scope):
+                if twins:
+                    yield _share(twins, survivor)
+            seen: dict[Hashable, ir.Node] = {}
+            for node in scope.graph:
+                key = _key(node, scope)
+                if key is None:
+                    continue
+                survivor = seen.setdefault(key, node)
+                if survivor is not node:
+                    yield _share([node], survivor)
+
+
+def _equal_sources(scope: Scope) -> Iterable[list[ir.Node]]:
+    """Nodes without inputs that give the same, in order: in some exports they are a third of the graph."""
+    groups: dict[Hashable, list[ir.Node]] = defaultdict(list)
+    for node in scope.graph:
+        if node.inputs or any(output.is_graph_output() for output in node.outputs):
+            continue
+        if (key := _key(node, scope)) is not None:
+            groups[key].append(node)
+    return groups.values()
+
+
+def _share(twins: Sequence[ir.Node], survivor: ir.Node) -> Proposal:
+    present = tuple(output for twin in twins for output in twin.outputs if output.name)
+    heirs = tuple(survivor.outputs[output.index() or 0] for output in present)
+    return Proposal(Match(tuple(twins), outputs=present, heir=survivor), lambda _: heirs)
+
+
+def _key(node: ir.Node, scope: Scope) -> Hashable | None:
+    """Equal for nodes that compute the same; None for nodes that must not be shared."""
+    if node.domain not in _PURE_DOMAINS or node.op_type in _NEVER or not node.outputs:
+        return None
+    attributes: list[Hashable] = []
+    for name in sorted(node.attributes):
+        spelled = _attribute(node.attributes[name])
+        if spelled is None:
+            return None
+        attributes.append((name, spelled))
+    inputs = [0 if value is None else id(value) for value in node.inputs]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    if node.domain == "" and node.op_type in _COMMUTATIVE and scope.opset >= _SYMMETRIC_SINCE:
+        inputs.sort()
+    outputs = [bool(output.name) for output in node.outputs]
+    while outputs and not outputs[-1]:
+        outputs.pop()
+    return node.domain, node.op_type, node.overload, tuple(attributes), tuple(inputs), tuple(outputs)
+
+
+def _attribute(attribute: ir.Attr) -> Hashable | None:
+    """An attribute by its bits, so that -0.0 and 0.0 stay two; None where it cannot be compared cheaply."""
+    if attribute.is_ref():
+        return "reference", attribute.ref_attr_name, attribute.type
+    if attribute.type not in _PLAIN:
+        return None
+    match attribute.type:
+        case _A.TENSOR:
+            return _tensor(cast("ir.TensorProtocol", attribute.value))  # as_tensor() checks a protocol, which is slow
+        case _A.FLOAT:
+            return attribute.type, struct.pack("<d", attribute.as_float())
+        case _A.FLOATS:
+            return attribute.type, tuple(struct.pack("<d", item) for item in attribute.as_floats())
+        case _A.INTS | _A.STRINGS:
+            return attribute.type, tuple(attribute.value)
+        case _:
+            return attribute.type, attribute.value
+
+
+def _tensor(tensor: ir.TensorProtocol) -> Hashable | None:
+    if isinstance(tensor, ir.StringTensor):
+        return tensor.dtype, tuple(tensor.shape.numpy()), tuple(tensor.string_data())
+    if tensor.nbytes > SMALL:
+        return id(tensor)
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -1,1 +1,0 @@
-"""What several folding passes, and only they, are made of."""

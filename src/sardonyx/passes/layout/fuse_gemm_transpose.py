@@ -1,0 +1,69 @@
+"""Gemm(Transpose(A), B) => Gemm(A, B, transA=1).
+
+For both operands. Refuses nothing that matches: a Gemm reads matrices only, so the Transpose can only swap their two
+axes; where others read it too, it stays for them. Helps because the multiplication reads either layout, and a tied
+weight is then stored once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import maker
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.records.run import Accuracy
+
+_FLAGS = ("transA", "transB")
+
+
+class FuseGemmTranspose(NodePass):
+    """Transposes that a Gemm can do itself."""
+
+    name = "fuse-gemm-transpose"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Gemm",)
+    opset = 7  # before, Gemm broadcast only on request
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose(x)  y = Gemm(a, w) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { y = Gemm <transA = 1> (x, w) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 4] x, float[4, 3] w) => (float[N, 3] y) {
+                a = Transpose <perm = [0, 1]> (x)  y = Gemm(a, w)
+            }
+        """,
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Gemm with a transposed operand."""
+        makers = [_swap(node, index) for index in (0, 1)]
+        found = tuple(dict.fromkeys(each for each in makers if each is not None))
+        return Match((*found, node), {"makers": makers}) if found else None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """The Gemm on the untransposed operands."""
+        node = match.root
+        inputs = list(node.inputs)
+        flags: dict[str, Any] = {}
+        for index, (swap, flag) in enumerate(zip(match.found["makers"], _FLAGS, strict=True)):
+            if swap is not None:
+                inputs[index] = swap.inputs[0]
+                flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1
+        return op.like(node, tuple(inputs), **{flag: value or None for flag, value in flags.items()})
+
+
+def _swap(node: ir.Node, index: int) -> ir.Node | None:
+    """The Transpose that swaps the two axes of an operand."""
+    found = maker(node, index, ("Transpose",))
+    return found if found is not None and tuple(found.attributes.get_ints("perm", (1, 0))) == (1, 0) else None

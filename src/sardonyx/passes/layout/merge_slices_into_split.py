@@ -1,0 +1,92 @@
+"""Slice(x, 0, a), Slice(x, a, end) => Split(x).
+
+Slices of one value along one axis that together are all of it, each element once. Refuses where a range is computed,
+the axis has no fixed size, or parts overlap or are missing. Helps because one node then makes all parts, and other
+passes see that they belong together.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import operand
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.layout._splitting import ranges, split_into
+from sardonyx.records.run import Accuracy
+
+MOST = 64  # readers of a value that are looked at
+
+
+class MergeSlicesIntoSplit(NodePass):
+    """Slices that are all parts of a value."""
+
+    name = "merge-slices-into-split"
+    accuracy = Accuracy.EXACT
+    roots = ("Slice",)
+    opset = 10  # before, ranges were attributes
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <
+                int64[1] zero = {0}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}
+            > { b = Slice(x, two, end, last)  a = Slice(x, zero, two, last)  y = Neg(a)  z = Abs(b) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <int64[2] sizes = {2, 4}> {
+                a, b = Split <axis = 1> (x, sizes)  y = Neg(a)  z = Abs(b)
+            }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 6] x) => (float[N, 3] y, float[N, 4] z) <
+                int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] six = {6}, int64[1] one = {1}
+            > { a = Slice(x, zero, three, one)  b = Slice(x, two, six, one)  y = Neg(a)  z = Abs(b) }
+        """,
+        refusal="do not make up",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Slice that begins its axis, with others that go on where it ends."""
+        source = operand(node, 0)
+        own = _part(node, graph)
+        if source is None or own is None or own[1] != 0 or len(source.uses()) > MOST:
+            return None
+        axis, size = own[0], own[3]
+        parts: dict[ir.Node, tuple[int, int]] = {}
+        for user in dict.fromkeys(use.node for use in source.uses()):
+            part = _part(user, graph) if user.op_type == "Slice" and user.graph is node.graph else None
+            if part is not None and part[0] == axis and operand(user, 0) is source:
+                parts[user] = part[1:3]
+        if len(parts) < 2:
+            return None
+        order = sorted(parts, key=parts.__getitem__)
+        edges = [0, *(parts[each][1] for each in order)]
+        if [parts[each][0] for each in order] != edges[:-1] or edges[-1] != size:
+            return Refused("the slices do not make up all of the axis, each element once", tuple(order))
+        first = graph.first(parts)
+        sizes = [end - start for start, end in sorted(parts.values())]
+        nodes = (*(each for each in order if each is not first), first)
+        return Match(nodes, {"axis": axis, "sizes": sizes}, tuple(each.outputs[0] for each in order))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """One Split."""
+        source = match.root.inputs[0]
+        assert source is not None
+        return split_into(source, match.found["axis"], match.found["sizes"], op)
+
+
+def _part(node: ir.Node, graph: Facts) -> tuple[int, int, int, int] | None:
+    """The axis, where on it the part starts and ends, and the axis's size; None where that is not certain."""
+    found, shape = ranges(node, graph), graph.shape(node.inputs[0])
+    if found is None or shape is None or len(found) != 1:
+        return None
+    ((axis, (start, end, step)),) = found.items()
+    size = shape[axis]
+    if not isinstance(size, int) or step != 1:
+        return None
+    start, end, _ = slice(start, end, step).indices(size)
+    return (axis, start, end, size) if start < end else None

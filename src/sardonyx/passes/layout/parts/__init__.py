@@ -1,1 +1,0 @@
-"""What several layout passes, and only they, are made of."""

@@ -1,1 +1,0 @@
-"""What several masks passes, and only they, are made of."""

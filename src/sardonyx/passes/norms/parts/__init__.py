@@ -1,1 +1,0 @@
-"""What several norms passes, and only they, are made of."""

@@ -1,0 +1,73 @@
+"""What passes to ONNX Runtime's own operators share: its domain, what its kernels ask for, and sums of a bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused
+from sardonyx.ir.tensors import reshaped
+
+DOMAIN = "com.microsoft"
+
+
+def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:
+    """The match on the target that has the operator, else the opportunity told; functions keep their imports."""
+    if graph.scope(match.root).in_function:
+        return None
+    if graph.target != "ort":
+        return Refused(f"needs the ort target's {operator}", match.nodes)
+    return match
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Biased:
+    """x + b, where b has one number for each element of x's last axis and x the shape of the sum."""
+
+    node: ir.Node
+    source: ir.Value
+    bias: ir.Value
+
+    def vector(self, op: Builder, graph: Facts) -> ir.Value:
+        """The bias with one axis, as the kernels want it; a constant with more axes of length one is viewed so."""
+        tensor = graph.tensor(self.bias)
+        if graph.rank(self.bias) == 1 or tensor is None:
+            return self.bias
+        return op.constant(reshaped(tensor, (tensor.size,)), "bias")
+
+
+def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None:
+    """The sum of a vector and something of the sum's own shape that makes `value`, where only `user` reads it."""
+    node = None if value is None else value.producer()
+    if value is None or node is None or (node.domain, node.op_type) != ("", "Add") or node.graph is not user.graph:
+        return None
+    return as_biased(node, graph) if graph.sole_user(value) is user else None
+
+
+def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
+    """An Add of a vector and something of the sum's own shape."""
+    for source, bias in (node.inputs, node.inputs[::-1]):
+        shape = graph.shape(source)
+        if source is None or bias is None or shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
+            continue
+        if _is_vector(bias, shape[-1], len(shape), graph):
+            return Biased(node, source, bias)
+    return None
+
+
+def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
+    """One axis of that length, or a constant with axes of length one before it, no more than `most` in all."""
+    shape = graph.shape(value)
+    if not shape or shape[-1] != length or len(shape) > most:
+        return False
+    return len(shape) == 1 or (all(dim == 1 for dim in shape[:-1]) and graph.tensor(value) is not None)
+
+
+def is_plain_conv(node: ir.Node) -> bool:
+    """A convolution to which nothing is applied yet; the runtime's own may have taken over a sum before."""
+    if node.op_type == "Conv":
+        return node.domain == ""
+    return (node.domain, node.op_type) == (DOMAIN, "FusedConv") and "activation" not in node.attributes

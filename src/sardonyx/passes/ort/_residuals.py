@@ -1,0 +1,123 @@
+"""Residual sums before a normalisation, as the runtime's fused kernels take them: x + skip, and maybe a bias.
+
+The kernels take a batch of matrices, or one, and a skip of the same shape or without the batch; they can also give out
+the sum, which the next residual reads in networks that normalise first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.rules import Match, Refused
+from sardonyx.passes._matching import operand
+from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased
+
+LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
+NOT_A_BATCH = "the kernel takes matrices or a batch of them only"
+NOT_EQUAL = "the summands are not known to have the same shape"
+NOT_LAST = "normalises over other axes than the last"
+SCALE_SHAPE = "the scale is not a vector as long as the last axis"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residual:
+    """The sum and its parts; `nodes` in the order of the graph, the sum last."""
+
+    source: ir.Value
+    skip: ir.Value
+    biased: Biased | None
+    nodes: tuple[ir.Node, ...]
+
+
+def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
+    """A normalisation over the last axis with a residual sum before it, ready for `skip_norm`."""
+    value, scale = norm.inputs[:2]
+    add = value.producer() if value is not None else None
+    if value is None or add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not norm.graph:
+        return None
+    shape = graph.shape(value)
+    if shape is None or graph.dtype(value) != ir.DataType.FLOAT or _is_read(norm.outputs[1:]):
+        return None
+    residual = _residual(add, norm, shape, graph)
+    if residual is None:
+        return None
+    nodes = (*(residual.nodes if isinstance(residual, Residual) else (add,)), norm)
+    if isinstance(residual, str):
+        return Refused(residual, nodes)
+    if norm.attributes.get_int("axis", -1) not in (-1, len(shape) - 1):
+        return Refused(NOT_LAST, nodes)
+    if norm.attributes.get_int("stash_type", 1) != ir.DataType.FLOAT.value:
+        return None
+    if not norm.attributes.get_float("epsilon", 1e-5) >= 0:
+        return Refused("the kernel takes no negative epsilon", nodes)
+    if not all(graph.shape(each) == (shape[-1],) for each in norm.inputs[1:] if each is not None) or scale is None:
+        return Refused(SCALE_SHAPE, nodes)
+    found: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
+    if graph.sole_user(value) is norm:
+        return Match(nodes, found)
+    if any(each is not None and each.producer() is not None for each in norm.inputs[1:]):
+        return Refused("the sum is also used elsewhere, maybe before the scale is known", nodes)
+    found["sum"] = True  # its readers may stand before the normalisation, so that the new node goes where the sum is
+    return Match((norm, *residual.nodes), found, outputs=(value, norm.outputs[0]))
+
+
+def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
+    """The runtime's operator on the parts of the sum; its results in the order of the match's."""
+    norm: ir.Node = match.found["norm"]
+    residual: Residual = match.found["residual"]
+    wants_sum = "sum" in match.found
+    bias = None if residual.biased is None else residual.biased.vector(op, match.found["graph"])
+    shift = (operand(norm, 2),) if operator == LAYER else ()
+    inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
+    epsilon = norm.attributes.get_float("epsilon", 1e-5)
+    made = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
+    if not wants_sum:
+        return made
+    for unused in made[1:3]:
+        unused.name = ""
+    return made[3], made[0]
+
+
+def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
+    """The parts of the sum; why the kernel does not take them; None for the sum of a mere bias."""
+    outer = as_biased(add, graph)
+    if outer is not None:
+        inner = outer.source.producer()
+        if inner is None or (inner.domain, inner.op_type, inner.graph) != ("", "Add", add.graph):
+            return None
+        if graph.sole_user(outer.source) is not add or as_biased(inner, graph) is not None:
+            return None
+        pair = _summands(inner, shape, graph)
+        return pair if isinstance(pair, str) else Residual(*pair, outer, (inner, add))
+    pair = _summands(add, shape, graph)
+    if isinstance(pair, str):
+        return pair
+    for index in (0, 1):
+        found = biased(pair[index], add, graph)
+        if found is not None and found.source not in pair:
+            others = (found.source, pair[1]) if index == 0 else (pair[0], found.source)
+            return Residual(*others, found, (found.node, add))
+    return Residual(*pair, None, (add,))
+
+
+def _summands(add: ir.Node, shape: Shape, graph: Facts) -> tuple[ir.Value, ir.Value] | str:
+    """The summand of the sum's shape, then the other, which may lack the batch."""
+    if len(shape) not in (2, 3):
+        return NOT_A_BATCH
+    without_batch = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
+    for source, skip in (add.inputs, add.inputs[::-1]):
+        if source is None or skip is None or None in shape:
+            continue
+        if graph.shape(source) == shape and graph.shape(skip) in without_batch:
+            return source, skip
+    return NOT_EQUAL
+
+
+def _is_read(values: Sequence[ir.Value]) -> bool:
+    return any(value.uses() or value.is_graph_output() for value in values)

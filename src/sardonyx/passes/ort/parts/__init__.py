@@ -1,1 +1,0 @@
-"""What several runtime passes, and only they, are made of."""

@@ -1,0 +1,182 @@
+"""Transpose(MatMul(x, W) + b) => Conv(Transpose(x), W, b), where channels go from last to second.
+
+For images: the Transpose moves up through products with constant weights, biases and element by element work, as long
+as a product begins it that reads no more channels than leave. Only for single precision, the one type the runtime has a
+kernel for everywhere. Refuses where a value between has other consumers, where fewer channels would leave than enter,
+where a weight is shared or empty, and where the image may be empty, which the runtime's Conv does not take. Helps
+because a convolution with a kernel of one element adds its bias by itself, and the runtime has faster kernels for it:
+0.84-0.99 of the time of the products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.shapes import expr
+from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._rows import ELEMENTWISE
+from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.layout.merge_transposes import permutation
+from sardonyx.records.run import Accuracy
+
+LONGEST = 8
+_TO_SECOND = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """A product with its bias, or one element by element step."""
+
+    node: ir.Node
+    weight: ir.TensorProtocol | None = None
+    add: ir.Node | None = None
+    bias: ir.Value | None = None
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """How many enter and leave a product."""
+        assert self.weight is not None
+        entering, leaving = self.weight.shape.numpy()
+        return entering, leaving
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        return (self.node,) if self.add is None else (self.node, self.add)
+
+
+class FusePointwiseConv(NodePass):
+    """Products over the channels of an image that is wanted channels first."""
+
+    name = "fuse-pointwise-conv"
+    accuracy = Accuracy.REASSOCIATES
+    roots = ("Transpose",)
+    opset = 7  # before, operands were broadcast by an attribute
+    example = Example(
+        before="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
+                float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}
+            > { a = MatMul(x, w)  c = Add(a, b)  d = Relu(c)  y = Transpose <perm = [0, 3, 1, 2]> (d) }
+        """,
+        after="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
+                float[3, 2, 1, 1] w = {1, 4, 2, 5, 3, 6}, float[3] b = {7, 8, 9}
+            > { a = Transpose <perm = [0, 3, 1, 2]> (x)  c = Conv(a, w, b)  y = Relu(c) }
+        """,
+        near_miss="""
+            <ir_version: 10, opset_import: ["" : 18]>
+            agraph (float[N, H, W, 3] x) => (float[N, 2, H, W] y) <
+                float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {7, 8}
+            > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 3, 1, 2]> (c) }
+        """,
+        refusal="fewer channels",
+    )
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """A Transpose to channels first of what products made."""
+        if permutation(node, graph) != _TO_SECOND or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
+            return None
+        layers = _layers(node, graph)
+        products = [layer for layer in layers if layer.weight is not None]
+        if not any(layer.add is not None for layer in products):
+            return None
+        leaving = products[0].channels[1]
+        while layers and not (layers[-1].weight is not None and layers[-1].channels[0] <= leaving):
+            layers.pop()
+        nodes = (*(each for layer in reversed(layers) for each in layer.nodes), node)
+        if not any(layer.add is not None for layer in layers):
+            return Refused("fewer channels leave than enter", (*products[0].nodes, node))
+        if not _has_pixels(layers[-1].node.inputs[0], graph):
+            return Refused("the image may be empty", nodes)
+        return Match(nodes, {"layers": layers})
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """Channels first from where the products begin."""
+        layers: list[_Layer] = match.found["layers"]
+        value = op.Transpose(layers[-1].node.inputs[0], perm=_TO_SECOND)
+        for layer in reversed(layers):
+            if layer.weight is None:
+                value = op.like(layer.node, (value, *layer.node.inputs[1:]))
+                continue
+            value = op.Conv(value, op.constant(_kernel(layer.weight), "weight"), layer.bias)
+        return value
+
+
+def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
+    """Whether height and width of an image, channels last, are certainly not 0: they are numbers, or a Conv made them.
+
+    The runtime's Conv neither takes nor gives an empty image.
+    """
+    shape = graph.shape(image)
+    if shape is None or len(shape) != 4:
+        return False
+    sizes = shape[1:3]
+    if all(expr.at_least(size, 1) for size in sizes):
+        return True
+    for _ in range(LONGEST):
+        node = None if image is None else image.producer()
+        if node is None:
+            return False
+        if (node.domain, node.op_type) == ("", "Conv"):
+            made = graph.shape(node.outputs[0])
+            return made is not None and made[2:] == sizes
+        image = operand(node, 0)
+    return False
+
+
+def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
+    """What stands above a Transpose, nearest first, each read by the next alone."""
+    found: list[_Layer] = []
+    user, value = root, root.inputs[0]
+    while value is not None and len(found) < LONGEST and graph.sole_user(value) is user:
+        layer = _layer(user, graph)
+        if layer is None:
+            break
+        found.append(layer)
+        user, value = layer.node, layer.node.inputs[0]
+    return found
+
+
+def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
+    """The layer that makes the first input of a node."""
+    step = maker(user, 0, tuple(ELEMENTWISE))
+    if step is not None:
+        return _Layer(step)
+    product, add = maker(user, 0, ("MatMul",)), maker(user, 0, ("Add",))
+    if product is not None:
+        weight = _own_weight(product, graph)
+        return None if weight is None else _Layer(product, weight)
+    if add is None:
+        return None
+    for side in (0, 1):
+        product, bias = maker(add, side, ("MatMul",)), add.inputs[1 - side]
+        weight = None if product is None else _own_weight(product, graph)
+        if product is None or weight is None or graph.tensor(bias) is None:
+            continue
+        if graph.sole_user(product.outputs[0]) is add and graph.static_shape(bias) == (weight.shape.numpy()[1],):
+            return _Layer(product, weight, add, bias)
+    return None
+
+
+def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
+    """A product's second operand, where it is a constant matrix that nothing else reads."""
+    weight = operand(product, 1)
+    tensor = graph.tensor(weight)
+    if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_user(weight) is not product:
+        return None
+    return tensor if tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 else None
+
+
+def _kernel(weight: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The weight of a product as that of a convolution, for later."""
+    entering, leaving = weight.shape.numpy()
+    shape = (leaving, entering, 1, 1)
+    return ComputedTensor(weight.dtype, shape, lambda: np.ascontiguousarray(weight.numpy().T).reshape(shape))

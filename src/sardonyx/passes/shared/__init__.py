@@ -1,1 +1,0 @@
-"""What several passes need: reading operands, views and channels, and evaluating constants."""

@@ -1,7 +1,0 @@
-"""The proof that two models are the same function."""
-
-from __future__ import annotations
-
-from sardonyx.proof.compare import Oracle, seeds_from, verify
-
-__all__ = ["Oracle", "seeds_from", "verify"]

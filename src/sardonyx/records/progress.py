@@ -1,0 +1,26 @@
+"""How long the phases of a verb take, and a callback that is told which one runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+
+
+class Clock:
+    """Times the phases of a verb, and reports each to the progress callback."""
+
+    def __init__(self, tell: Progress | None = None) -> None:
+        self.tell: Progress = tell or (lambda _phase, _fraction: None)
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """Time what is inside."""
+        self.tell(name, None)
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began

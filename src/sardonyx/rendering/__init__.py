@@ -1,1 +1,0 @@
-"""From plain records to what a person reads. Nothing here computes, and nothing here can change a number."""

@@ -1,0 +1,202 @@
+"""What gates may ask of records of cost, time and study: the same as in `models`, for what is computed or timed.
+
+A time is never known exactly: it comes with the interval it lies in, and a gate trips only where all of the interval
+is beyond the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from sardonyx.records.analysis import Analysis, Decomposed
+from sardonyx.records.bench import Benchmark, Comparison, Timing
+from sardonyx.records.profile import Profile
+from sardonyx.records.study import Study
+from sardonyx.reporting.gate.kinds import Kind, Measures
+from sardonyx.reporting.gate.metric import Measure, ratio, share
+
+FORMS = ("standard", "decomposed", "fused")
+_OF_FORM = {
+    "nodes": "nodes of the graph, where there is one",
+    "attentions": "attentions",
+    "operations": "operations, without views",
+    "views": "views, which do no work",
+    "macs": "multiply-adds of matrix products",
+    "flops": "2 × macs and all other arithmetic",
+    "bytes_read": "bytes that operations read",
+    "bytes_written": "bytes that operations write",
+    "traffic_bytes": "bytes read and written",
+    "traffic_if_fused_bytes": "the same with every region one kernel",
+    "traffic_reduction": "the share between the two",
+    "intensity": "flops per byte moved",
+    "regions": "regions that fuse, without single operations",
+    "parameters": "elements of parameters, tied ones once",
+    "weight_bytes": "bytes of parameters, buffers and constants",
+    "input_bytes": "bytes of the inputs",
+    "activation_bytes": "bytes of activations at the peak, let go after their last use",
+    "activation_as_run_bytes": "the same, let go where Python lets them go (standard only)",
+    "peak_bytes": "weights, inputs and activations at the peak",
+}
+
+
+def _in_mb(name: str) -> str:
+    return name.removesuffix("_bytes") + "_mb"
+
+
+_IN_MB = {name: _in_mb(name) for name in _OF_FORM if name.endswith("_bytes")}
+
+
+def _of_analysis(found: Analysis) -> Measures:
+    """Of each form, and without one of the model as it is or of the last file.
+
+    What is not there is no number, so that a gate on it trips.
+    """
+    figures = {form.name: _with_mb(form.figures()) for form in found.forms}
+    nothing = _with_mb(dict.fromkeys(_OF_FORM))
+    of_torch = any(source.kind == "torch" for source in found.sources)
+    plain = found.forms[0 if of_torch else -1].name
+    named = {f"{form}.{name}": value for form in FORMS for name, value in figures.get(form, nothing).items()}
+    return {name: _known(value, 1.0) for name, value in (figures[plain] | named).items()}
+
+
+def _with_mb(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    values = {mb: figures[name] for name, mb in _IN_MB.items()}
+    return dict(figures) | {name: None if value is None else value / 1e6 for name, value in values.items()}
+
+
+def _known(value: float | None, whole: float | None = None) -> Measure:
+    return Measure(math.nan if value is None else value, whole)
+
+
+def _of_decomposed(found: Decomposed) -> Measures:
+    return {
+        "nodes": Measure(found.nodes),
+        "nodes_before": _known(found.nodes_before),
+        "attentions": Measure(len(found.attentions)),
+    }
+
+
+def _of_benchmark(found: Benchmark) -> Measures:
+    """Of the last file; over several sizes the worst."""
+    last = [point.timings[-1] for point in found.points]
+    ratios = [_ratio(each.against_first) for each in last if each.against_first is not None]
+    peak = _highest(_starting([start.peak_bytes for start in each.starts]) for each in last)
+    peak_mb = Measure(peak.value / 1e6, None, peak.lowest / 1e6, peak.highest / 1e6)
+    return {
+        "latency_ratio": _highest(ratios),
+        "latency_ms": _highest(map(_latency, last)),
+        "load_ms": _highest(_starting([1000 * start.load_seconds for start in each.starts]) for each in last),
+        "first_run_ms": _highest(_starting([1000 * start.first_run_seconds for start in each.starts]) for each in last),
+        "peak_bytes": peak,
+        "peak_mb": peak_mb,
+        "nodes": Measure(found.files[-1].nodes),
+        "file_bytes": Measure(found.files[-1].bytes),
+    }
+
+
+def _ratio(compared: Comparison) -> Measure:
+    return ratio(compared.ratio, compared.low, compared.high, compared.finding)
+
+
+def _latency(timing: Timing) -> Measure:
+    return Measure(1000 * timing.median, None, 1000 * timing.low_quartile, 1000 * timing.high_quartile)
+
+
+def _starting(numbers: Sequence[float | None]) -> Measure:
+    """One number a start: the middle one, between the least and the most."""
+    known = sorted(number for number in numbers if number is not None)
+    return Measure(known[len(known) // 2], None, known[0], known[-1]) if known else Measure(math.nan)
+
+
+def _highest(measures: Iterable[Measure]) -> Measure:
+    known = [measure for measure in measures if measure.known]
+    if not known:
+        return Measure(math.nan)
+    ends = (max(each.lowest for each in known), max(each.highest for each in known))
+    return Measure(max(each.value for each in known), known[0].whole, *ends)
+
+
+def _of_profile(found: Profile) -> Measures:
+    """Of the last file."""
+    first, last = found.models[0], found.models[-1]
+    return {
+        "kernel_ms": Measure(last.kernel_ms),
+        "run_ms": Measure(last.plain_ms),
+        "attributed": share(last.attributed_ms, last.kernel_ms),
+        "kernel_ratio": share(last.kernel_ms, first.kernel_ms),
+        "kernels": Measure(len(last.kernels)),
+        "nodes": Measure(last.nodes),
+    }
+
+
+def _of_study(found: Study) -> Measures:
+    return {
+        "models": Measure(len(found.models)),
+        "cells": Measure(found.cells),
+        "failures": Measure(len(found.failures)),
+        "findings": Measure(len(found.findings)),
+    }
+
+
+ANALYSIS = Kind(
+    "an analysis",
+    Analysis,
+    _of_analysis,
+    _OF_FORM | {mb: f"{_OF_FORM[name]}, in MB of 10⁶" for name, mb in _IN_MB.items()},
+    shares=("traffic_reduction",),
+    forms=FORMS,
+)
+DECOMPOSED = Kind(
+    "a decomposition",
+    Decomposed,
+    _of_decomposed,
+    {
+        "nodes": "nodes of the graph with every attention spelled out",
+        "nodes_before": "nodes of the graph that torch traces, where it traces one",
+        "attentions": "attentions that were spelled out",
+    },
+)
+BENCHMARK = Kind(
+    "a benchmark",
+    Benchmark,
+    _of_benchmark,
+    {
+        "latency_ratio": "time of a run of the last file over that of the first, below 1 is faster",
+        "latency_ms": "milliseconds a run of the last file takes",
+        "load_ms": "milliseconds to load it into a fresh process",
+        "first_run_ms": "milliseconds of the first run there",
+        "peak_bytes": "the most memory that loading and a first run took, in bytes",
+        "peak_mb": "the same in MB of 10⁶",
+        "nodes": "compute nodes of the last file",
+        "file_bytes": "bytes of the last file",
+    },
+    shares=("latency_ratio",),
+    common=("nodes", "file_bytes"),
+)
+PROFILE = Kind(
+    "a profile",
+    Profile,
+    _of_profile,
+    {
+        "kernel_ms": "milliseconds a run of the last file spends in kernels",
+        "run_ms": "milliseconds a run takes while nothing is profiled",
+        "attributed": "share of the time in kernels that belongs to a module or to the model itself",
+        "kernel_ratio": "time in kernels of the last file over that of the first",
+        "kernels": "kernels that run",
+        "nodes": "compute nodes of the last file",
+    },
+    shares=("attributed", "kernel_ratio"),
+    common=("nodes",),
+)
+STUDY = Kind(
+    "a study",
+    Study,
+    _of_study,
+    {
+        "models": "models that were studied",
+        "cells": "pieces of work, failed ones included",
+        "failures": "pieces of work that failed",
+        "findings": "findings",
+    },
+)

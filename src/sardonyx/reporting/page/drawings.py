@@ -1,0 +1,82 @@
+"""Every module of both graphs from inside, laid out: data for `assets/drawings.js`, which draws the one asked for.
+
+Modules of one form share one layout, so that a hundred equal layers cost as much as one and their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from markupsafe import Markup
+
+from sardonyx.records.run import Wiring
+from sardonyx.reporting import formatting
+from sardonyx.reporting.page.section import Section, Strings
+from sardonyx.reporting.plots.drawing import LONGEST, Kind, box_width, frame_of
+from sardonyx.reporting.plots.module_contents import Inside, Part, insides
+from sardonyx.reporting.plots.module_drawings import Nodes, kind_of, nodes_of
+from sardonyx.reporting.run_bundle import Dossier
+
+MOST = 400  # boxes; a module with more is told, not drawn
+KINDS: tuple[Kind, ...] = ("op", "made", "gone", "module", "port")
+
+
+def section(dossier: Dossier) -> Section | None:
+    """The graphs of all modules before and after; nothing where the Run has none."""
+    before, after = dossier.run.wiring_before, dossier.run.wiring_after
+    if before is None or after is None:
+        return None
+    return Section("drawings", "Graphs", Markup(), _Book().data(before, after))
+
+
+class _Book:
+    """Frames that modules share, and the modules that use them."""
+
+    def __init__(self) -> None:
+        self._places: dict[object, int] = {}
+        self._frames: list[list[Any]] = []
+        self._strings = Strings(())
+
+    def data(self, before: Wiring, after: Wiring) -> dict[str, Any]:
+        sides = (insides(before), insides(after))
+        self._strings = Strings(text for side in sides for inside in side.values() for text in _texts(inside))
+        unknown = (nodes_of(after), nodes_of(before))
+        drawn = [
+            [self._module(inside, others, kind) for inside in side.values()]
+            for side, others, kind in zip(sides, unknown, ("gone", "made"), strict=True)
+        ]
+        return {"strings": self._strings.data(), "frames": self._frames, "before": drawn[0], "after": drawn[1]}
+
+    def _module(self, inside: Inside, others: Nodes, kind: Kind) -> list[Any]:
+        """Its path, its frame, what each box is called, and what stands in those boxes that the frame leaves open."""
+        path = self._strings.at[inside.path]
+        if len(inside.parts) > MOST:
+            return [path, -1, len(inside.parts)]
+        kinds = [KINDS.index(kind_of(part, others, kind)) for part in inside.parts]
+        names = [self._strings.at[part.name or part.path or ""] for part in inside.parts]
+        shown = [self._strings.at[_short(part)] for part in inside.parts if part.kind != "op"]
+        return [path, self._frame(inside, kinds), names, shown]
+
+    def _frame(self, inside: Inside, kinds: list[int]) -> int:
+        texts = [self._strings.at[_short(part)] if part.kind == "op" else -1 for part in inside.parts]
+        widths = [box_width(re.sub(r"\d+", "00", _short(part))) for part in inside.parts]
+        form = (tuple(kinds), tuple(texts), tuple(widths), inside.edges)
+        if form not in self._places:
+            self._places[form] = len(self._frames)
+            frame = frame_of(widths, inside.edges)
+            boxes = [[*box, kind, text] for box, kind, text in zip(frame["boxes"], kinds, texts, strict=True)]
+            self._frames.append([frame["w"], frame["h"], boxes, frame["routes"]])
+        return self._places[form]
+
+
+def _short(part: Part) -> str:
+    return formatting.name(part.text, LONGEST)
+
+
+def _texts(inside: Inside) -> Iterator[str]:
+    yield inside.path
+    for part in inside.parts:
+        yield _short(part)
+        yield part.name or part.path or ""

@@ -1,0 +1,97 @@
+"""A Benchmark as a picture: for each size a panel, in it a box for each file on one scale of milliseconds.
+
+The box is the middle half of the rounds, the line in it their median, the whiskers the outermost rounds within one and
+a half box lengths. Single disturbed rounds lie far out; the scale ends before them, and they are counted instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sardonyx.records.bench import Benchmark, Point, Timing
+from sardonyx.reporting import formatting
+from sardonyx.reporting.bench import bench_sentence, milliseconds, ratio, size_of
+from sardonyx.reporting.plots import svg
+
+WIDTH, LEFT, RIGHT = 960, 230, 40
+TOP, HEADER, ROW, FOOT = 76, 30, 46, 52  # the title; then a panel's header, a row for each file, its axis
+BOX = 22
+_SPAN = WIDTH - LEFT - RIGHT
+_STYLE = """
+.sardonyx .box { fill: var(--own); fill-opacity: 0.25; stroke: var(--own); stroke-width: 1.5; }
+.sardonyx .median { stroke: var(--own); stroke-width: 3; }
+.sardonyx .round { fill: none; stroke: var(--own); stroke-width: 1; }
+"""
+
+
+def boxplot_svg(found: Benchmark) -> str:
+    """The picture, as the text of an SVG file."""
+    return boxplot(found).file()
+
+
+def boxplot(found: Benchmark) -> svg.Picture:
+    """The picture, for a file or for the page."""
+    title = " and ".join(each.label for each in found.files)
+    height = TOP + sum(map(_height, found.points)) + 10
+    body: list[str] = []
+    top = TOP
+    for point in found.points:
+        body += _panel(point, found, top)
+        top += _height(point)
+    return svg.Picture("boxplot", WIDTH, height, f"Time of {title}", bench_sentence(found), body, _STYLE)
+
+
+def _height(point: Point) -> int:
+    return HEADER + ROW * len(point.timings) + FOOT
+
+
+def _panel(point: Point, found: Benchmark, top: float) -> Iterator[str]:
+    low = min(seconds for each in point.timings for seconds in each.seconds)
+    high = max(each.high_whisker for each in point.timings)
+    marks = svg.ticks(1000 * low, 1000 * high, 8)
+    first, last = marks[0], marks[-1]
+    base = top + HEADER + ROW * len(point.timings)
+
+    def across(seconds: float) -> float:
+        return LEFT + _SPAN * (1000 * seconds - first) / (last - first)
+
+    if len(found.points) > 1:
+        yield svg.text(LEFT, top + 18, f"at {size_of(point, found)}", "soft")
+    for mark in marks:
+        x = across(mark / 1000)
+        yield svg.line(x, top + HEADER, x, base)
+        yield svg.text(x, base + 18, f"{mark:g}", "soft", anchor="middle")
+    yield svg.line(LEFT, base, WIDTH - RIGHT, base, "axis")
+    yield svg.text(LEFT + _SPAN / 2, base + 38, "milliseconds a run", "soft", anchor="middle")
+    for index, each in enumerate(point.timings):
+        middle = top + HEADER + ROW * (index + 0.5)
+        yield svg.group(index, _box(each, middle, [across(seconds) for seconds in _marks(each)]))
+        beyond = [seconds for seconds in each.seconds if 1000 * seconds > last]
+        if beyond:
+            said = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
+            yield svg.text(WIDTH - RIGHT, middle - BOX / 2 - 3, f"{said} →", "soft", anchor="end")
+        for seconds in each.seconds:
+            if 1000 * seconds <= last and not each.low_whisker <= seconds <= each.high_whisker:
+                yield svg.group(index, [_round(across(seconds), middle)])
+
+
+def _marks(each: Timing) -> tuple[float, ...]:
+    return each.low_whisker, each.low_quartile, each.median, each.high_quartile, each.high_whisker
+
+
+def _box(each: Timing, y: float, at: list[float]) -> Iterator[str]:
+    low, left, median, right, high = at
+    told = f"{milliseconds(each.median)} ms" + (f", {ratio(each.against_first)}" if each.against_first else "")
+    yield svg.text(LEFT - 14, y - 3, each.label, "name", anchor="end", longest=24)
+    yield svg.text(LEFT - 14, y + 13, told, "soft", anchor="end", longest=40)
+    yield svg.line(low, y, left, y, "own")
+    yield svg.line(right, y, high, y, "own")
+    for x in (low, high):
+        yield svg.line(x, y - BOX / 4, x, y + BOX / 4, "own")
+    hover = f"{each.label}: median {milliseconds(each.median)} ms, middle half {milliseconds(each.low_quartile)} to "
+    yield svg.rect(left, y - BOX / 2, right - left, BOX, "box", hover=f"{hover}{milliseconds(each.high_quartile)} ms")
+    yield svg.line(median, y - BOX / 2, median, y + BOX / 2, "median")
+
+
+def _round(x: float, y: float) -> str:
+    return f'<circle class="round" cx="{svg.at(x)}" cy="{svg.at(y)}" r="2.5"/>'

@@ -1,0 +1,293 @@
+"""Conv + ReLU in the runtime, as a live experiment: which ways of writing it are taken, and what they compute.
+
+Every encoding is a graph built here, loaded and run with the runtime's own optimizations off, and held against
+Conv → Relu. What the runtime refuses is told in its own words. Beside it, the runtime optimizes Conv → Relu itself,
+and its own graph is looked into: that is what an encoding would have to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from sardonyx.records.study import Entry, Finding, Table
+from sardonyx.studies.experiment import NO_MODEL, Answer, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studies.experiments.results import several
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# Ways to write Conv + ReLU in a file, the standard one first: each a small model of one input and one output.
+
+_SHAPE = (1, 3, 12, 12)
+_OURS = "ai.example.fused"  # a domain that no runtime knows
+_MICROSOFT = "com.microsoft"
+
+
+def _conv(**attributes: Any) -> onnx.NodeProto:
+    return helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1], **attributes)
+
+
+def _fused(activation: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(
+        "FusedConv", ["x", "w", "b"], ["y"], "conv",
+        domain=_MICROSOFT, pads=[1, 1, 1, 1], activation=activation, **attributes,
+    )  # fmt: skip
+
+
+def _relu() -> onnx.NodeProto:
+    return helper.make_node("Relu", ["c"], ["y"], "relu")
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray[Any, np.dtype[Any]]] | None = None,
+    functions: Sequence[onnx.FunctionProto] = (),
+) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weight = 0.3 * rng.standard_normal((4, 3, 3, 3))
+    numbers: dict[str, Any] = {"w": weight.astype(np.float32), "b": rng.standard_normal(4).astype(np.float32)}
+    initializers = [numpy_helper.from_array(array, name) for name, array in (numbers | dict(constants or {})).items()]
+    graph = helper.make_graph(
+        list(nodes), "conv_relu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, _SHAPE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 12, 12))],
+        initializers,
+    )  # fmt: skip
+    domains = {"": 17} | {node.domain: 1 for node in nodes if node.domain}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    return helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=list(functions))
+
+
+def _plain() -> onnx.ModelProto:
+    return _model([_conv(), _relu()])
+
+
+def _last(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The same node, giving the output itself."""
+    node.output[0] = "y"
+    return node
+
+
+def _attribute(name: str, *, keeps_relu: bool) -> Callable[[], onnx.ModelProto]:
+    def build() -> onnx.ModelProto:
+        conv = _conv(**{name: "Relu"})
+        return _model([conv, _relu()] if keeps_relu else [_last(conv)])
+
+    return build
+
+
+def _metadata(*, keeps_relu: bool) -> Callable[[], onnx.ModelProto]:
+    def build() -> onnx.ModelProto:
+        conv = _conv()
+        conv.metadata_props.add(key="activation", value="Relu")
+        return _model([conv, _relu()] if keeps_relu else [_last(conv)])
+
+    return build
+
+
+def _after(op_type: str, **constants: float) -> Callable[[], onnx.ModelProto]:
+    """Another operator in place of the Relu, with scalars as its further inputs."""
+
+    def build() -> onnx.ModelProto:
+        scalars = {name: np.array(value, np.float32) for name, value in constants.items()}
+        return _model([_conv(), helper.make_node(op_type, ["c", *scalars], ["y"], "after")], scalars)
+
+    return build
+
+
+def _hard_sigmoid() -> onnx.ModelProto:
+    """Another activation, as the standard writes it: what a fused one of that kind is held against."""
+    return _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)])
+
+
+def _with_fused(activation: str, *parameters: float) -> Callable[[], onnx.ModelProto]:
+    def build() -> onnx.ModelProto:
+        return _model([_fused(activation, **({"activation_params": list(parameters)} if parameters else {}))])
+
+    return build
+
+
+def _function() -> onnx.ModelProto:
+    """One node that a function of the model itself spells out."""
+    inner = [_conv(), _relu()]
+    body = helper.make_function(_OURS, "ConvRelu", ["x", "w", "b"], ["y"], inner, [helper.make_opsetid("", 17)])
+    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_OURS)], functions=[body])
+
+
+def _foreign() -> onnx.ModelProto:
+    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_OURS)])
+
+
+REFERENCE = "Conv → Relu"
+_HARD = "Conv → HardSigmoid(0.2, 0.5)"
+OTHER_REFERENCE = {_HARD: _HARD, "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _HARD}
+ENCODINGS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    REFERENCE: _plain,
+    "Conv with the attribute activation, no Relu": _attribute("activation", keeps_relu=False),
+    "Conv with the attribute activation_hint → Relu": _attribute("activation_hint", keeps_relu=True),
+    "Conv with the attribute __activation, no Relu": _attribute("__activation", keeps_relu=False),
+    "Conv with the attribute __activation → Relu": _attribute("__activation", keeps_relu=True),
+    "Conv with metadata, no Relu": _metadata(keeps_relu=False),
+    "Conv with metadata → Relu": _metadata(keeps_relu=True),
+    "Conv → Clip(0, ∞)": _after("Clip", low=0.0, high=float("inf")),
+    "Conv → Clip(0)": _after("Clip", low=0.0),
+    "Conv → Max(0)": _after("Max", zero=0.0),
+    "Conv → PRelu(0)": _after("PRelu", slope=0.0),
+    _HARD: _hard_sigmoid,
+    "com.microsoft FusedConv, activation Relu": _with_fused("Relu"),
+    "com.microsoft FusedConv, activation Clip(0, 3.4e38)": _with_fused("Clip", 0.0, 3.4e38),
+    "com.microsoft FusedConv, activation LeakyRelu(0)": _with_fused("LeakyRelu", 0.0),
+    "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _with_fused("HardSigmoid", 0.2, 0.5),
+    "com.microsoft FusedConv, activation Gelu": _with_fused("Gelu"),
+    "a function of the model itself": _function,
+    "an operator of a domain that the runtime does not know": _foreign,
+}
+
+
+LEVELS = ("off", "basic", "extended", "all")
+_SEEDS = 3
+_ARROW = " → "
+_RUNS = ("runs", "runs_extended")
+
+
+class ConvRelu(Experiment):
+    """Encodings of an activation after a convolution."""
+
+    name = "conv-relu"
+    of_models = False
+
+    def cells(self, subject: Subject, asked: Asked) -> Sequence[Cell]:
+        """One for all of them: they take a second."""
+        return (Cell(self.name, NO_MODEL.name, "encodings", asked.only("seed")),)
+
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        """Try every encoding, and ask the runtime what it makes of the plain one."""
+        models = {name: build() for name, build in ENCODINGS.items()}
+        tried: list[Answer] = []
+        for name, model in models.items():
+            against = OTHER_REFERENCE.get(name, REFERENCE)
+            found = _tried(model, models[against], cell.options["seed"])
+            tried.append({"encoding": name, "against": against, **found})
+        levels = [{"level": level, "operators": _kept(models[REFERENCE], level)} for level in LEVELS]
+        return {"tried": tried, "levels": levels}
+
+    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:
+        """What was taken, and what the runtime does by itself."""
+        tried = [one for each in answers for one in each.answer["tried"]]
+        levels = [one for each in answers for one in each.answer["levels"]]
+        columns = (
+            "encoding",
+            "against",
+            "nodes",
+            "accepted",
+            "max_difference",
+            "runs",
+            "runs_extended",
+            "runtime_says",
+        )
+        return (
+            Table(
+                "conv_relu",
+                "Encodings of Conv + ReLU that the runtime takes",
+                columns,
+                tuple(tuple(one[column] for column in columns) for one in tried),
+                f"Loaded and run on the CPU with the runtime's optimizations off, on {_SEEDS} drawn inputs; the "
+                "difference is the largest from what it is held against. Runs: the operators of the runtime's own "
+                "graph, with its optimizations off and at the level extended.",
+            ),
+            Table(
+                "conv_relu_levels",
+                "What the runtime makes of Conv → Relu by itself",
+                ("level", "operators", "fuses"),
+                tuple((one["level"], one["operators"], _fuses(one["operators"])) for one in levels),
+                "The graph that the runtime keeps after its own optimizations at each level.",
+            ),
+        )
+
+    def findings(self, tables: Mapping[str, Table], asked: Asked) -> Sequence[Finding]:
+        """Which encodings work in fewer kernels, which are refused or wrong, and what the runtime does anyway."""
+        table = tables["conv_relu"]
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        if not rows:
+            return ()
+        right = [row for row in rows if row["max_difference"] == 0 and row["encoding"] != row["against"]]
+        groups = (
+            ("The runtime takes and computes the same, bit for bit", right),
+            (
+                "Of these, one kernel without the runtime's optimizations",
+                [row for row in right if _is_one(row["runs"])],
+            ),
+            ("Taken, but another result", [row for row in rows if row["accepted"] and row["max_difference"] != 0]),
+            ("Refused", [row for row in rows if not row["accepted"]]),
+        )
+        count = several(len(rows), "encoding")
+        return (
+            *(Finding(f"{said} ({len(found)} of {count}): {_names(found)}.", table.name) for said, found in groups),
+            *_by_itself(tables["conv_relu_levels"]),
+        )
+
+
+def _names(rows: Sequence[Mapping[str, Entry]]) -> str:
+    return "; ".join(str(row["encoding"]) for row in rows) or "none"
+
+
+def _is_one(operators: Entry) -> bool:
+    return isinstance(operators, str) and _ARROW not in operators
+
+
+def _tried(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:
+    import numpy as np
+
+    from sardonyx.errors import RuntimeFailure
+    from sardonyx.runtime import Session
+
+    told: Answer = {"nodes": len(model.graph.node), "accepted": False}
+    told |= dict.fromkeys(("max_difference", *_RUNS, "runtime_says"))
+    rng = np.random.default_rng(seed)
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    reference, worst = Session(baseline, threads=1), 0.0
+    try:
+        session = Session(model, threads=1)
+        for _ in range(_SEEDS):
+            feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
+            (wanted,), (got,) = reference.run(feeds), session.run(feeds)
+            worst = max(worst, float(np.max(np.abs(np.asarray(wanted) - np.asarray(got)))))
+        runs = dict(zip(_RUNS, (_kept(model, "off"), _kept(model, "extended")), strict=True))
+    except RuntimeFailure as refusal:
+        return told | {"runtime_says": refusal.message.partition(": ")[2]}
+    return told | {"accepted": True, "max_difference": worst, **runs}
+
+
+def _kept(model: onnx.ModelProto, level: str) -> str:
+    """The operators of the graph that the runtime keeps, in order."""
+    import tempfile
+
+    from sardonyx.ir import io
+    from sardonyx.ir.scopes import operator
+    from sardonyx.runtime.timed import Level, Settings, Timed
+
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        path = Path(folder) / "kept.onnx"
+        Timed(model, Settings(level=Level(level)), optimized=path)
+        nodes = list(io.load(path).graph)
+    return _ARROW.join(map(operator, nodes))
+
+
+def _fuses(operators: str) -> bool:
+    return not any(each.rpartition("::")[2] == "Relu" for each in operators.split(_ARROW))
+
+
+def _by_itself(table: Table) -> Sequence[Finding]:
+    fusing = [str(level) for level, _, fuses in table.rows if fuses]
+    levels = several(len(table.rows), "level")
+    if not fusing:
+        return (Finding(f"The runtime fuses Conv → Relu by itself at none of {levels}.", table.name),)
+    said = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
+    return (Finding(f"{said}: there, one node in the file saves no kernel.", table.name),)

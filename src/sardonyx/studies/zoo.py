@@ -1,0 +1,155 @@
+"""The built-in set of models: small but whole networks of every family, from configs and seeded weights.
+
+They are there to show a study without any model at hand, and to have its tables for kinds of networks rather than for
+one's own. Nothing in them is known to any other part: each is exported to a file, and the file is studied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sardonyx.errors import UsageError
+from sardonyx.ir import io
+from sardonyx.records.study import Table
+from sardonyx.studies.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
+
+MODELS = "models"  # the folder they are exported to, within the study's
+_EXPORTER: Literal["torchscript"] = "torchscript"  # as the founding notes had it: leaves the most to optimize
+_BATCH_AND_LENGTH = {0: "batch", 1: "length"}
+_WIDTHS = "hidden_size=128,num_hidden_layers=4,num_attention_heads=4,intermediate_size=512"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one model is made."""
+
+    name: str
+    family: str
+    source: str  # as `export` takes it; "handmade:NAME" is a factory of `handmade.py`
+    inputs: tuple[str, ...]
+    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
+
+
+def _text(name: str, family: str, source: str, *more: str) -> Recipe:
+    """A model over tokens, of any number and length."""
+    names = ("input_ids", "attention_mask", *more)
+    return Recipe(
+        name,
+        family,
+        source,
+        tuple(f"{each}=int64[2,16]" for each in names),
+        dict.fromkeys(names, _BATCH_AND_LENGTH),
+    )
+
+
+def _picture(name: str, family: str, source: str, size: int = 96) -> Recipe:
+    return Recipe(name, family, source, (f"pixel_values=float32[1,3,{size},{size}]",))
+
+
+SMALL = (
+    _text("bert", "encoder", f"hf-config:BertModel?{_WIDTHS},vocab_size=1000", "token_type_ids"),
+    _text(
+        "distilbert",
+        "encoder",
+        "hf-config:DistilBertModel?dim=128,n_layers=4,n_heads=4,hidden_dim=512,vocab_size=1000",
+    ),
+    _text(
+        "gpt2",
+        "decoder",
+        "hf-config:GPT2LMHeadModel?n_embd=128,n_layer=4,n_head=4,vocab_size=1000,use_cache=False,bos_token_id=1,"
+        "eos_token_id=2",
+    ),
+    _text(
+        "llama",
+        "decoder",
+        "hf-config:LlamaForCausalLM?hidden_size=128,intermediate_size=352,num_hidden_layers=4,num_attention_heads=8,"
+        "num_key_value_heads=2,vocab_size=1000,use_cache=False",
+    ),
+    _text(
+        "t5-encoder",
+        "encoder",
+        "hf-config:T5EncoderModel?d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,vocab_size=1000",
+    ),
+    Recipe("whisper-encoder", "encoder", "handmade:whisper_encoder", ("input_features=float32[1,80,400]",)),
+    _picture("vit", "vision-transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _picture("deit", "vision-transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _picture(
+        "mobilevit",
+        "hybrid",
+        "hf-config:MobileViTModel?hidden_sizes=[48,64,80],neck_hidden_sizes=[16,16,24,32,40,48,160],image_size=96",
+    ),
+    _picture(
+        "resnet", "convolutional", "hf-config:ResNetModel?embedding_size=32,hidden_sizes=[64,128,256],depths=[2,2,2]"
+    ),
+    _picture(
+        "mobilenet", "convolutional", "hf-config:MobileNetV2Model?depth_multiplier=0.5,image_size=96,tf_padding=False"
+    ),
+    _picture(
+        "efficientnet",
+        "convolutional",
+        "hf-config:EfficientNetModel?width_coefficient=0.5,depth_coefficient=0.5,hidden_dim=640,image_size=96",
+    ),
+    Recipe("lstm", "recurrent", "handmade:lstm", ("signal=float32[2,32,40]",)),
+    Recipe("mlp", "mlp", "handmade:mlp", ("features=float32[2,64]",), {"features": {0: "batch"}}),
+)
+SETS: Mapping[str, Sequence[Recipe]] = {"small": SMALL}
+
+
+def recipes(name: str) -> Sequence[Recipe]:
+    """The recipes of a set.
+
+    Raises:
+        UsageError: where there is no such set.
+    """
+    if name not in SETS:
+        raise UsageError(f"there is no zoo {name!r}", hint=f"there is {', '.join(SETS)}")
+    return SETS[name]
+
+
+class Maker(Experiment):
+    """Exports recipes: the first thing a study of them does, cell by cell like the rest of it."""
+
+    name = "export"
+
+    def __init__(self, recipes: Sequence[Recipe]) -> None:
+        self._by_name = {recipe.name: recipe for recipe in recipes}
+
+    def subjects(self, folder: Path) -> list[Subject]:
+        """What will be there when all are exported."""
+        return [Subject(each.name, folder / f"{each.name}.onnx", each.family) for each in self._by_name.values()]
+
+    def cells(self, subject: Subject, asked: Asked) -> list[Cell]:
+        """One model."""
+        return [Cell(self.name, subject.name, _EXPORTER, asked.only("seed"))]
+
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        """Export it to its file."""
+        from sardonyx.exporting.export import export  # needs torch, which nothing else of a study does
+        from sardonyx.runtime.input_specs import DynamicRequest, parse_inputs
+
+        recipe = self._by_name[subject.name]
+        source = recipe.source
+        if source.startswith("handmade:"):
+            source = source.replace("handmade", str(Path(__file__).with_name("handmade.py")), 1)
+        done = export(
+            source,
+            parse_inputs(recipe.inputs),
+            subject.path,
+            exporter=_EXPORTER,
+            dynamic=DynamicRequest(False, recipe.dynamic) if recipe.dynamic else None,
+            seed=cell.options["seed"],
+            threads=1,
+            force=True,
+        )
+        return {"sha256": done.result.sha256, "nodes": done.counts.nodes, "parameters": done.module.parameters}
+
+    def is_there(self, subject: Subject, answer: Answer) -> bool:
+        """Whether the file that was exported then is still there, unchanged."""
+        return subject.path.is_file() and io.sha256_of(subject.path) == answer.get("sha256")
+
+    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
+        """None: an export is no result."""
+        return []

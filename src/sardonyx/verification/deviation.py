@@ -1,0 +1,221 @@
+"""Which elements and slices of a float tensor lie farther from the reference than rounding explains.
+
+One number for a whole output lets its noisiest part excuse the rest. Here each element is compared with the scale and
+the noise of its own slices: along every axis alone, the row, and the plane of a channel. The rule is in
+`docs/decisions/0002-tolerances.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from sardonyx.verification.tolerance import Array, Limit, as_parts
+
+# A result may be this many times farther off than the reference is from itself when its roundings are disturbed.
+NOISE_FACTOR = 4.0
+# The mean error of a slice scatters more than that of the whole tensor.
+SLICE_FACTOR = 4.0
+_SMALLEST_SLICE = 8  # elements: fewer say nothing about the scale of their neighbours
+# Elements beyond their own magnitude's tolerance: near zero there are always a few, by cancellation.
+_SHARE = 0.2
+_SHARE_WITH_NOISE = 0.05  # the same beyond their own measured noise
+_FEW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How far rounding alone moved each element of one tensor: the largest and the mean square over samples."""
+
+    largest: Array
+    mean_square: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Why a tensor is farther off than allowed, and where."""
+
+    ratio: float  # of the error to what is allowed; above one
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The element that comes closest to its limit or exceeds it most."""
+
+    error: float
+    allowed: float
+    index: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The error in units of what is allowed."""
+        return 0.0 if self.error == 0 else self.error / self.allowed if self.allowed else math.inf
+
+
+class Deviation:
+    """Two float tensors of one shape, element by element; what is not finite in either is left out."""
+
+    def __init__(self, reference: Array, result: Array, allowed: Limit, *, local: bool = True) -> None:
+        """Compare with `allowed`; without `local`, by the scale of the whole tensor alone."""
+        a, b = _working(reference), _working(result)
+        self._finite = np.isfinite(a) & np.isfinite(b)
+        self._error = gap(reference, result)
+        self._size = np.where(self._finite, np.abs(a), 0)
+        self._families = list(_families(a.shape)) if local else []
+        self._groups = [axes for axes in self._families if _inside(a.shape, axes) >= _SMALLEST_SLICE]
+        self._local, self._limit = local, allowed
+        self._count = int(np.count_nonzero(self._finite))
+        self._weights: Array | None = None if self._count == a.size else self._finite.astype(np.float32)
+        self._scale = self._local_scale()
+        self._base = allowed.rtol * (self._size + self._scale)
+
+    def excess(self, moves: Moves | None = None) -> Excess | None:
+        """The first rule that does not hold, None where all do; `moves` is the measured noise of the reference."""
+        if not self._count or not self._error.any():
+            return None
+        rules = (self._elements, self._whole, self._slices, self._share)
+        return next((found for rule in rules if (found := rule(moves)) is not None), None)
+
+    def worst(self, moves: Moves | None = None) -> Place | None:
+        """Where the error is largest against what is allowed."""
+        if not self._count:
+            return None
+        allowed = np.broadcast_to(self._allowed(moves), self._error.shape)
+        index = np.unravel_index(int(np.argmax(_ratio(self._error, allowed))), self._error.shape)
+        return Place(float(self._error[index]), float(allowed[index]), tuple(int(i) for i in index))
+
+    def loud_share(self, moves: Moves, part: float) -> float:
+        """The share of elements that noise excuses by more than this part of their own magnitude."""
+        loud = self._finite & (NOISE_FACTOR * moves.largest > part * (self._size + self._scale))
+        return np.count_nonzero(loud) / max(self._count, 1)
+
+    def _local_scale(self) -> Array:
+        """The median magnitude of the tensor, or the mean of a slice of the element where that is smaller."""
+        nonzero = self._size[self._size > 0]
+        scale = np.full((1,) * self._size.ndim, float(np.median(nonzero)) if nonzero.size else 0.0)
+        for axes in self._groups:
+            scale = np.minimum(scale, self._mean(self._size, axes))
+        return scale
+
+    def _allowed(self, moves: Moves | None) -> Array:
+        if moves is None:
+            return self._base
+        pooled = np.full((1,) * self._size.ndim, float(moves.largest.max()))
+        for axes in self._groups:
+            pooled = np.minimum(pooled, moves.largest.max(axis=axes, keepdims=True))
+        return np.maximum(self._base, NOISE_FACTOR * pooled)
+
+    def _elements(self, moves: Moves | None) -> Excess | None:
+        allowed = self._allowed(moves)
+        wrong = self._error > allowed
+        if not wrong.any():
+            return None
+        ratios = _ratio(self._error, allowed)
+        worst = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+        count, limit = int(np.count_nonzero(wrong)), float(np.broadcast_to(allowed, wrong.shape)[worst])
+        at = f"at {[int(i) for i in worst]} by {self._error[worst]:.3g}, allowed {limit:.3g}"
+        text = f"differs by up to {self._error.max():.3g}, too much in {count} of {self._count} elements ({at})"
+        return Excess(float(ratios[worst]), text)
+
+    def _whole(self, moves: Moves | None) -> Excess | None:
+        """The root mean square over the whole tensor."""
+        every = tuple(range(self._size.ndim))
+        error = float(self._rms(self._error, every).max())
+        allowed = self._limit.rms * float(self._rms(self._size, every).max())
+        if moves is not None:
+            allowed = max(allowed, NOISE_FACTOR * math.sqrt(float(self._mean(moves.mean_square, every).max())))
+        return Excess(error / allowed if allowed else math.inf, _mean_text(error, allowed)) if error > allowed else None
+
+    def _slices(self, moves: Moves | None) -> Excess | None:
+        """The root mean square over every slice."""
+        for axes in self._groups:
+            error = self._rms(self._error, axes)
+            allowed = SLICE_FACTOR * self._limit.rms * self._rms(self._size + self._scale, axes)
+            if moves is not None:
+                allowed = np.maximum(allowed, NOISE_FACTOR * np.sqrt(self._mean(moves.mean_square, axes)))
+            ratios = _ratio(error, allowed)
+            place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+            if float(ratios[place]) > 1:
+                text = _mean_text(float(error[place]), float(allowed[place]))
+                return Excess(float(ratios[place]), f"{text} in the slice {_slice_text(place, axes)}")
+        return None
+
+    def _share(self, moves: Moves | None) -> Excess | None:
+        """How many elements are off by more than their own magnitude or their own noise explains."""
+        if not self._local:
+            return None
+        allowed = self._limit.rtol * self._size
+        share = _SHARE
+        if moves is not None:
+            allowed, share = np.maximum(allowed, NOISE_FACTOR * moves.largest), _SHARE_WITH_NOISE
+        beyond = self._error > allowed
+        count = int(np.count_nonzero(beyond))
+        if count <= _FEW:
+            return None
+        text = f"{count} of {self._count} elements differ by more than rounding of their own explains"
+        if count > share * self._count:
+            return Excess(count / (share * self._count), text)
+        for axes in self._families:  # a slice may be too small to have a scale, and yet be off throughout
+            counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
+            place = np.unravel_index(int(np.argmax(counts)), counts.shape)
+            most = max(_FEW, _inside(beyond.shape, axes) / 2)
+            if counts[place] > most:
+                return Excess(float(counts[place]) / most, f"{text}, in the slice {_slice_text(place, axes)}")
+        return None
+
+    def _mean(self, values: Array, axes: tuple[int, ...]) -> Array:
+        if self._weights is None:
+            return np.asarray(values.mean(axis=axes, keepdims=True, dtype=np.float64))
+        count = self._weights.sum(axis=axes, keepdims=True, dtype=np.float64)
+        total = (values * self._weights).sum(axis=axes, keepdims=True, dtype=np.float64)
+        return np.asarray(total / np.maximum(count, 1.0))
+
+    def _rms(self, values: Array, axes: tuple[int, ...]) -> Array:
+        peak = float(values.max(initial=0.0)) or 1.0  # squares of what is near the largest number overflow
+        return peak * np.sqrt(self._mean(np.square(values / peak), axes))
+
+
+def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The axes to reduce over for each family of slices that are smaller than the tensor and not too small to tell."""
+    rank = len(shape)
+    families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
+    families += [(rank - 1,), tuple(range(2, rank))] if rank else []
+    for axes in dict.fromkeys(families):
+        if axes and _FEW < _inside(shape, axes) < math.prod(shape):
+            yield axes
+
+
+def _inside(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+    return math.prod(shape[axis] for axis in axes)
+
+
+def _slice_text(place: Sequence[Any], axes: tuple[int, ...]) -> str:
+    return "[" + ", ".join(":" if axis in axes else str(int(index)) for axis, index in enumerate(place)) + "]"
+
+
+def gap(one: Array, other: Array) -> Array:
+    """How far apart two tensors are at each element; zero where either is not finite."""
+    a, b = _working(one), _working(other)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), 0))
+
+
+def _working(array: Array) -> Array:
+    """Numbers to compute with: single precision holds what the narrower types do, at half the memory of double."""
+    parts = as_parts(array)
+    return parts.astype(np.float64 if parts.dtype.itemsize == np.dtype(np.float64).itemsize else np.float32, copy=False)
+
+
+def _mean_text(error: float, allowed: float) -> str:
+    return f"differs by {error:.3g} in the root mean square, allowed {allowed:.3g}"
+
+
+def _ratio(error: Array, allowed: Array) -> Array:
+    """error / allowed, where 0 / 0 is no error and something / 0 is infinitely wrong."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return cast("np.ndarray[Any, np.dtype[Any]]", np.where(error == 0, 0.0, error / allowed))

@@ -1,0 +1,304 @@
+"""What each graph input is for, read from the operators it reaches: an index, a mask, a shape, or plain data.
+
+Names never decide; they only break the tie where the structure says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.scopes import bodies
+from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words
+from sardonyx.verification.interface import dims
+
+
+class Role(StrEnum):
+    """What an input is used as."""
+
+    DATA = "data"
+    INDEX = "index"  # picks rows of a table
+    POSITION = "position"  # counts along its last axis
+    MASK = "mask"  # says which positions are real and which are padding
+    ADDED_MASK = "added mask"  # is added to attention scores
+    SHAPE = "shape"  # is a size, an axis, a repeat count …
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How one graph input is used."""
+
+    role: Role
+    rows: int | str | None = None  # INDEX: the size of the table, or the dim that says it
+    specials: tuple[int, ...] = ()  # constants the values are compared with: padding tokens
+    slot: str = ""  # SHAPE: which operand it is, e.g. "Reshape:1"
+    divides: bool = False  # an integer divisor must not be zero
+    thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
+    words: tuple[str, ...] = ()  # strings that the values are compared with
+    normalized: bool = False  # DATA: reaches a normalization with nothing mixed in
+
+
+@dataclass
+class _Found:
+    """What the walk along the uses of one input has met."""
+
+    floating: bool  # the input holds real numbers
+    tables: list[int | str | None] = field(default_factory=list[int | str | None])
+    specials: set[int] = field(default_factory=set[int])
+    slots: list[str] = field(default_factory=list[str])
+    masks: bool = False
+    added: bool = False
+    divides: bool = False
+    normalized: bool = False
+    sizes: bool = False  # reaches a shape, through arithmetic or directly
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A value on the way, and what has happened to the input until there."""
+
+    value: ir.Value
+    same: bool = True  # still the input's own elements, moved or cast
+    offset: int = 0  # what has been added to them
+    hides: bool = False  # has become a large negative number where the mask is off
+    to_scores: bool = False  # has been added to something computed
+    yes_or_no: bool = False  # has become true or false
+    compared: bool = False  # by comparing it with a number
+
+
+# Operators that move or cast the elements of their first operand.
+_MOVES = frozenset(
+    (
+        "Cast", "CastLike", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Flatten", "Slice",
+        "Tile", "Split", "Gather", "GatherElements", "GatherND", "Trilu", "Pad", "OptionalGetElement",
+    )
+)  # fmt: skip
+_COMBINES = frozenset(
+    (
+        "Add", "Sub", "Mul", "Div", "Min", "Max", "Neg", "Abs", "Clip", "Not", "And", "Or", "Xor", "Equal", "Greater",
+        "Less", "GreaterOrEqual", "LessOrEqual", "Where", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Mod",
+        "Pow", "Log",
+    )
+)  # fmt: skip
+_ANSWERS = frozenset(("Not", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"))
+# Operands that hold sizes, axes, counts and the like: (operator, operand).
+_SHAPE_SLOTS = frozenset(
+    (
+        ("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1), ("Slice", 1), ("Slice", 2), ("Slice", 3),
+        ("Slice", 4), ("Unsqueeze", 1), ("Squeeze", 1), ("Range", 0), ("Range", 1), ("Range", 2), ("TopK", 1),
+        ("Pad", 1), ("Pad", 3), ("OneHot", 1), ("CumSum", 1), ("Loop", 0), ("Resize", 3), ("Split", 1), ("Trilu", 1),
+        ("SplitToSequence", 1), ("EyeLike", 0), ("RoiAlign", 2), ("SequenceAt", 1), ("SequenceErase", 1),
+        ("SequenceInsert", 2), ("BitShift", 1), ("CenterCropPad", 1), ("Upsample", 1), ("DFT", 1), ("DFT", 2),
+        ("BlackmanWindow", 0), ("HannWindow", 0), ("HammingWindow", 0), ("AffineGrid", 1), ("STFT", 3), ("STFT", 1),
+        ("Col2Im", 1), ("Col2Im", 2), ("Resize", 2), ("RNN", 4), ("LSTM", 4), ("GRU", 4), ("MaxUnpool", 1),
+        ("MaxUnpool", 2), ("MelWeightMatrix", 0), ("MelWeightMatrix", 1), ("MelWeightMatrix", 2),
+        ("NonMaxSuppression", 2), ("ReverseSequence", 1), ("Bernoulli", 0), ("Dropout", 1),
+    )
+)  # fmt: skip
+_MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("Where", 0)))
+_BIAS_SLOTS = frozenset(
+    (("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10))
+)  # real numbers there
+_NORMS = frozenset(
+    (
+        "LayerNormalization", "SkipLayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
+        "SkipSimplifiedLayerNormalization", "InstanceNormalization", "GroupNormalization", "GroupNorm",
+        "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceL2",
+    )
+)  # fmt: skip
+_EPSILON = "epsilon"  # the attribute of a norm that counts on rows of small variance only
+_HIDDEN = -1e3  # a constant at or below it hides a position when it reaches a softmax
+
+
+def find_use(model: ir.Model, value: ir.Value) -> Use:
+    """The use of one graph input, from every operator its elements reach."""
+    found = _Found(value.dtype is not None and value.dtype.is_floating_point())
+    seen: set[_Step] = set()
+    queue = [_Step(value)]
+    while queue:
+        step = queue.pop()
+        if step in seen or len(seen) > 5000:
+            continue
+        seen.add(step)
+        for node, operand in step.value.uses():
+            queue.extend(_follow(model, step, node, operand, found))
+    use = _decide(value, found)
+    if value.dtype == ir.DataType.STRING:
+        return replace(use, words=find_words(model, value))
+    if use.role is Role.INDEX:
+        return replace(use, specials=_sides(use, find_thresholds(model, value)))
+    if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
+        return replace(use, thresholds=find_thresholds(model, value))
+    return use
+
+
+def has_norms(model: ir.Model) -> bool:
+    """Whether some operator adds an epsilon to a variance."""
+    return any(node.op_type in _NORMS and _EPSILON in node.attributes for node in model.graph)
+
+
+def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
+    """The special numbers of an index, and those on both sides of what it is compared with."""
+    near = {int(one.number) + step for one in thresholds for step in ((0,) if one.exact else (-1, 0, 1))}
+    rows = use.rows if isinstance(use.rows, int) else 1 << 31
+    return tuple(sorted({*use.specials, *(number for number in near if 0 <= number < rows)}))
+
+
+def _decide(value: ir.Value, found: _Found) -> Use:
+    name, specials = (value.name or "").lower(), tuple(sorted(found.specials))
+    kind = value.dtype
+    if kind is None or kind == ir.DataType.STRING:
+        return Use(Role.DATA)
+    if kind.is_floating_point():
+        if found.masks or found.added:
+            return Use(Role.MASK if found.masks else Role.ADDED_MASK)
+        return Use(Role.DATA, slot=found.slots[0] if found.slots else "", normalized=found.normalized)
+    if kind == ir.DataType.BOOL:
+        return Use(Role.MASK)
+    if found.tables:
+        known = [rows for rows in found.tables if isinstance(rows, int)]
+        named = [rows for rows in found.tables if isinstance(rows, str)]
+        rows = min(known) if known else (named[0] if named else None)
+        return Use(Role.POSITION if "position" in name else Role.INDEX, rows, specials)
+    if found.slots:
+        return Use(Role.SHAPE, slot=found.slots[0])
+    if found.masks or "mask" in name:
+        return Use(Role.MASK)
+    if found.sizes:
+        return Use(Role.SHAPE, slot="computed")
+    if "position" in name:
+        return Use(Role.POSITION)
+    return Use(Role.DATA, specials=specials, divides=found.divides)
+
+
+def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, found: _Found) -> Iterator[_Step]:
+    """Note what this use says, and go on with the values that still speak about the input."""
+    op = node.op_type
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        yield replace(step, value=function.inputs[operand])
+        return
+    yield from _into_bodies(step, node, operand)
+    if _notes_table(step, node, operand, found):
+        return
+    if (op, operand) in _SHAPE_SLOTS or (op.startswith("Reduce") and operand == 1):
+        if step.same:
+            found.slots.append(f"{op}:{operand}")
+        found.sizes = True
+        return
+    if op in ("Div", "Mod") and operand == 1:
+        found.divides = True
+    if op in _NORMS and operand == 0:
+        found.normalized = True
+    if (op, operand) in _BIAS_SLOTS and found.floating and not (step.hides or step.yes_or_no):
+        found.added = True
+    elif (op, operand) in _MASK_SLOTS or (op, operand) in _BIAS_SLOTS:
+        found.masks = found.masks or not (step.compared and op == "Where") or _hides(node)
+    if op == "Softmax":
+        found.masks = found.masks or step.hides
+        found.added = found.added or step.to_scores
+    elif (op in _MOVES and operand == 0) or op == "Concat":
+        answers = step.yes_or_no or (op == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL)
+        for output in node.outputs:
+            yield replace(step, value=output, yes_or_no=answers)
+    elif op in _COMBINES:
+        yield _combined(step, node, operand, found)
+
+
+def _combined(step: _Step, node: ir.Node, operand: int, found: _Found) -> _Step:
+    op = node.op_type
+    others = [v for i, v in enumerate(node.inputs) if i != operand and v is not None]
+    constants = [c for c in (_scalar(v) for v in others) if c is not None]
+    if op == "Equal" and step.same:
+        found.specials.update(int(c) - step.offset for c in constants if c == int(c))
+    shifted = step.same and bool(constants) and (op == "Add" or (op == "Sub" and operand == 0))
+    offset = step.offset + (
+        int(constants[0]) * (1 if op == "Add" else -1) if shifted and abs(constants[0]) < 1e9 else 0
+    )
+    hides = step.hides or (op in ("Mul", "Where") and any(c <= _HIDDEN for c in constants))
+    to_scores = step.same and op == "Add" and any(_is_scores(v) for v in others)
+    answers = step.yes_or_no or op in _ANSWERS
+    # 0 and 1 are what masks are made of; a real number is compared with them for other reasons too
+    compared = answers and bool(constants) and (found.floating or any(c not in (0.0, 0.5, 1.0) for c in constants))
+    return _Step(
+        node.outputs[0],
+        shifted,
+        offset if shifted else 0,
+        hides,
+        to_scores or step.to_scores,
+        answers,
+        step.compared or (compared and op in _ANSWERS),
+    )
+
+
+def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
+    """Operands of Loop and Scan are inputs of their body; captured values are found through their uses."""
+    if node.op_type == "Loop" and operand < 2:
+        return
+    if node.op_type in ("Loop", "Scan"):
+        for _, body in bodies(node):
+            if operand < len(body.inputs):
+                yield replace(step, value=body.inputs[operand])
+
+
+def _notes_table(step: _Step, node: ir.Node, operand: int, found: _Found) -> bool:
+    """Whether the use picks elements of a table; if so, how many there are to pick from."""
+    op = node.op_type
+    if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        rows = _dim(node.inputs[0], axis)
+    elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
+        rows = _dim(node.inputs[0], 0)
+        known = dims(node.inputs[0]) if node.inputs[0] is not None else None
+        sizes = [d for d in known or () if isinstance(d, int)]
+        rows = min(sizes) if sizes else rows
+    elif op == "OneHot" and operand == 0:
+        depth = _scalar(node.inputs[1])
+        rows = int(depth) if depth is not None else None
+    elif op == "EmbedLayerNormalization" and operand in (0, 1):
+        rows = _dim(node.inputs[operand + 2], 0)
+    else:
+        return False
+    if step.same:
+        found.tables.append(rows - step.offset if isinstance(rows, int) else rows)
+    return True
+
+
+def _dim(value: ir.Value | None, axis: int) -> int | str | None:
+    if value is None:
+        return None
+    constant = value.const_value
+    shape = tuple(constant.shape.numpy()) if constant is not None else dims(value)
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
+
+
+def _scalar(value: ir.Value | None) -> float | None:
+    """The number a small constant holds (its least, if it holds several), without reading large ones."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    if tensor is None or tensor.size == 0 or tensor.size > 64 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return float(np.min(tensor.numpy().astype(np.float64)))
+
+
+def _hides(node: ir.Node) -> bool:
+    """Whether it fills in a number that hides a position."""
+    return any(c is not None and c <= _HIDDEN for c in (_scalar(value) for value in node.inputs[1:]))
+
+
+def _is_scores(value: ir.Value) -> bool:
+    """Whether a value is a scaled or shifted matrix product: what masks are added to."""
+    for _ in range(4):
+        producer = value.producer()
+        if producer is None or producer.op_type in ("MatMul", "Einsum", "Gemm"):
+            return producer is not None
+        first = producer.inputs[0] if producer.op_type in ("Div", "Mul", "Add", "Sub") and producer.inputs else None
+        if first is None:
+            return False
+        value = first
+    return False

@@ -1,0 +1,88 @@
+"""What a caller of the model sees: the graph's inputs and outputs, which no rewrite may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import RANDOM
+from sardonyx.ir.scopes import bodies
+
+
+def interface_changes(a: ir.Model, b: ir.Model) -> list[str]:
+    """One line for every way in which the inputs or outputs of `b` are not those of `a`."""
+    changes = _value_changes("input", a.graph.inputs, b.graph.inputs)
+    return changes + _value_changes("output", a.graph.outputs, b.graph.outputs)
+
+
+def _value_changes(kind: str, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> list[str]:
+    names, new_names = [v.name for v in before], [v.name for v in after]
+    if names != new_names:
+        return [f"{kind}s were {_listed(names)} and are {_listed(new_names)}"]
+    changes: list[str] = []
+    for old, new in zip(before, after, strict=True):
+        if old.type != new.type:
+            changes.append(f"{kind} '{old.name}' was {old.type} and is {new.type}")
+        elif dims(old) != dims(new):
+            changes.append(f"{kind} '{old.name}' was of shape {_shape_text(old)} and is of shape {_shape_text(new)}")
+    return changes
+
+
+def dims(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """The declared shape: a size, a symbol's name, or None for each dim; None for an unknown rank."""
+    if value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+
+
+def _shape_text(value: ir.Value) -> str:
+    known = dims(value)
+    return "unknown" if known is None else "[" + ", ".join("?" if d is None else str(d) for d in known) + "]"
+
+
+def _listed(names: Sequence[str | None]) -> str:
+    return "(" + ", ".join(str(n) for n in names[:8]) + (", …)" if len(names) > 8 else ")")
+
+
+def random_outputs(model: ir.Model) -> frozenset[str]:
+    """Names of the graph outputs that a random operator reaches: two right runs need not agree on them."""
+    random_functions: set[ir.OperatorIdentifier] = set()
+    for _ in range(len(model.functions) + 1):  # functions may call one another in any order
+        for key, function in model.functions.items():
+            if any(_draws(node, random_functions) for node in function):
+                random_functions.add(key)
+    if not random_functions and not any(_draws(node, set()) for node in model.graph.all_nodes()):
+        return frozenset()
+    tainted: set[ir.Value] = set()
+    grew = True
+    while grew:
+        size = len(tainted)
+        for node in model.graph:
+            if _draws(node, random_functions) or any(v in tainted for v in _reads(node)):
+                tainted.update(node.outputs)
+        grew = len(tainted) > size
+    return frozenset(v.name for v in model.graph.outputs if v in tainted and v.name is not None)
+
+
+def _draws(node: ir.Node, random_functions: set[ir.OperatorIdentifier]) -> bool:
+    if node.op_identifier() in random_functions or (node.domain in ("", "ai.onnx") and node.op_type in RANDOM):
+        return True
+    if node.op_type == "Dropout" and _may_train(node):
+        return True
+    return any(_draws(inner, random_functions) for _, body in bodies(node) for inner in body)
+
+
+def _may_train(node: ir.Node) -> bool:
+    """Dropout draws only when its training_mode input may be true."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return False
+    mode = ir.convenience.get_const_tensor(node.inputs[2])
+    return mode is None or bool(mode.numpy().any())
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    yield from (v for v in node.inputs if v is not None)
+    for _, body in bodies(node):
+        for inner in body:
+            yield from _reads(inner)

@@ -1,0 +1,401 @@
+"""Compares the outputs of two models, output by output, and keeps the worst of every output."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+
+from sardonyx.records.run import Accuracy, OutputDifference
+from sardonyx.runtime import Array, Value
+from sardonyx.verification.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place, gap
+from sardonyx.verification.padding import Padding
+from sardonyx.verification.ties import Ties
+from sardonyx.verification.tolerance import Difference, Limit, float_difference, is_float, limit
+
+# What a comparison left out, counted over all trials, and how the verdict says so.
+
+
+class Reason(StrEnum):
+    """Why something was not compared."""
+
+    PADDING = "positions of '{name}' are padding that sees no key"
+    TIE = "elements of '{name}' depend on the order of equal scores"
+
+
+class LeftOut:
+    """Counts, by reason and output."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Reason, dict[str, tuple[int, int]]] = defaultdict(dict)
+
+    def add(self, why: Reason, name: str, count: int, total: int) -> None:
+        """Some parts of an output were not compared in a trial, of how many."""
+        before = self._counts[why].get(name, (0, 0))
+        self._counts[why][name] = (before[0] + count, before[1] + total)
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each reason: the first output in figures, and how many more there are."""
+        lines: list[str] = []
+        for why, outputs in self._counts.items():
+            (name, (count, total)), *others = outputs.items()
+            rest = f", nor in {len(others)} other output{'s' if len(others) > 1 else ''}" if others else ""
+            lines.append(f"{count} of {total} {why.format(name=name)}: not compared{rest}")
+        return lines
+
+
+_SAMPLES = (2, 4, 8, 16)  # the first that explains every element ends the search
+_TIE_SAMPLES = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
+_HOPELESS = 50.0  # times the limit after four samples: more samples do not explain it
+_LOUD, _LOUD_SHARE = 0.05, 0.1  # noise of five percent in a tenth of the elements is worth a note
+
+_NO_TIES = Ties()
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+Path: TypeAlias = tuple[int, ...]
+
+
+class Noise:
+    """The reference's outputs for one set of inputs, and what they become when every rounding is disturbed."""
+
+    def __init__(
+        self, clean: Sequence[Value], disturb: Callable[[int], Sequence[Value]], *, most: int = _SAMPLES[-1]
+    ) -> None:
+        """`disturb` gives the outputs of one sample of roundings; it is asked for at most `most` samples."""
+        self._clean = clean
+        self._disturb = disturb
+        self._most = most
+        self._samples: list[Sequence[Value]] = []
+
+    @property
+    def steps(self) -> list[int]:
+        """How many samples to look at in turn."""
+        return [count for count in _SAMPLES if count <= self._most] or [self._most]
+
+    def moves(self, path: Path, count: int) -> Moves | None:
+        """How far each element of one float output moves; None where no sample has the shape of the clean output."""
+        pairs = self._pairs(path, count)
+        if not pairs:
+            return None
+        largest = gap(*pairs[0])
+        square = np.square(largest, dtype=np.float64)
+        for pair in pairs[1:]:
+            moved = gap(*pair)
+            np.maximum(largest, moved, out=largest)
+            square += np.square(moved, dtype=np.float64)
+        return Moves(largest, square / len(pairs))
+
+    def undecided(self, path: Path) -> Array | None:
+        """Which elements of a discrete output change."""
+        changes = [np.asarray(pair[0] != pair[1]) for pair in self._pairs(path, min(_TIE_SAMPLES, self._most))]
+        return np.logical_or.reduce(changes) if changes else None
+
+    def _pairs(self, path: Path, count: int) -> list[tuple[Array, Array]]:
+        """Clean and disturbed values of one tensor, where they are of one shape."""
+        while len(self._samples) < count:
+            self._samples.append(self._disturb(len(self._samples)))
+        clean = _descend(self._clean, path)
+        moved = [_descend(sample, path) for sample in self._samples[:count]]
+        return [(clean, each) for each in moved if clean is not None and each is not None and clean.shape == each.shape]
+
+
+NoiseSource: TypeAlias = Callable[[], Noise | None]
+
+
+@dataclass(slots=True)
+class _Worst:
+    """The worst differences seen at one output so far."""
+
+    dtype: str = ""
+    difference: Difference = field(default_factory=Difference)
+    rtol: float = 0.0
+    atol: float = 0.0
+    place: Place | None = None
+    passed: bool = True
+
+
+class Judge:
+    """Compares outputs of one accuracy class; random outputs by type and shape only."""
+
+    def __init__(
+        self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str], *, exported: bool = False
+    ) -> None:
+        """Compare outputs of these names; with `exported` the reference is the module that the graph comes from."""
+        self._exported = exported
+        self._names = list(names)
+        self._accuracy = accuracy
+        self._random = random
+        self._worst = [_Worst() for _ in names]
+        self._hides_rows = False
+        self._padding: Sequence[Padding | None] = ()
+        self._ties = _NO_TIES
+        self.inexact = False  # whether some float output was not equal bit for bit
+        self.notes: list[str] = []
+        self.left_out = LeftOut()
+
+    def alike(self) -> Judge:
+        """A judge of the same outputs by the same rules that has seen nothing yet."""
+        return Judge(self._names, self._accuracy, self._random, exported=self._exported)
+
+    def compare(
+        self,
+        reference: Sequence[Value],
+        results: Sequence[Value],
+        noise: NoiseSource,
+        *,
+        hides_rows: bool = False,
+        padding: Sequence[Padding | None] = (),
+        ties: Ties = _NO_TIES,
+    ) -> list[str]:
+        """One line for every output that is not what it should be.
+
+        Args:
+            reference: The outputs of the reference.
+            results: The outputs of the other model for the same inputs.
+            noise: Asked only where the noise of the reference can matter.
+            hides_rows: Whether a mask hides whole rows in these inputs: a row that is NaN throughout in the reference
+                may then hold numbers in the result.
+            padding: Per output the positions that are not compared; nothing if all are.
+            ties: What the reference chose by score; asked only where outputs differ.
+        """
+        self._hides_rows, self._padding, self._ties = hides_rows, padding, ties
+        lines: list[str] = []
+        for index, (a, b) in enumerate(zip(reference, results, strict=True)):
+            line = self._compare_values(a, b, index, (index,), noise)
+            if line is not None:
+                self._worst[index].passed = False
+                lines.append(f"output '{self._names[index]}': {line}")
+        return lines
+
+    def outputs(self) -> tuple[OutputDifference, ...]:
+        """The worst of every output, as the record holds it."""
+        return tuple(
+            OutputDifference(
+                name, w.dtype,
+                _finite(w.difference.max_abs), _finite(w.difference.max_rel), _finite(w.difference.max_ulp),
+                w.rtol, _finite(w.atol), w.passed,
+                error=_finite(w.place.error) if w.place is not None else 0.0,
+                allowed=_finite(w.place.allowed) if w.place is not None else 0.0,
+                where=w.place.index if w.place is not None else (),
+            )
+            for name, w in zip(self._names, self._worst, strict=True)
+        )  # fmt: skip
+
+    def _compare_values(self, a: Value, b: Value, index: int, path: Path, noise: NoiseSource) -> str | None:
+        table = _table(a)
+        if table is not None:
+            return self._compare_maps(a, b, table, index, path, noise)
+        if isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return f"a sequence of {len(b)} instead of {len(a)}"
+            pairs = enumerate(zip(a, b, strict=True))
+            found = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in pairs)
+            return next((line for line in found if line is not None), None)
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+            return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
+        self._worst[index].dtype = a.dtype.name
+        if a.dtype != b.dtype:
+            return f"type {b.dtype} instead of {a.dtype}"
+        if a.shape != b.shape:
+            return f"shape {list(b.shape)} instead of {list(a.shape)}"
+        if self._names[index] in self._random:
+            return None
+        if path == (index,) and index < len(self._padding):
+            a, b = self._without_padding(a, b, index, self._padding[index])
+        if is_float(a.dtype) or a.dtype.kind == "c":
+            seen = replace(self._worst[index])
+            line = self._compare_floats(a, b, index, path, noise)
+            tied = self._moved_by_ties(a, index, path) if line is not None else None
+            if tied is None:
+                return line
+            self._worst[index], zero = seen, a.dtype.type(0)
+            return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, noise)
+        return self._compare_discrete(a, b, index, path, noise)
+
+    def _compare_maps(self, a: Value, b: Value, table: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+        """A map, or a sequence of maps with the same keys, is a table: one row a map, one column a key."""
+        other = _table(b)
+        if other is None or isinstance(a, dict) != isinstance(b, dict):
+            return f"{_kind(b)} instead of {_kind(a)}"
+        if _keys(a) != _keys(b):
+            return f"a map with the keys {_few(_keys(b))} instead of {_few(_keys(a))}"
+        return self._compare_values(table, other, index, path, noise)
+
+    def _compare_floats(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+        if self._hides_rows:
+            a, b = self._without_hidden_rows(a, b, index)
+        difference = float_difference(a, b)
+        self.inexact = self.inexact or difference.max_abs > 0 or difference.max_ulp > 0
+        dtype = _SINGLE if self._exported and a.dtype == _DOUBLE else a.dtype  # ONNX attributes hold single precision
+        allowed = limit(dtype, self._accuracy)
+        if difference.pattern is not None or self._accuracy is Accuracy.EXACT:
+            self._keep(index, difference, allowed, None)
+            unequal = difference.max_abs > 0 or difference.max_ulp > 0
+            exact = f"differs by up to {difference.max_abs:.3g} ({difference.max_ulp:.0f} ulp), allowed 0"
+            return difference.pattern or (exact if unequal else None)
+        if difference.max_abs == 0 and difference.max_ulp == 0:
+            self._keep(index, difference, allowed, None)
+            return None
+        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
+        excess, moves = deviation.excess(), None
+        if excess is not None:
+            excess, moves = self._explained(deviation, excess, index, path, noise)
+        self._keep(index, difference, allowed, deviation.worst(moves))
+        return excess.text if excess is not None else None
+
+    def _explained(
+        self, deviation: Deviation, excess: Excess, index: int, path: Path, noise: NoiseSource
+    ) -> tuple[Excess | None, Moves | None]:
+        """What is left of an excess once the noise of the reference is known, from as few samples as will do."""
+        measured, moves = noise(), None
+        left: Excess | None = excess
+        for count in measured.steps if measured is not None else []:
+            if measured is None or (moves := measured.moves(path, count)) is None:
+                break
+            left = deviation.excess(moves)
+            if left is None or (count >= _SAMPLES[1] and left.ratio > _HOPELESS):
+                break
+        if left is None and moves is not None and deviation.loud_share(moves, _LOUD) > _LOUD_SHARE:
+            share = deviation.loud_share(moves, _LOUD)
+            name, part = self._names[index], _LOUD / NOISE_FACTOR
+            self._note(
+                f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there proves little"
+            )
+        return left, moves
+
+    def _without_padding(self, a: Array, b: Array, index: int, padding: Padding | None) -> tuple[Array, Array]:
+        """Leave out positions at which no number is right or wrong."""
+        if padding is None:
+            return a, b
+        self.left_out.add(Reason.PADDING, self._names[index], padding.count, padding.positions)
+        return padding.without(a), padding.without(b)
+
+    def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
+        """Leave out rows that are NaN throughout in the reference and hold numbers in the result."""
+        if a.ndim == 0 or a.dtype.kind == "c":
+            return a, b
+        nan, number = np.isnan(a.astype(np.float64)), np.isfinite(b.astype(np.float64))
+        hidden = np.asarray(nan.all(axis=-1, keepdims=True) & number.all(axis=-1, keepdims=True))
+        if a.shape[-1] == 0 or not hidden.any():
+            return a, b
+        self._note(f"rows of '{self._names[index]}' that a mask hides whole are NaN in the reference: not compared")
+        zero = a.dtype.type(0)
+        return np.where(hidden, zero, a), np.where(hidden, zero, b)
+
+    def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+        """Integers, bools and strings are equal, except where scores are, or where rounding decides."""
+        wrong = np.asarray(a != b)
+        ties = 0
+        if wrong.any() and a.dtype.kind in "iu":
+            wrong = self._without_ties(a, b, wrong, index, path)
+        if wrong.any() and self._accuracy is not Accuracy.EXACT:
+            measured = noise()
+            undecided = measured.undecided(path) if measured is not None else None
+            if undecided is not None:
+                ties = int(np.count_nonzero(wrong & undecided))
+                wrong = wrong & ~undecided
+                self._note_undecided(index, undecided, ties)
+        count = int(np.count_nonzero(wrong))
+        if a.dtype.kind in "iub" and a.size:
+            largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
+            self._keep(index, Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
+        return f"{count} of {a.size} elements differ" if count else None
+
+    def _without_ties(self, a: Array, b: Array, wrong: Array, index: int, path: Path) -> Array:
+        """Leave out indices whose scores are equal, and what was computed from such indices."""
+        equal = self._ties.same_score(a, b) if self._accuracy is not Accuracy.EXACT else None
+        if equal is None:
+            tied = self._moved_by_ties(a, index, path)
+            return wrong if tied is None else wrong & ~tied
+        if (wrong & equal).any():
+            self._note(f"the output '{self._names[index]}' has other indices whose scores are equal")
+        return wrong & ~equal
+
+    def _moved_by_ties(self, a: Array, index: int, path: Path) -> Array | None:
+        """Elements that the order of equal scores decides; None if it decides nothing."""
+        if self._accuracy is Accuracy.EXACT or path != (index,):
+            return None
+        moved = self._ties.moved(a, index)
+        if not moved.any():
+            return None
+        self.left_out.add(Reason.TIE, self._names[index], int(np.count_nonzero(moved)), moved.size)
+        return moved
+
+    def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
+        name = self._names[index]
+        if bool(undecided.all()):
+            self._note(f"every element of '{name}' is undecided, as rounding alone changes it: no value was compared")
+        elif ties:
+            self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _keep(self, index: int, new: Difference, allowed: Limit, place: Place | None) -> None:
+        worst = self._worst[index]
+        old = worst.difference
+        worst.difference = Difference(
+            max(old.max_abs, new.max_abs), max(old.max_rel, new.max_rel), max(old.max_ulp, new.max_ulp)
+        )
+        worst.rtol = max(worst.rtol, allowed.rtol)
+        worst.atol = max(worst.atol, allowed.rtol * new.scale)
+        if place is not None and (worst.place is None or place.ratio > worst.place.ratio):
+            worst.place = place
+
+
+def _kind(value: Value) -> str:
+    """What a value is, in words."""
+    if value is None:
+        return "an empty optional"
+    if isinstance(value, dict):
+        return f"a map of {len(value)} keys"
+    if isinstance(value, list):
+        return f"a sequence of {len(value)}"
+    return f"a tensor of {value.dtype}{list(value.shape)}"
+
+
+def _keys(value: Value) -> list[int | str]:
+    """The keys of a map, or of every map of a sequence, in order."""
+    first = value[0] if isinstance(value, list) and value else value
+    return sorted(first, key=str) if isinstance(first, dict) else []
+
+
+def _few(keys: list[int | str]) -> str:
+    return ", ".join(str(key) for key in keys[:5]) + (" …" if len(keys) > 5 else "")
+
+
+def _table(value: Value) -> Array | None:
+    """A map, or a sequence of maps with the same keys, as an array with a column for each key; otherwise None."""
+    rows: list[Mapping[int | str, object]] = []
+    for row in value if isinstance(value, list) else [value]:
+        if not isinstance(row, dict):
+            return None
+        rows.append(row)
+    keys = _keys(value)
+    if not rows or any(sorted(row, key=str) != keys for row in rows):
+        return None
+    array = np.asarray([[row[key] for key in keys] for row in rows])
+    array = array.astype(np.float32) if array.dtype.kind == "f" else array  # the runtime's maps hold single precision
+    return array if isinstance(value, list) else array[0]
+
+
+def _descend(values: Sequence[Value], path: Path) -> Array | None:
+    value: Value = list(values)
+    for step in path:
+        if not isinstance(value, list) or step >= len(value):
+            return None
+        value = value[step]
+    table = _table(value)
+    return value if isinstance(value, np.ndarray) else table
+
+
+def _finite(difference: float) -> float:
+    """The largest number there is for what is infinitely or undefinedly far off: JSON knows no infinity."""
+    return difference if math.isfinite(difference) else sys.float_info.max

@@ -1,0 +1,255 @@
+"""A copy of the model whose every rounding is disturbed: how far it moves is the error explained by rounding alone.
+
+Each node that rounds gets a pseudo-random error of about one unit in the last place, a function of its own result:
+`y + eps * sin(f * log|y|) * (|y| + scale)` after a sum, where cancellation leaves an error the size of the terms,
+and `y - eps * sin²(…) * y` after an elementwise operator, which can never overflow. The frequency f is an input of the
+copy: every value of it is another sample of roundings. The copy is run and thrown away.
+
+The scale of a sum follows its own terms, not the whole tensor: row times column for a product, the channel for a
+convolution, the row for a norm or softmax. One column of 1e8 does not disturb the columns beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.scopes import bodies
+from sardonyx.runtime import Value
+
+_SUMS = frozenset(
+    (
+        "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2",
+        "Softmax", "LogSoftmax", "LayerNormalization", "BatchNormalization", "InstanceNormalization",
+        "GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "AveragePool", "GlobalAveragePool",
+        "LSTM", "GRU", "RNN", "Attention", "CumSum", "Resize", "DequantizeLinear",
+    )
+)  # fmt: skip
+_ELEMENTWISE = frozenset(
+    (
+        "Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Gelu", "Tanh", "Sigmoid",
+        "HardSwish", "Swish", "Mish", "Softplus", "Elu", "Selu", "Sin", "Cos", "PRelu", "LeakyRelu", "ReduceProd",
+    )
+)  # fmt: skip
+_KEEPS_TYPE_OF_SECOND = frozenset(("Where", "DequantizeLinear"))
+# The size of the disturbance: eps where a sum rounds at every term, and half of it, the largest error of one rounding,
+# for the narrow types, whose sums the runtime takes in single precision.
+_FLOATS = {
+    ir.DataType.FLOAT: 2.0**-23,
+    ir.DataType.DOUBLE: 2.0**-52,
+    ir.DataType.FLOAT16: 2.0**-11,
+    ir.DataType.BFLOAT16: 2.0**-8,
+}
+# Below its normal range a type rounds to a fixed spacing; only that of float16 is within reach of real values.
+_SUBNORMAL = {ir.DataType.FLOAT16: 2.0**-24}
+_LEAST = 1e-38
+_HUGE = 1e30
+NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+_BY_ROW = frozenset(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"))
+_BY_CHANNEL = frozenset(
+    (
+        "BatchNormalization", "InstanceNormalization", "GroupNormalization", "AveragePool", "GlobalAveragePool",
+        "ConvTranspose", "Resize",
+    )
+)  # fmt: skip
+_NEGATIVE_AXES = 11
+_AXES_ARE_AN_INPUT = 18
+FREQUENCY = "sardonyx.noise.frequency"
+_MOST_SITES = 1500  # beyond it the probe costs more than it tells; sums come first
+
+
+def disturbed(model: ir.Model, *, stored: Collection[str] = ()) -> ir.Model | None:
+    """A disturbed copy, or None where no node of a known floating type rounds.
+
+    The constants named by `stored` are of a narrow type and cast before use: each Cast also gets the error of rounding
+    the constant to its type.
+    """
+    copy = model.clone()
+    types = element_types(copy)
+    sites = [n for n in copy.graph.all_nodes() if _rounds(n) and types.get(n.outputs[0]) in _FLOATS]
+    sites.sort(key=lambda node: node.op_type not in _SUMS)
+    weights = [n for n in copy.graph.all_nodes() if n.op_type == "Cast" and _name(n.inputs[0]) in stored]
+    frequency = ir.Value(name=FREQUENCY, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    copy.graph.inputs.append(frequency)
+    opset = copy.opset_imports.get("", 1)
+    for number, node in enumerate(sites[:_MOST_SITES]):
+        _disturb(node, types[node.outputs[0]], frequency, _Nodes(f"noise.{number}", copy.graph, opset))
+    for number, node in enumerate(weights):
+        kind = types.get(node.inputs[0]) if node.inputs[0] is not None else None
+        _disturb(node, kind or ir.DataType.FLOAT16, frequency, _Nodes(f"noise.weight.{number}", copy.graph, opset))
+    return copy if sites else None
+
+
+def draw(number: int) -> dict[str, Value]:
+    """What to feed beside the model's own inputs for one draw of roundings."""
+    return {FREQUENCY: np.asarray(1e7 + 79190.0 * number, np.float32)}
+
+
+def _rounds(node: ir.Node) -> bool:
+    return bool(node.outputs) and (node.op_type in _SUMS or node.op_type in _ELEMENTWISE)
+
+
+def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """Element types as far as they follow from declarations, constants and the usual rule that an op keeps its type."""
+    types: dict[ir.Value, ir.DataType] = {}
+
+    def look(value: ir.Value | None) -> ir.DataType | None:
+        if value is None:
+            return None
+        constant = value.const_value
+        return types.get(value) or (constant.dtype if constant is not None else value.dtype)
+
+    def visit(graph: ir.Graph) -> None:
+        for node in graph:
+            for _, body in bodies(node):
+                visit(body)
+            kept = 1 if node.op_type in _KEEPS_TYPE_OF_SECOND else 0
+            kind = look(node.outputs[0]) if node.outputs else None
+            if "to" in node.attributes:
+                kind = ir.DataType(node.attributes["to"].as_int())
+            elif node.op_type == "Constant" and "value" in node.attributes:
+                kind = node.attributes["value"].as_tensor().dtype
+            elif kind is None and len(node.inputs) > kept and node.op_type not in ("Shape", "Size", "Equal", "Not"):
+                kind = look(node.inputs[kept])
+            if kind is not None:
+                types.update(dict.fromkeys(node.outputs, kind))
+
+    visit(model.graph)
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            types[value] = value.const_value.dtype
+    return types
+
+
+def _name(value: ir.Value | None) -> str:
+    return (value.name or "") if value is not None else ""
+
+
+class _Nodes:
+    """New nodes under one prefix, in order."""
+
+    def __init__(self, name: str, root: ir.Graph, opset: int) -> None:
+        self.name, self.opset = name, opset
+        self._root = root
+        self.made: list[ir.Node] = []
+
+    def op(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int] | ir.TensorProtocol) -> ir.Value:
+        name = f"{self.name}.{len(self.made)}"
+        self.made.append(ir.node(op_type, list(inputs), attributes=dict(attributes) or None, name=name))
+        self.made[-1].outputs[0].name = name
+        return self.made[-1].outputs[0]
+
+    def constant(self, value: float | Sequence[int]) -> ir.Value:
+        """An initializer of the outermost graph, one for each value: a node for each would slow loading down."""
+        name = f"noise.constant.{value}"
+        if name not in self._root.initializers:
+            array = np.array(value, np.float32 if isinstance(value, float) else np.int64)
+            self._root.register_initializer(ir.Value(name=name, const_value=ir.tensor(array, name=name)))
+        return self._root.initializers[name]
+
+    def single(self, value: ir.Value) -> ir.Value:
+        return self.op("Cast", value, to=int(ir.DataType.FLOAT))
+
+    def reduce(self, op_type: str, value: ir.Value, axes: Sequence[int], *, keepdims: int = 1) -> ir.Value:
+        """A reduction over axes, which are an attribute before opset 18 and an input since."""
+        if self.opset >= _AXES_ARE_AN_INPUT:
+            return self.op(op_type, value, self.constant(axes), keepdims=keepdims)
+        return self.op(op_type, value, axes=axes, keepdims=keepdims)
+
+    def length(self, value: ir.Value, axes: Sequence[int], *, keepdims: int = 1) -> ir.Value:
+        """The Euclidean length over axes, cut off where the product of two would overflow."""
+        return self.op("Min", self.reduce("ReduceL2", value, axes, keepdims=keepdims), self.constant(1e18))
+
+
+def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Nodes) -> None:
+    """Put the disturbance between a node's first result and everything that reads it, under the result's old name."""
+    clean, graph = node.outputs[0], node.graph
+    if graph is None:
+        return
+    consumers = list(clean.uses())  # before the disturbance itself consumes the clean result
+    op = nodes.op
+    single = kind == ir.DataType.FLOAT or node.op_type == "Cast"
+    y = clean if single else nodes.single(clean)
+    y = op("Min", op("Max", y, nodes.constant(-_HUGE)), nodes.constant(_HUGE))  # a masked score may be infinite
+    size = op("Abs", y)
+    floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm tells apart numbers of any magnitude
+    sign = op("Div", y, floor)
+    sine = op("Sin", op("Mul", op("Log", floor), frequency))
+    wave = op("Mul", sine, sign)
+    amplitude = nodes.constant(_FLOATS[kind])
+    if node.op_type in _SUMS:
+        error = op("Mul", op("Mul", wave, amplitude), op("Add", size, _scale(node, size, nodes)))
+    elif node.op_type == "Sigmoid":  # kernels approximate it up to an error that does not shrink with the result
+        error = op("Mul", op("Mul", op("Mul", sine, sine), amplitude), op("Sub", nodes.constant(1.0), y))
+    elif node.op_type == "Cast":  # a constant of a narrow type, in single precision: cannot overflow
+        error = op("Mul", op("Mul", wave, op("Mul", amplitude, nodes.constant(0.5))), y)
+    else:
+        error = op("Mul", op("Mul", op("Mul", wave, wave), op("Neg", amplitude)), y)
+    if not single and kind in _SUBNORMAL:
+        error = op("Add", error, op("Mul", wave, nodes.constant(_SUBNORMAL[kind])))
+    if not single:
+        error = op("Cast", error, to=int(kind))
+    noisy = op("Add", clean, error)
+    noisy.type, noisy.shape = clean.type, clean.shape
+    for consumer, index in consumers:
+        consumer.replace_input_with(index, noisy)
+    for index, output in enumerate(graph.outputs):
+        if output is clean:
+            graph.outputs[index] = noisy
+    noisy.name, clean.name = clean.name, f"{nodes.name}.clean"
+    graph.insert_after(node, nodes.made)
+
+
+def _scale(node: ir.Node, size: ir.Value, nodes: _Nodes) -> ir.Value:
+    """The size of what cancels in a sum, as a value that broadcasts to its result; `size` is the result's magnitude."""
+    local: ir.Value | None = None
+    if nodes.opset >= _NEGATIVE_AXES:
+        if node.op_type in ("MatMul", "Gemm"):
+            local = _product_scale(node, nodes)
+        elif node.op_type == "Conv":
+            local = _convolution_scale(node, nodes)
+        elif node.op_type in _BY_ROW:
+            local = nodes.reduce("ReduceMean", size, [-1])
+        elif node.op_type in _BY_CHANNEL and (rank := _rank(node.outputs[0]) or _rank(node.inputs[0])) and rank > 2:
+            local = nodes.reduce("ReduceMean", size, list(range(2, rank)))
+    return local if local is not None else nodes.op("ReduceMean", size, keepdims=0)
+
+
+def _product_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
+    """|row| · |column| / √K: what a sum of K products of random sign amounts to."""
+    x, w = node.inputs[0], node.inputs[1]
+    ranks = _rank(x), _rank(w)
+    if x is None or w is None or ranks[1] is None or ranks[1] < 2 or _attribute(node, "transA"):
+        return None
+    if ranks[1] > 2 and (ranks[0] is None or ranks[0] < 2):  # the result might have fewer axes than the scale
+        return None
+    depth = -1 if _attribute(node, "transB") else -2
+    rows = nodes.length(nodes.single(x), [-1])
+    columns = nodes.length(nodes.single(w), [depth], keepdims=int(ranks[1] > 2))
+    terms = nodes.op("Gather", nodes.op("Shape", x), nodes.constant([-1]))
+    root = nodes.op("Sqrt", nodes.op("Max", nodes.single(terms), nodes.constant(1.0)))
+    return nodes.op("Div", nodes.op("Mul", rows, columns), root)
+
+
+def _convolution_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
+    """|filter| · mean|x| of the sample: what a sum of products of random sign amounts to."""
+    x, w = node.inputs[0], node.inputs[1]
+    rank = _rank(w)
+    if x is None or w is None or rank is None or rank < 3:
+        return None
+    inner = list(range(1, rank))
+    filters = nodes.length(nodes.single(w), inner)
+    filters = nodes.op("Reshape", filters, nodes.constant([1, -1] + [1] * (rank - 2)))
+    mean = nodes.reduce("ReduceMean", nodes.op("Abs", nodes.single(x)), inner)
+    return nodes.op("Mul", filters, mean)
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    return len(value.shape) if value is not None and value.shape is not None else None
+
+
+def _attribute(node: ir.Node, name: str) -> int:
+    given = node.attributes.get(name)
+    return given.as_int() if given is not None else 0

@@ -1,0 +1,275 @@
+"""The model that is right, and its answers to the trials.
+
+What it accepts and answers is the truth: an input that it rejects, or that kills or stalls its process, is no trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.records.run import Accuracy
+from sardonyx.runtime import Engine, Value
+from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.library import NoKernel
+from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.verification.budget import Budget
+from sardonyx.verification.coverage import Bodies
+from sardonyx.verification.inputs import Draw, Inputs, Plan
+from sardonyx.verification.interface import random_outputs
+from sardonyx.verification.judge import Judge
+from sardonyx.verification.rounding import LiveEngine
+from sardonyx.verification.subject import Model, Subject
+from sardonyx.verification.upcast import upcast
+
+# What the reference said to one trial, and whether that tells anything.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the reference said to one set of inputs."""
+
+    seed: int | None
+    style: str
+    draw: Draw
+    outputs: list[Value]
+    seconds: float = 0.0  # that the run took
+    hides_row: bool = False  # a mask hides rows whole: the reference may answer NaN there
+
+
+def has_nan(values: Sequence[Value]) -> bool:
+    """Whether something in an answer is not a number."""
+    return any(isinstance(v, np.ndarray) and v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in values)
+
+
+def is_empty(values: Sequence[Value]) -> bool:
+    """Whether a tensor output never had an element."""
+    return all(isinstance(value, np.ndarray) and value.size == 0 for value in values)
+
+
+def says_nothing(values: Sequence[Value]) -> bool:
+    """Whether a tensor output of several elements held but one number in all trials, or nothing but NaN."""
+    arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"]
+    if not arrays or sum(array.size for array in arrays) < 2:
+        return False
+    return np.unique(np.concatenate([array.reshape(-1) for array in arrays])).size == 1
+
+
+Progress: TypeAlias = Callable[[str], None]
+_EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, without fast kernels, is quick enough
+_MOST_STALLS = 2  # runs that do not end, after which no other input is looked for
+_MOST_CRASHES = 12  # the same for runs that kill their process, each of which costs a new one
+
+
+class Reference:
+    """One reference. Its answers are computed once.
+
+    Args:
+        model: A path, a ModelProto or an onnx_ir Model.
+        given: Inputs of the user, to be tried first.
+        seeds: Seeds of the generated inputs.
+        trials: At most this many generated trials; no limit but the budget if None.
+        runtime: What runs it.
+        threads: Threads of the runtime.
+        seconds: The budget.
+        progress: Told in one line what is being done.
+        live: Answers in place of the graph: the module it was exported from.
+        own_types: Never compute in float32 what the model computes in a narrower type.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        given: Sequence[Mapping[str, Value]],
+        seeds: Sequence[int],
+        trials: int | None,
+        runtime: Runtime,
+        threads: int | None,
+        seconds: float,
+        progress: Progress,
+        live: LiveEngine | None,
+        own_types: bool = False,
+    ) -> None:
+        self.subject = Subject(model)
+        self.inputs = Inputs(self.subject.model)
+        self.random = random_outputs(self.subject.model)
+        self.live = live
+        self.runtime = runtime  # candidates are run in the same
+        self.without_kernel: str | None = None  # an operator for the lack of which both sides are computed in float32
+        self._own_types = own_types
+        self.name = "none"  # of the engine, once there are answers
+        self.not_covered: list[str] = []
+        self._given = given
+        for feeds in given:
+            missing = [name for name in self.inputs.required if name not in feeds]
+            if missing:
+                needed = ", ".join(self.inputs.required)
+                raise UsageError(f"the given inputs lack '{missing[0]}'", hint=f"needed: {needed}")
+        self._plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty][:trials]
+        self._special_plans = self.inputs.exact_plans(seeds)
+        self._threads = threads
+        self._progress = progress
+        self._budget = Budget(seconds, weights=self.subject.constant_bytes)
+        self._way = 0  # in which the last plan was accepted
+        self._reasons: list[str] = []  # why inputs were not accepted
+        self._stalls = self._crashes = 0
+        self._refusal: NoKernel | None = None  # of the runtime to load the model
+        self._unsteady: list[str] = []  # where its outputs are not its own
+        self._answers: list[Answer] | None = None
+        self._special: list[Answer] | None = None
+
+    @property
+    def longest_run(self) -> float:
+        """Seconds after which a run is given up."""
+        return self._budget.longest_run
+
+    def answers(self) -> list[Answer]:
+        """What the reference takes and says to it, the user's inputs first.
+
+        Raises:
+            RuntimeFailure: It takes none of the inputs.
+            UsageError: It does not take the user's.
+        """
+        if self._answers is None:
+            self._progress("running the reference")
+            answers = self._asked()
+            if not answers and self._refusal is not None and self._is_large and upcast(self.subject.model) is not None:
+                self.without_kernel = self._refusal.operator
+                answers = self._asked()
+                self.without_kernel = self.without_kernel if answers else None
+            if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
+                self.runtime = Runtime.REFERENCE
+                answers = self._asked()
+            if not answers:
+                raise RuntimeFailure(
+                    f"the model accepts none of the generated inputs: {(self._reasons or ['there are none'])[0]}",
+                    hint="give inputs that it accepts with --inputs x.npz",
+                )
+            self._answers = answers
+            self.not_covered += self._unequal_outputs(answers)
+        return self._answers
+
+    def special_answers(self) -> list[Answer]:
+        """Answers to infinities and NaN, which only bit-exact rewrites must reproduce."""
+        if self._special is None:
+            with self._opened() as engine:
+                found = [self._first_accepted(engine, plan) for plan in self._special_plans]
+            self._special = [answer for answer in found if answer is not None]
+        return self._special
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether the reference evaluator would take minutes for a run."""
+        return self.subject.constant_bytes > _EVALUATED
+
+    def as_run(self, subject: Subject) -> Subject:
+        """The model as the runtime takes it: computed in float32 if the reference is."""
+        wide = upcast(subject.model, constants="round") if self.without_kernel is not None else None
+        return subject if wide is None else Subject(wide)
+
+    @contextlib.contextmanager
+    def _opened(self, subject: Subject | None = None) -> Generator[Engine]:
+        if self.live is not None:
+            yield self.live
+            return
+        profile = subject is not None
+        subject = self.as_run(subject or self.subject)
+        with subject.session(self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile) as engine:
+            yield engine
+
+    def _asked(self) -> list[Answer]:
+        """Answers from the present runtime; none where it does not take the model at all."""
+        bodies = Bodies(self.subject.model) if self.live is None else None
+        marked = Subject(bodies.marked) if bodies is not None and bodies.marked is not None else None
+        left_out: list[Plan] = []
+        try:
+            with self._opened(marked) as engine:
+                self.name = engine.name
+                answers = self._given_answers(engine)
+                for number, plan in enumerate(self._plans):
+                    if not self._budget.fits(self.inputs.cost(plan)):
+                        left_out.append(plan)
+                        continue
+                    self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
+                    answer = self._first_accepted(engine, plan)
+                    if answer is not None:
+                        answers.append(answer)
+                executed = engine.executed() if isinstance(engine, RemoteSession) else None
+        except RuntimeFailure as failure:  # it does not even load
+            self._reasons.append(failure.message)
+            self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
+            return []
+        never = bodies.never_entered(executed) if bodies is not None else []
+        self.not_covered = never + self._unsteady + self.inputs.coverage([answer.draw for answer in answers])
+        if left_out:
+            labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
+            self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
+        if self.inputs.masked and any(has_nan(answer.outputs) for answer in answers):
+            self.not_covered.append("the reference answers NaN where nothing is attended to: not compared there")
+        return answers
+
+    def _given_answers(self, engine: Engine) -> list[Answer]:
+        answers: list[Answer] = []
+        for feeds in self._given:
+            try:
+                outputs = engine.run(feeds)
+            except RuntimeFailure as failure:
+                raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
+            answers.append(Answer(None, "given", self.inputs.given(feeds), outputs, _seconds(engine)))
+        return answers
+
+    def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:
+        """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
+        last = self._way + 1 if plan.optional else self.inputs.ways
+        for way in range(self._way, last):
+            if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
+                return None
+            try:
+                draw = self.inputs.draw(plan, way, run=engine.run)
+                outputs = engine.run(draw.feeds)
+            except RuntimeFailure as failure:
+                self._stalls += isinstance(failure, RuntimeTimeout)
+                self._crashes += isinstance(failure, RuntimeCrash)
+                self._reasons.append(failure.message)
+                continue
+            if plan.optional and self.inputs.contradicts(draw, outputs):
+                continue
+            if plan.empty and not self._repeats(engine, draw, outputs):
+                continue
+            self._way = way
+            if isinstance(engine, RemoteSession):
+                self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes)
+            return Answer(plan.seed, plan.label, draw, outputs, _seconds(engine), plan.hides_row)
+        return None
+
+    def _repeats(self, engine: Engine, draw: Draw, outputs: Sequence[Value]) -> bool:
+        """Whether a second run says the same: kernels leave results unwritten where there is nothing to compute."""
+        names = [value.name or "" for value in self.subject.model.graph.outputs]
+        judge = Judge(names, Accuracy.EXACT, self.random)
+        if not judge.compare(outputs, engine.run(draw.feeds), lambda: None):
+            return True
+        empty = ", ".join(f"{name} = 0" for name, size in draw.dims.items() if size == 0)
+        self._unsteady.append(f"the reference computes other numbers in every run for {empty}: not compared there")
+        return False
+
+    def _unequal_outputs(self, answers: Sequence[Answer]) -> list[str]:
+        """Which outputs cannot be compared by value, or hold nothing that could differ."""
+        unequal = "depends on random numbers: only its type and shape were compared"
+        notes = [f"the output '{name}' {unequal}" for name in sorted(self.random)]
+        for place, value in enumerate(self.subject.model.graph.outputs):
+            outputs = [answer.outputs[place] for answer in answers]
+            if is_empty(outputs):
+                notes.append(f"the output '{value.name}' was empty in every trial")
+            elif says_nothing(outputs):
+                notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
+        return notes
+
+
+def _seconds(engine: Engine) -> float:
+    return engine.usage.seconds if isinstance(engine, RemoteSession) else 0.0

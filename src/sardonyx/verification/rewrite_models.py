@@ -1,0 +1,315 @@
+"""The nodes before and after one rewrite as two small models with the same inputs.
+
+What the nodes read from outside is the border: the inputs of both models, of the type, shape and contents that are
+known there. The border can be moved up, past the producers of its values, where a rewrite relies on what they compute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from sardonyx.ir.facts import RANDOM, Facts
+from sardonyx.ir.io import MAX_IR_VERSION
+from sardonyx.ir.scopes import bodies, is_constant
+from sardonyx.ir.shapes import Contents, Shape, Size
+from sardonyx.ir.shapes.polynomials import Atom
+from sardonyx.ir.transaction import Substitution
+
+_COMPARED = 256  # bytes of a constant up to which its values tell two rewrites apart; above it, type and shape do
+_TABLE = 1 << 20  # bytes of a constant from which on the nodes that read it are left outside
+_OWN_DOMAIN = "com.microsoft"
+
+# No rewrite can rely on the values these compute, so the border stays below them: random values of their results reach
+# what random values of their operands hardly ever do (a negative zero, an infinity in one place).
+_OPAQUE = frozenset(
+    (
+        "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "MatMulInteger", "ConvInteger", "QLinearMatMul",
+        "QLinearConv", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
+        "RMSNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization", "Attention", "MultiHeadAttention", "LSTM", "GRU", "RNN", "Loop", "Scan",
+    )
+)  # fmt: skip
+
+# Where an operator takes a number that is added to attention scores, and what such a number passes through.
+_SCORES = {"Softmax": 0, "Attention": 3, "MultiHeadAttention": 5}
+_PASSED = frozenset(
+    (
+        "Add", "Sub", "Where", "Mul", "Div", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice",
+        "Identity", "Concat", "Max", "Min", "Clip",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """A value that both models read, and what is known of it."""
+
+    name: str
+    dtype: ir.DataType | None
+    shape: Shape | None
+    contents: Contents | None  # the elements, for a small tensor of sizes
+    hides: bool  # it is added to attention scores
+
+
+@dataclass(frozen=True, slots=True)
+class SmallModel:
+    """A model whose constants are read only when it is serialized."""
+
+    proto: onnx.ModelProto
+    constants: Mapping[str, ir.TensorProtocol]
+
+    @property
+    def nbytes(self) -> int:
+        """How large its constants are."""
+        return sum(tensor.nbytes for tensor in self.constants.values() if tensor.dtype != ir.DataType.STRING)
+
+    def filled(self, types: Mapping[str, ir.DataType]) -> onnx.ModelProto:
+        """The model with its constants in it, its inputs of these types."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.proto)
+        for info in model.graph.input:
+            info.type.tensor_type.elem_type = types[info.name].value
+        for name, tensor in self.constants.items():
+            model.graph.initializer.append(_tensor_proto(name, tensor))
+        return model
+
+
+class Excerpt:
+    """Both sides of a rewrite, with some of the nodes above it."""
+
+    def __init__(self, facts: Facts, rewrite: Substitution, inside: frozenset[ir.Node]) -> None:
+        """`inside` are the nodes of the graph that are part of the models where they are needed."""
+        self._facts, self._rewrite, self._inside = facts, rewrite, inside
+        self._names: dict[ir.Value, str] = {}
+        self._border: dict[ir.Value, None] = {}
+        before, after = (_Writer(facts, self._names, self._border, inside, opset) for opset in rewrite.opsets)
+        for old, new in rewrite.pairs:
+            before.output(old)
+            after.output(new)
+        for value in [each for each in after.existing if each not in before.existing]:
+            before.output(value)  # what fails there fails in the model before the rewrite as well
+        self.results = len(rewrite.pairs)  # outputs of both models that are to match
+        self.before, self.after = before.model(), after.model()
+        hiding = _hiding(inside)
+        self.border = tuple(
+            Border(self._names[v], facts.dtype(v), facts.shape(v), facts.contents(v), v in hiding) for v in self._border
+        )
+        self.operators = frozenset(node.op_type for side in (self.before, self.after) for node in side.proto.graph.node)
+
+    @classmethod
+    def narrowest(cls, facts: Facts, rewrite: Substitution) -> Excerpt:
+        """The matched nodes alone."""
+        heir = [rewrite.match.heir] if rewrite.match.heir is not None else []
+        return cls(facts, rewrite, frozenset([*rewrite.match.nodes, *heir]))
+
+    def widened(self, most: int) -> Iterator[Excerpt]:
+        """With the producers of the border, then with theirs, and so on, up to `most` nodes."""
+        for inside in self._levels(most):
+            yield Excerpt(self._facts, self._rewrite, inside)
+
+    def widest(self, most: int) -> Excerpt:
+        """The last of `widened`."""
+        inside = self._inside
+        for inside in self._levels(most):  # noqa: B007
+            pass
+        return Excerpt(self._facts, self._rewrite, inside)
+
+    def _levels(self, most: int) -> Iterator[frozenset[ir.Node]]:
+        inside, values = self._inside, list(self._border)
+        while self._rewrite.opsets[0] == self._rewrite.opsets[1]:  # else nodes above are of one opset or of the other
+            producers = {node for v in values if (node := v.producer()) is not None and self._is_telling(node)}
+            if producers <= inside or len(inside | producers) > most:
+                return
+            values = [v for node in producers - inside for v in node.inputs if v is not None]
+            inside = inside | producers
+            yield inside
+
+    def _is_telling(self, node: ir.Node) -> bool:
+        """Whether a rewrite may rely on what a node computes; not on the rows of a large table."""
+        if node.op_type in _OPAQUE | RANDOM or is_constant(node) or any(bodies(node)):
+            return False
+        return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
+
+    @property
+    def assumes_sizes(self) -> bool:
+        """Whether values of the border are taken to hold what the shape inference says they hold."""
+        return any(each.contents is not None for each in self.border)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a result is not a function of the border."""
+        return bool(self.operators & RANDOM)
+
+    def signature(self) -> bytes:
+        """The same for rewrites of one structure on borders of one kind: names and the values of weights aside."""
+        digest = hashlib.sha256()
+        for side in (self.before, self.after):
+            digest.update(side.proto.SerializeToString(deterministic=True))
+            for name, tensor in side.constants.items():
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                if tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _COMPARED:
+                    digest.update(_tensor_proto(name, tensor).SerializeToString(deterministic=True))
+        numbers: dict[str, int] = {}
+        for each in self.border:
+            shape = None if each.shape is None else [_canonical(dim, numbers) for dim in each.shape]
+            contents = None if each.contents is None else [_canonical(item, numbers) for item in each.contents]
+            digest.update(f"{each.name} {each.dtype} {shape} {contents} {each.hides}".encode())
+        return digest.digest()
+
+
+class _Writer:
+    """Writes one side; `names` and `border` are common to both."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        names: dict[ir.Value, str],
+        border: dict[ir.Value, None],
+        inside: frozenset[ir.Node],
+        opset: int,
+    ) -> None:
+        self._facts, self._names, self._border, self._inside = facts, names, border, inside
+        self._opset = opset
+        self.existing: dict[ir.Value, None] = {}  # values of the graph that are computed here
+        self._proto = onnx.ModelProto(ir_version=min(max(facts.model.ir_version, 8), MAX_IR_VERSION))
+        self._proto.graph.name = "excerpt"
+        self._constants: dict[str, ir.TensorProtocol] = {}
+        self._written: set[ir.Value] = set()
+
+    def output(self, value: ir.Value) -> None:
+        """Compute a value, and return it under a name of its own: it may be an input or a constant."""
+        graph, name = self._proto.graph, self._read(value)
+        result = f"result_{len(graph.output)}"
+        graph.node.add(op_type="Identity", input=[name], output=[result])
+        graph.output.add(name=result)
+
+    def model(self) -> SmallModel:
+        """The model."""
+        versions = {**self._facts.model.opset_imports, _OWN_DOMAIN: 1, "": self._opset}
+        functions = self._facts.model.functions.values()
+        if {node.domain for node in self._proto.graph.node} & {function.domain for function in functions}:
+            self._proto.functions.extend(map(serde.serialize_function, functions))
+        for domain, version in versions.items():
+            if domain != "ai.onnx":
+                self._proto.opset_import.add(domain=domain, version=version)
+        return SmallModel(self._proto, self._constants)
+
+    def _name(self, value: ir.Value) -> str:
+        return self._names.setdefault(value, f"v{len(self._names)}")
+
+    def _read(self, value: ir.Value) -> str:
+        """The name of a value, once the model has it."""
+        if value in self._written:
+            return self._name(value)
+        producer = value.producer()
+        tensor = self._constant(value)
+        if tensor is not None:
+            self._constants[self._name(value)] = tensor
+        elif producer is not None and (producer in self._inside or producer.graph is None):
+            self._proto.graph.node.append(self._node(producer))
+            if producer.graph is not None:
+                self.existing[value] = None
+            return self._name(value)
+        else:
+            self._border[value] = None
+            self._proto.graph.input.add(name=self._name(value))
+        self._written.add(value)
+        return self._name(value)
+
+    def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        is_new = value.producer() is None and value.graph is None  # a constant of the rewrite joins its graph later
+        return value.const_value if is_new else self._facts.tensor(value)
+
+    def _node(self, node: ir.Node) -> onnx.NodeProto:
+        proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
+        proto.input.extend("" if value is None else self._read(value) for value in node.inputs)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                body = onnx.AttributeProto(name=attribute.name, type=onnx.AttributeProto.GRAPH)
+                body.g.CopyFrom(self._body(attribute.as_graph()))
+                proto.attribute.append(body)
+            else:
+                serde.serialize_attribute_into(proto.attribute.add(), attribute)
+        for value in node.outputs:
+            proto.output.append(self._name(value) if value.name else "")
+            self._written.add(value)
+        return proto
+
+    def _body(self, graph: ir.Graph) -> onnx.GraphProto:
+        """A body; what it reads from outside is written before the node that holds it."""
+        proto = onnx.GraphProto(name="body")
+        for value in graph.inputs:
+            info = serde.serialize_value(value)
+            info.name = self._name(value)
+            proto.input.append(info)
+            self._written.add(value)
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                proto.initializer.append(_tensor_proto(self._name(value), value.const_value))
+                self._written.add(value)
+        for node in graph:
+            proto.node.append(self._node(node))
+        for value in graph.outputs:
+            proto.output.add(name=self._read(value))
+        return proto
+
+
+def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
+    """The values from outside the nodes that are added to attention scores."""
+    inside = frozenset(nodes)
+    slots = ((node, _SCORES[node.op_type]) for node in inside if node.op_type in _SCORES)
+    waiting = [value for node, slot in slots if len(node.inputs) > slot and (value := node.inputs[slot]) is not None]
+    seen: set[ir.Value] = set()
+    found: set[ir.Value] = set()
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        producer = value.producer()
+        if producer is None or producer not in inside:
+            found.add(value)
+        elif producer.op_type in _PASSED:
+            waiting.extend(each for each in producer.inputs if each is not None)
+    return frozenset(found)
+
+
+def leaves(sizes: Iterable[Size | None]) -> Iterator[Atom]:
+    """The dims of which sizes are computed."""
+    for size in sizes:
+        if size is None or isinstance(size, int):
+            continue
+        for atoms, _ in size.terms:
+            for atom in atoms:
+                if atom.args:
+                    yield from leaves(atom.args)
+                else:
+                    yield atom
+
+
+def _canonical(size: Size | None, numbers: dict[str, int]) -> str:
+    """A size with its dims numbered as they come."""
+    if size is None or isinstance(size, int):
+        return str(size)
+    return "+".join(f"{factor}*" + "*".join(_canonical_atom(a, numbers) for a in atoms) for atoms, factor in size.terms)
+
+
+def _canonical_atom(atom: Atom, numbers: dict[str, int]) -> str:
+    if atom.args:
+        return f"{atom.kind}({','.join(_canonical(each, numbers) for each in atom.args)})"
+    return f"d{numbers.setdefault(atom, len(numbers))}"
+
+
+def _tensor_proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+    if isinstance(tensor, ir.StringTensor):
+        proto.string_data.extend(tensor.string_data())
+    else:
+        proto.raw_data = tensor.tobytes()
+    return proto

@@ -1,0 +1,199 @@
+"""The numbers that a graph holds its own sizes against: windows, tables of positions, limits, crops.
+
+A model with a sliding window of 32 does the same without it on every sequence of up to 32. The trials need lengths on
+both sides of each such number. They are found by following what is computed from shapes to where it meets a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.scopes import bodies
+from sardonyx.ir.shapes import Expr, Size
+from sardonyx.verification.size_requirements import atom_name, names_in, numbers_in
+
+_COMPARES = frozenset(
+    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod", "Div", "Trilu")
+)
+# Operators after which a number is still a position or a size, or a difference of such.
+_PASSES = frozenset(
+    (
+        "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Gather", "Concat",
+        "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Min", "Max", "Clip", "Range", "ConstantOfShape", "NonZero", "Tile",
+        "Floor", "Ceil", "Where", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "CumSum", "Split", "If", "Loop",
+        "Mod",
+    )
+)  # fmt: skip
+_MOVES = frozenset(  # these hold what their first operand holds; the others only say where
+    ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Gather", "Tile", "Split")
+)
+_KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
+_WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
+_LARGEST = 1 << 24  # above it a number stands for "no limit"
+_FEW = 64  # elements of a constant that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one dim is held against."""
+
+    compared: tuple[int, ...] = ()  # numbers that its positions are compared with
+    rows: tuple[int, ...] = ()  # sizes of the tables that its positions pick from: no length is larger
+    exact: tuple[int, ...] = ()  # numbers that it is compared with for equality
+
+    @property
+    def limit(self) -> int | None:
+        """The longest length that the tables allow."""
+        return min(self.rows, default=None)
+
+    @property
+    def telling(self) -> list[int]:
+        """Lengths at which one more number makes a difference, as far as the tables allow it, shortest first."""
+        limit = [] if self.limit is None else [self.limit]
+        return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
+
+
+@dataclass(slots=True)
+class _Walk:
+    facts: Facts
+    names: dict[str, str]  # as symbolic sizes write them → as the inputs declare them
+    compared: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    rows: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    exact: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    of: dict[ir.Value, tuple[frozenset[str], bool]] = field(
+        default_factory=dict[ir.Value, tuple[frozenset[str], bool]]
+    )  # dims that a value is computed from, and whether it is a plain position
+
+    def visit(self, graph: ir.Graph) -> None:
+        for node in graph:
+            self._visit(node)
+            for _, body in bodies(node):
+                if node.op_type == "Loop" and node.inputs[0] is not None and node.inputs[0] in self.of:
+                    self.of[body.inputs[0]] = self.of[node.inputs[0]]  # counts up to it
+                self.visit(body)
+
+    def _visit(self, node: ir.Node) -> None:
+        op = node.op_type
+        operands = node.inputs[:1] if op in _MOVES else node.inputs
+        known = [(value, self.of[value]) for value in operands if value is not None and value in self.of]
+        if op in ("Shape", "Size"):
+            self._start(node)
+            return
+        if op == "CumSum" and not known:
+            self._count(node)
+            return
+        if op == "Slice":
+            self._crop(node)
+        if op == "Trilu":
+            self._compare(node, self._named((self.facts.shape(node.inputs[0]) or ())[-2:]))
+        for attribute in _WINDOWED.get(op, ()):
+            self._windowed(node, attribute)
+        self._look_up(node)
+        if not known:
+            return
+        dims = frozenset[str]().union(*(names for _, (names, _) in known))
+        if op in _COMPARES:
+            self._compare(node, dims)
+        if op in _PASSES:
+            plain = op in _KEEPS and all(exact for _, (_, exact) in known)
+            for output in node.outputs:
+                self.of[output] = (self._contained(output) or dims, plain)
+
+    def _start(self, node: ir.Node) -> None:
+        shape = self.facts.shape(node.inputs[0])
+        names = self._contained(node.outputs[0]) or self._named(shape or ())
+        if names:
+            self.of[node.outputs[0]] = (names, True)
+
+    def _count(self, node: ir.Node) -> None:
+        """A running sum of a mask counts positions."""
+        shape, axis = self.facts.shape(node.inputs[0]), self.facts.ints(node.inputs[1])
+        if shape and axis and -len(shape) <= axis[0] < len(shape) and (names := self._named((shape[axis[0]],))):
+            self.of[node.outputs[0]] = (names, True)
+
+    def _contained(self, value: ir.Value) -> frozenset[str]:
+        """The dims in a small tensor of sizes: more precise than all dims of the shape it came from."""
+        contents = self.facts.contents(value)
+        if contents is None:
+            return frozenset()
+        sizes = [size for size in contents if size is not None]
+        for size in sizes:
+            self._note_limits(size)
+        return self._named(sizes)
+
+    def _note_limits(self, size: Size) -> None:
+        """A size that is a minimum or maximum with a number is held against it."""
+        if isinstance(size, Expr):
+            for atom in {atom for atoms, _ in size.terms for atom in atoms if atom.kind in ("min", "max")}:
+                numbers = [number for arg in atom.args for number in numbers_in(arg)]
+                self._note(self.compared, self._named(atom.args), numbers)
+
+    def _named(self, sizes: Iterable[Size]) -> frozenset[str]:
+        return frozenset(self.names[name] for size in sizes for name in names_in(size) if name in self.names)
+
+    def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
+        kept = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}
+        for dim in dims:
+            where.setdefault(dim, set()).update(number for number in kept if number > 1)
+
+    def _constants(self, node: ir.Node) -> Iterator[float]:
+        for value in node.inputs:
+            array = self.facts.array(_uncast(value))
+            if array is not None and 0 < array.size <= _FEW and array.dtype.kind in "iuf":
+                yield from (float(number) for number in array.reshape(-1))
+
+    def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
+        numbers = list(self._constants(node))
+        self._note(self.compared, dims, numbers)
+        if node.op_type == "Equal":
+            self._note(self.exact, dims, numbers)
+
+    def _crop(self, node: ir.Node) -> None:
+        """A crop at a constant place of a dynamic axis, or of a constant table at a dynamic place."""
+        shape = self.facts.shape(node.inputs[0])
+        if shape is None or len(node.inputs) < 3:
+            return
+        axes = self.facts.contents(node.inputs[3]) if len(node.inputs) > 3 else tuple(range(len(shape)))
+        ends, starts = (self.facts.contents(value) for value in (node.inputs[2], node.inputs[1]))
+        for place, axis in enumerate(axes or ()):
+            if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+                continue
+            size = shape[axis]
+            for bound in (bounds[place] for bounds in (starts, ends) if bounds and place < len(bounds)):
+                if isinstance(bound, int):
+                    self._note(self.compared, self._named((size,)), [bound])
+                elif bound is not None and isinstance(size, int) and self.facts.tensor(node.inputs[0]) is not None:
+                    self._note(self.rows, self._named((bound,)), [size])
+
+    def _look_up(self, node: ir.Node) -> None:
+        """Positions that pick rows of a table of constant size."""
+        index = node.inputs[1] if node.op_type in ("Gather", "GatherElements") and len(node.inputs) > 1 else None
+        if index is None or index not in self.of or not (table := self.facts.shape(node.inputs[0])):
+            return
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        rows = table[axis] if -len(table) <= axis < len(table) else None
+        dims, plain = self.of[index]
+        if isinstance(rows, int):
+            self._note(self.rows if plain else self.compared, dims, [rows])
+
+    def _windowed(self, node: ir.Node, attribute: str) -> None:
+        shape = self.facts.shape(node.inputs[0])
+        if attribute in node.attributes and shape:
+            self._note(self.compared, self._named(shape[1:]), [node.attributes[attribute].as_int()])
+
+
+def _uncast(value: ir.Value | None) -> ir.Value | None:
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and node.op_type == "Cast" else value
+
+
+def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
+    """The numbers that each of these dims is held against."""
+    walk = _Walk(facts, {atom_name(name): name for name in names})
+    walk.visit(facts.model.graph)
+    found = (walk.compared, walk.rows, walk.exact)
+    return {name: Bounds(*(tuple(sorted(one.get(name, ()))) for one in found)) for name in walk.names.values()}

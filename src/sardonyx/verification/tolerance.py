@@ -1,0 +1,165 @@
+"""How far two results may lie apart by the type of the output and the accuracy class, and how far apart they are.
+
+The rule and the measurements behind its numbers are in `docs/decisions/0002-tolerances.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from sardonyx.records.run import Accuracy
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# Allowed error in units of eps, elementwise and as a root mean square, for other roundings of the same function.
+# Types narrower than single precision cannot spare as much: 64 eps of float16 are six percent.
+REASSOCIATED_MAX = 64.0
+REASSOCIATED_RMS = 8.0
+NARROW_MAX = 4.0
+NARROW_RMS = 1.0
+# Another function close by: relative to the value and the output's scale, whatever the type.
+APPROXIMATE_MAX = 2e-2
+APPROXIMATE_RMS = 1e-3
+_SINGLE_EPS = 2.0**-23
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The allowed error: elementwise `rtol * (|reference| + scale) `, and `rms` relative to the reference's rms."""
+
+    rtol: float
+    rms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far apart two tensors of one type and shape are."""
+
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    scaled: float = 0.0  # max of |difference| / (|reference| + scale)
+    rms: float = 0.0  # rms of the difference over the rms of the reference
+    scale: float = 0.0  # median magnitude of the reference's non-zero elements
+    pattern: str | None = None  # why the tensors are different whatever the tolerance
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The spacing of a floating-point type at one; of its parts for a complex type."""
+    import ml_dtypes  # knows numpy's own types too, and numpy does not know all of its
+
+    real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    return float(cast(Any, ml_dtypes).finfo(real).eps)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether the type rounds: numpy's floats and the small ones of ml_dtypes, which numpy files under void."""
+    return dtype.kind == "f" or "float" in dtype.name
+
+
+def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
+    """What a float output of this type may differ by before the noise of the reference is measured."""
+    if accuracy is Accuracy.EXACT:
+        return Limit(0.0, 0.0)
+    eps = epsilon(dtype)
+    narrow = eps > _SINGLE_EPS
+    rtol = (NARROW_MAX if narrow else REASSOCIATED_MAX) * eps
+    rms = (NARROW_RMS if narrow else REASSOCIATED_RMS) * eps
+    if accuracy is Accuracy.APPROXIMATES:
+        rtol, rms = max(rtol, APPROXIMATE_MAX), max(rms, APPROXIMATE_RMS)
+    return Limit(rtol, rms)
+
+
+def within(difference: Difference, allowed: Limit) -> bool:
+    """Whether a measured difference of two float tensors is allowed."""
+    if difference.pattern is not None:
+        return False
+    if allowed.rtol == 0.0:
+        return difference.max_abs == 0.0 and difference.max_ulp == 0.0
+    return difference.scaled <= allowed.rtol and difference.rms <= allowed.rms
+
+
+def float_difference(reference: Array, result: Array) -> Difference:
+    """Measure two float (or complex) tensors of equal type and shape; NaN equals NaN and infinities must match."""
+    if reference.dtype.kind == "c":
+        return float_difference(as_parts(reference), as_parts(result))
+    ulp = ulp_distance(reference, result)
+    a, b = reference.astype(np.float64), result.astype(np.float64)
+    pattern = _pattern(a, b)
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b, ulp = a[both], b[both], ulp[both.reshape(-1)]
+    if a.size == 0:
+        return Difference(pattern=pattern)
+    error, size = np.abs(a - b), np.abs(a)
+    nonzero = size[size > 0]
+    scale = float(np.median(nonzero)) if nonzero.size else 0.0
+    whole = math.sqrt(_mean_square(size))
+    return Difference(
+        max_abs=float(error.max()),
+        max_rel=float(_ratio(error, size).max()),
+        max_ulp=float(ulp.max()),
+        scaled=float(_ratio(error, size + scale).max()),
+        rms=float(_ratio(np.asarray(math.sqrt(_mean_square(error))), np.asarray(whole))),
+        scale=scale,
+        pattern=pattern,
+    )
+
+
+def beyond_rounding(a: Array, b: Array, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Array:
+    """Which elements of two answers of one program differ by more than an accuracy class allows without noise."""
+    if not is_float(a.dtype):
+        return np.asarray(a != b)
+    scale = float_difference(a, b).scale
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(one - other) > limit(a.dtype, accuracy).rtol * (np.abs(one) + scale)
+    return np.asarray(far | (np.isnan(one) != np.isnan(other)) | (np.isinf(one) != np.isinf(other)))
+
+
+def as_parts(array: Array) -> Array:
+    """Real numbers as they are; complex ones as real and imaginary parts along a new last axis."""
+    return np.stack([np.real(array), np.imag(array)], axis=-1) if array.dtype.kind == "c" else array
+
+
+def _mean_square(values: Array) -> float:
+    return float(np.mean(np.square(values)))
+
+
+def _ratio(error: Array, size: Array) -> Array:
+    """error / size, where 0 / 0 is no error and something / 0 is infinitely wrong."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 0.0, error / size)
+
+
+def _pattern(a: Array, b: Array) -> str | None:
+    new_nan = int(np.count_nonzero(np.isnan(b) & ~np.isnan(a)))
+    if new_nan:
+        return f"NaN in {new_nan} of {a.size} elements where the reference has none"
+    lost_nan = int(np.count_nonzero(np.isnan(a) & ~np.isnan(b)))
+    if lost_nan:
+        return f"no NaN in {lost_nan} of {a.size} elements where the reference has NaN"
+    infinite = np.isinf(a) | np.isinf(b)
+    moved = int(np.count_nonzero(a[infinite] != b[infinite]))
+    return f"infinities differ in {moved} of {a.size} elements" if moved else None
+
+
+_WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+def ulp_distance(a: Array, b: Array) -> Array:
+    """How many representable numbers lie between, elementwise; +0 and -0 are the same number."""
+    first, second = _ordinals(a), _ordinals(b)
+    return np.abs(first.astype(np.float64) - second.astype(np.float64))
+
+
+def _ordinals(array: Array) -> Array:
+    """Numbers the representable values in order, zero at zero: the sign-magnitude bits read as a signed count."""
+    word = _WORDS[array.dtype.itemsize]
+    bits = np.ascontiguousarray(array).reshape(-1).view(word).astype(np.int64)
+    sign_bit = np.int64(1) << (8 * array.dtype.itemsize - 1)
+    magnitude = bits & np.int64(sign_bit - 1 if array.dtype.itemsize < 8 else np.iinfo(np.int64).max)
+    return np.where(bits < 0, -magnitude, magnitude)

@@ -1,0 +1,334 @@
+"""The values of one input in one trial, from its type, its use and the style of the trial."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import Array, Value
+from sardonyx.verification.input_roles import Role, Use
+from sardonyx.verification.input_thresholds import Threshold
+
+# Masks: which positions are kept, padded on either side or full of holes, and what hides the others.
+#
+# The items of one batch are padded in different ways, so that one trial sees them all. A whole row is hidden only where
+# the plan says so: there models answer with NaN, zeros or a mean, and only such rows tell -1e4, the lowest number and
+# -inf apart.
+
+HIDING = -1e3  # a number added to a score hides it when it is no greater
+
+
+class Pattern(StrEnum):
+    """How the rows of one item are masked."""
+
+    FULL = "all kept"
+    RIGHT = "padded on the right"
+    LEFT = "padded on the left"
+    HOLES = "holes anywhere"
+    HIDDEN = "rows hidden whole"
+
+
+def kept(shape: tuple[int, ...], rng: np.random.Generator, patterns: Sequence[Pattern]) -> Array:
+    """True where kept; each item follows the next pattern."""
+    axis = _item_axis(shape)
+    if axis is None:
+        return _item(shape, rng, patterns[0])
+    items = [_item(shape[axis + 1 :], rng, patterns[place % len(patterns)]) for place in range(shape[axis])]
+    return np.stack(items).reshape(shape) if items else np.zeros(shape, bool)
+
+
+def _item_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis that tells items apart: the first that has several, but for the last."""
+    return next((axis for axis, size in enumerate(shape[:-1]) if size != 1), None)
+
+
+def _item(shape: tuple[int, ...], rng: np.random.Generator, pattern: Pattern) -> Array:
+    length = shape[-1]
+    if pattern is Pattern.FULL:
+        return np.ones(shape, bool)
+    if pattern is Pattern.HOLES:
+        mask = rng.random(shape) < 0.6
+        if length:
+            mask[..., int(rng.integers(0, length))] = True
+        return np.asarray(mask)
+    lengths = np.asarray(rng.integers(1, max(length, 2), shape[:-1]))  # something is padded, and something is not
+    if pattern is Pattern.HIDDEN:
+        lengths.reshape(-1)[::2] = 0
+    position = np.arange(length)[::-1] if pattern is Pattern.LEFT else np.arange(length)
+    return np.asarray(position < lengths[..., None])
+
+
+def added(mask: Array, rng: np.random.Generator, lowest: float, *, biased: bool) -> Array:
+    """A mask as numbers to add to scores: the lowest number, -inf or -1e4 where hidden, another one in each item."""
+    fills, axis = np.array([lowest, -np.inf, -1e4]), _item_axis(mask.shape)
+    items = np.arange(1 if axis is None else mask.shape[axis]) % fills.size
+    fill = fills[items].reshape(-1, *[1] * (mask.ndim - 1 - (axis or 0)))
+    bias = np.asarray(rng.standard_normal(mask.shape), np.float64) * float(biased)
+    return np.where(mask, bias, fill)
+
+
+def hides_whole_row(array: Array) -> bool:
+    """Whether a mask, of either kind, keeps nothing of some row."""
+    if not array.ndim or not array.size:
+        return False
+    real = array.dtype.kind not in "biu" and bool((array < 0).any())
+    hidden = array <= HIDING if real else array == 0
+    return bool(hidden.all(axis=-1).any())
+
+
+class Style(StrEnum):
+    """What kind of numbers a trial holds."""
+
+    NORMAL = "normal"  # signed, of size one
+    LARGE = "large"  # signed, a few times larger and off centre: reaches units that rest at size one
+    WIDE = "wide"  # signed, from thousandths to tens, with zeros and ones in between
+    POSITIVE = "positive"  # for operators that are undefined below zero
+    TINY = "tiny"  # rows of small variance, and constant ones: where the epsilon of a norm counts
+    BIG = "big"  # up to 1e4, and integers up to their type's range
+    COMPARED = "compared"  # on both sides of the numbers that the graph compares with
+    SPECIAL = "special"  # with infinities, NaN and subnormal numbers
+    GIVEN = "given"  # the user's own
+
+
+# The first is that of a batch of one. Where nothing is padded, every position of every output can be compared.
+_PATTERNS: Mapping[Style, Sequence[Pattern]] = {
+    Style.NORMAL: (Pattern.RIGHT, Pattern.FULL),
+    Style.LARGE: (Pattern.LEFT, Pattern.RIGHT, Pattern.FULL),
+    Style.WIDE: (Pattern.HOLES, Pattern.LEFT, Pattern.RIGHT),
+    Style.POSITIVE: (Pattern.FULL,),
+}
+_MIXED = (Pattern.RIGHT, Pattern.LEFT, Pattern.HOLES)
+_HIDDEN = (Pattern.HIDDEN, Pattern.HIDDEN, Pattern.HIDDEN, Pattern.LEFT)
+_SPREADS = ((1e-3, 0.0), (1e-4, 0.0), (1e-6, 0.0), (0.0, 0.5), (1e-2, 0.5), (1e-5, 0.0))  # standard deviation, mean
+_WORDS = ("", "a", "B", "word", "two words", "ß∂", "42", "-1.5")
+
+
+@dataclass(frozen=True, slots=True)
+class Brush:
+    """All that decides one input's values besides its type and shape."""
+
+    rng: np.random.Generator
+    style: Style
+    use: Use
+    sizes: Mapping[str, int]
+    tame: bool = False  # integers are small
+    hides_row: bool = False  # masks hide some rows whole
+    region: int | None = None  # all elements are in this one of the regions between the thresholds
+    offset: int = 0  # positions that came before
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """How masks are padded."""
+        return _HIDDEN if self.hides_row else _PATTERNS.get(self.style, _MIXED)
+
+
+def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> Value:
+    """A value of this type and shape."""
+    if isinstance(kind, ir.SequenceType):
+        return [make(kind.elem_type, shape, brush) for _ in range(3)]
+    if isinstance(kind, ir.OptionalType):
+        return make(kind.elem_type, shape, brush)
+    if not isinstance(kind, ir.TensorType):
+        raise RuntimeFailure(f"no inputs can be generated for the type {kind}", hint="give them with --inputs x.npz")
+    dtype = kind.dtype
+    if dtype == ir.DataType.STRING:
+        known = np.array([*_WORDS, *brush.use.words * (1 + len(_WORDS) // max(len(brush.use.words), 1))], object)
+        return np.asarray(brush.rng.choice(known, shape), object)
+    target = np.dtype(dtype.numpy())
+    if brush.use.role is Role.MASK and shape:
+        return np.asarray(kept(shape, brush.rng, brush.patterns), target)
+    if dtype == ir.DataType.BOOL:
+        return _flags(shape, brush)
+    if brush.use.slot:
+        return np.asarray(_operand(shape, brush, floating=dtype.is_floating_point()), target)
+    if dtype.is_floating_point():
+        low, high = float(dtype.min), float(dtype.max)
+        numbers = _real(shape, brush, low)
+        return np.where(np.isinf(numbers), numbers, np.clip(numbers, low, high)).astype(target)
+    if target.kind == "c":
+        return (_real(shape, brush, 0.0) + 1j * _real(shape, brush, 0.0)).astype(target)
+    return np.asarray(_integer(dtype, shape, brush)).astype(target)
+
+
+def _flags(shape: tuple[int, ...], brush: Brush) -> Array:
+    """Single ones, which choose between branches, are all on in one trial and all off in another."""
+    if math.prod(shape) == 1 and brush.style in (Style.NORMAL, Style.LARGE):
+        return np.full(shape, brush.style is Style.NORMAL)
+    return np.asarray(np.asarray(brush.rng.random(shape), np.float64) < 0.5)
+
+
+def _real(shape: tuple[int, ...], brush: Brush, lowest: float) -> Array:
+    if brush.use.role is Role.ADDED_MASK and shape:
+        return _bias(shape, brush, lowest)
+    if brush.style is Style.COMPARED and brush.use.thresholds:
+        return _compared(shape, brush, whole_numbers=False)
+    numbers = np.asarray(brush.rng.standard_normal(shape), np.float64)
+    return _REAL[brush.style](numbers, brush.rng)
+
+
+def _bias(shape: tuple[int, ...], brush: Brush, lowest: float) -> Array:
+    """What is added to scores: a mask as numbers, numbers alone as some position encodings are, or both."""
+    if brush.style is Style.POSITIVE and not brush.hides_row:
+        return 2.0 * brush.rng.standard_normal(shape)
+    mask = kept(shape, brush.rng, brush.patterns)
+    return added(mask, brush.rng, lowest, biased=brush.style is Style.WIDE)
+
+
+def _wide(numbers: Array, rng: np.random.Generator) -> Array:
+    wide = np.asarray(numbers * 10.0 ** rng.uniform(-3.0, 1.5, numbers.shape), np.float64)
+    plain = np.asarray(rng.choice(np.array([0.0, -0.0, 1.0, -1.0]), numbers.shape), np.float64)
+    return np.where(np.asarray(rng.random(numbers.shape), np.float64) < 0.1, plain, wide)
+
+
+def _special(numbers: Array, rng: np.random.Generator) -> Array:
+    mixed = _wide(numbers, rng)
+    if numbers.size:
+        places = rng.permutation(numbers.size)[: max(4, numbers.size // 20)]
+        mixed.reshape(-1)[places] = np.resize([np.inf, -np.inf, np.nan, 1e-40], places.size)
+    return mixed
+
+
+def _tiny(numbers: Array, rng: np.random.Generator) -> Array:
+    """Each item of the batch has one spread, but in the first each row has its own."""
+    if numbers.ndim < 2:
+        return 1e-3 * numbers
+    spread, mean = (np.array(column) for column in zip(*_SPREADS, strict=True))
+    count, *rows = (int(size) for size in numbers.shape[:-1])
+    chosen = np.broadcast_to(np.arange(count).reshape(count, *[1] * len(rows)), (count, *rows)) % len(_SPREADS)
+    if rows and count:
+        chosen[0] = np.arange(math.prod(rows)).reshape(rows) % len(_SPREADS)
+    return mean[chosen][..., None] + spread[chosen][..., None] * numbers
+
+
+def _big(numbers: Array, rng: np.random.Generator) -> Array:
+    return np.asarray(np.sign(numbers) * 10.0 ** rng.uniform(-1.0, 4.0, numbers.shape), np.float64)
+
+
+_REAL: Mapping[Style, Callable[[Array, np.random.Generator], Array]] = {
+    Style.NORMAL: lambda numbers, _: numbers,
+    Style.LARGE: lambda numbers, _: 3.0 * numbers + 1.0,
+    Style.WIDE: _wide,
+    Style.POSITIVE: lambda numbers, _: np.abs(numbers) + 0.01,
+    Style.TINY: _tiny,
+    Style.BIG: _big,
+    Style.COMPARED: lambda numbers, _: numbers,
+    Style.SPECIAL: _special,
+    Style.GIVEN: _wide,
+}
+
+
+def regions(thresholds: Sequence[Threshold], *, whole_numbers: bool) -> list[tuple[float, float]]:
+    """Levels that fall on different sides of the thresholds, and how far one may stray; the most telling first."""
+    numbers = sorted({threshold.number for threshold in thresholds})
+    if not numbers:
+        return []
+    exact = [(threshold.number, 0.0) for threshold in thresholds if threshold.exact]
+    above, below = (max(abs(number) * 0.5, 2.0) for number in (numbers[-1], numbers[0]))
+    ends = [(numbers[-1] + above, 0.5 * above), (numbers[0] - below, 0.5 * below)]
+    between = [
+        ((one + other) / 2, (other - one) / 4)
+        for one, other in itertools.pairwise(numbers)
+        if not whole_numbers or other - one > 1
+    ]
+    return [*exact, *ends, *between]
+
+
+def _compared(shape: tuple[int, ...], brush: Brush, *, whole_numbers: bool) -> Array:
+    """Elements around each threshold, never so close that rounding decides; or all of them in one region."""
+    rng, thresholds = brush.rng, brush.use.thresholds
+    if brush.region is not None:
+        levels = regions(thresholds, whole_numbers=whole_numbers)
+        level, stray = levels[brush.region % len(levels)]
+        return level + stray * rng.uniform(-1.0, 1.0, shape)
+    centres = np.array([threshold.number for threshold in thresholds])
+    exact = np.array([threshold.exact for threshold in thresholds])
+    chosen = rng.integers(0, centres.size, shape)
+    centre = centres[chosen]
+    near = np.maximum(np.abs(centre) * 0.02, 1.0 if whole_numbers else 0.02)
+    reach = np.where(rng.random(shape) < 0.5, near, np.maximum(np.abs(centre), near) * rng.uniform(0.1, 1.0, shape))
+    numbers = centre + np.where(rng.random(shape) < 0.5, 1.0, -1.0) * reach
+    numbers = np.where(exact[chosen] & (rng.random(shape) < 0.5), centre, numbers)
+    usual = (8.0 if whole_numbers else 1.0) * rng.standard_normal(shape)
+    return np.where(rng.random(shape) < 0.25, usual, numbers)
+
+
+def _integer(dtype: ir.DataType, shape: tuple[int, ...], brush: Brush) -> Array:
+    use, rng = brush.use, brush.rng
+    if use.role in (Role.INDEX, Role.POSITION):
+        return _index(shape, brush)
+    if brush.tame:
+        return np.asarray(rng.integers(1 if use.divides else 0, 2, shape))
+    least, most = int(dtype.min), int(dtype.max)
+    if brush.style is Style.COMPARED and use.thresholds:
+        numbers = np.rint(_compared(shape, brush, whole_numbers=True))
+        return np.clip(numbers, max(least, 1) if use.divides else least, min(most, 1 << 62)).astype(np.int64)
+    if dtype.bitwidth <= 8:  # quantized data fills its range
+        low, high = least, most + 1
+    else:
+        ranges = {Style.WIDE: (-1000, 1001), Style.POSITIVE: (1, 10), Style.BIG: (least // 4, most // 4)}
+        low, high = ranges.get(brush.style, (-8, 9))
+    if use.divides:
+        low, high = 1, max(high, 2)
+    return _with_specials(np.asarray(rng.integers(max(low, least), high, shape)), brush)
+
+
+def _index(shape: tuple[int, ...], brush: Brush) -> Array:
+    use, rng = brush.use, brush.rng
+    rows = brush.sizes.get(use.rows, 2) if isinstance(use.rows, str) else use.rows
+    rows = max(min(rows or 4, 2 if brush.tame else rows or 4), 1)
+    if use.role is Role.POSITION and shape and brush.style is not Style.WIDE:
+        positions = brush.offset + np.arange(shape[-1])
+        return np.broadcast_to(positions % rows if use.rows else positions, shape)
+    drawn = np.asarray(rng.integers(0, rows, shape))
+    if drawn.size > 1:  # both ends of the table
+        drawn.reshape(-1)[-2:] = (rows - 1, 0)
+    return np.minimum(_with_specials(drawn, brush), rows - 1)
+
+
+def _with_specials(drawn: Array, brush: Brush) -> Array:
+    """Put the constants the model compares with (a padding token) where padding would be."""
+    if not brush.use.specials or not drawn.shape or brush.tame:
+        return drawn
+    special = brush.rng.choice(np.array(brush.use.specials), drawn.shape)
+    return np.where(kept(drawn.shape, brush.rng, brush.patterns), drawn, special)
+
+
+def _operand(shape: tuple[int, ...], brush: Brush, floating: bool) -> Array:
+    """Sizes, axes and counts that the operator is sure to take."""
+    op, _, operand = brush.use.slot.partition(":")
+    count = int(np.prod(shape, dtype=np.int64))
+    steps = np.arange(count).reshape(shape)
+    ones = np.ones(shape, np.int64)
+    if op in ("Bernoulli", "Dropout"):  # a probability
+        return np.asarray(brush.rng.random(shape))
+    if op == "Reshape":
+        return np.where(steps == count - 1, -1, 1)
+    if op in ("Unsqueeze", "Squeeze") or op.startswith("Reduce") or (op, operand) in (("Slice", "3"), ("Pad", "3")):
+        return steps
+    if (op, operand) == ("Slice", "2"):
+        return ones * int(brush.rng.integers(2, 1000))
+    if (op, operand) in (("Slice", "1"), ("Pad", "1"), ("Trilu", "1")):
+        return np.asarray(brush.rng.integers(0, 2, shape))
+    if (op, operand) in (
+        ("Range", "0"),
+        ("CumSum", "1"),
+        ("SequenceAt", "1"),
+        ("SequenceErase", "1"),
+        ("DFT", "2"),
+        ("RoiAlign", "2"),
+    ):
+        return ones * 0
+    if (op, operand) in (("Range", "1"), ("OneHot", "1")):
+        return ones * 5
+    if op == "Loop" and brush.style is Style.WIDE:  # not even once
+        return ones * 0
+    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not brush.tame:
+        return np.asarray(brush.rng.integers(1, 4, shape)) if not floating else ones * 2
+    return ones

@@ -1,0 +1,120 @@
+"""Places of attention before and after: paired by module and order, why one is still in parts; real models too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import parser
+
+import sardonyx
+from sardonyx.analysis.attention_sites import FoundSite, paired
+from sardonyx.records.run import AttentionForm, Refusal, RolledBack
+
+PARTS = AttentionForm("", ("scores", "softmax", "result"))
+SITE = FoundSite("layer.0.attn", 4, 4, 8, "causal", True, False, False, PARTS, "softmax", "result")
+FUSED = replace(SITE, form=AttentionForm("Attention", ("result",)), softmax="")
+SmallModel = Callable[[str, str], Path]
+
+
+def test_equal_modules_go_together_whatever_the_order() -> None:
+    before = [replace(SITE, module=module) for module in ("a", "b", "a")]
+    after = [replace(FUSED, module=module, heads=heads) for module, heads in (("b", 1), ("a", 2), ("a", 3))]
+    sites = paired([replace(each, heads=None) for each in before], after)
+    assert [(site.module, site.heads) for site in sites] == [("a", 2), ("b", 1), ("a", 3)]
+
+
+def test_an_operator_that_does_the_work_of_several_modules_lies_above_what_it_replaced() -> None:
+    before = [replace(SITE, module=f"layer.{place}.attn.core") for place in range(2)]
+    after = [replace(FUSED, module=f"layer.{place}.attn") for place in (1, 0)]
+    sites = paired(before, after)
+    assert [site.module for site in sites] == ["layer.0.attn.core", "layer.1.attn.core"]
+    assert all(site.after is not None for site in sites)
+
+
+def test_without_modules_the_order_tells_and_where_that_cannot_nothing_is_guessed() -> None:
+    before = [replace(SITE, module=f"MatMul_{place}") for place in range(2)]
+    after = [replace(FUSED, module=f"Attention_{place}", head_size=place) for place in range(2)]
+    assert [site.after is not None for site in paired(before, after)] == [True, True]
+    lost = paired(before, after[:1])
+    assert [(site.before is None, site.after is None) for site in lost] == [(False, True), (False, True), (True, False)]
+
+
+@given(st.lists(st.sampled_from(["", "a", "a.b", "a.c", "d"])), st.lists(st.sampled_from(["", "a", "a.b", "d", "e"])))
+def test_every_place_appears_exactly_once(before: list[str], after: list[str]) -> None:
+    old = [replace(SITE, module=module, form=AttentionForm("", (f"b{at}",))) for at, module in enumerate(before)]
+    new = [replace(FUSED, module=module, form=AttentionForm("A", (f"a{at}",))) for at, module in enumerate(after)]
+    sites = paired(old, new)
+    assert [site.before for site in sites if site.before] == [each.form for each in old]
+    assert Counter(site.after for site in sites if site.after) == Counter(each.form for each in new)
+
+
+def test_what_one_side_does_not_know_the_other_says() -> None:
+    (site,) = paired([replace(SITE, heads=None, key_value_heads=None)], [replace(FUSED, head_size=None, mask="other")])
+    assert (site.heads, site.key_value_heads, site.head_size, site.mask) == (4, 4, 8, "causal")
+    (site,) = paired([replace(SITE, mask="a constant")], [replace(FUSED, mask="none")])
+    assert site.mask == "none"  # the constant was all zeros
+
+
+def test_why_one_is_still_in_parts_is_what_a_pass_said_of_its_softmax() -> None:
+    said = (
+        Refusal("fuse-product-scale", "another matter", ("scores",), ""),
+        Refusal("fuse-attention", "its weights are read elsewhere", ("scores", "softmax", "result"), ""),
+    )
+    (site,) = paired([SITE], [SITE], said)
+    assert site.why == "its weights are read elsewhere"
+    (site,) = paired([SITE], [SITE], said, [RolledBack("fuse-attention", "result", "", "y differs")])
+    assert site.why == "fuse-attention was rolled back: y differs"
+    (site,) = paired([SITE], [FUSED], said)
+    assert site.why == ""
+    (site,) = paired([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], said)
+    assert site.why == ""
+
+
+EXPECTED = {  # places, heads, of keys and values, their size, the mask before
+    "bert": (2, 2, 2, 16, "from an input"),
+    "gpt2": (2, 2, 2, 16, "causal and from an input"),
+    "llama": (2, 4, 2, 8, "causal and from an input"),
+}
+
+
+@pytest.mark.parametrize(("name", "exporter"), [(name, "torchscript") for name in EXPECTED] + [("llama", "dynamo")])
+def test_real_models_are_told_as_they_were_built(name: str, exporter: str, small_model: SmallModel) -> None:
+    for target in ("portable", "ort"):
+        run = sardonyx.optimize(small_model(name, exporter), target=target, verify="off")
+        assert len(run.attention) == EXPECTED[name][0]
+        for site in run.attention:
+            assert (site.heads, site.key_value_heads, site.head_size, site.mask) == EXPECTED[name][1:]
+            assert site.module.rpartition(".")[2] in ("self", "attn", "self_attn")
+            assert site.before is not None
+            assert site.before.operator == ""
+            assert site.after is not None
+            assert site.after.operator.endswith("Attention")
+        assert set(run.wiring_after.names) >= {name for site in run.attention for name in site.after.nodes}
+        assert set(run.wiring_before.names) >= {name for site in run.attention for name in site.before.nodes}
+
+
+def test_windows_with_several_numbers_of_heads_are_told_apart(small_model: SmallModel) -> None:
+    run = sardonyx.optimize(small_model("swin", "torchscript"), verify="off")
+    assert [(site.heads, site.head_size) for site in run.attention] == [(2, 8), (2, 8), (4, 8), (4, 8)]
+    assert all(site.mask != "none" for site in run.attention)
+
+
+def test_a_run_that_may_not_fuse_says_why(small_model: SmallModel) -> None:
+    run = sardonyx.optimize(small_model("bert", "torchscript"), verify="off", keep_opset=True)
+    assert [site.after.operator for site in run.attention if site.after] == ["", ""]
+    assert all("opset" in site.why for site in run.attention)
+    skipped = sardonyx.optimize(small_model("bert", "torchscript"), verify="off", skip=["fuse-attention"])
+    assert [site.why for site in skipped.attention] == ["", ""]
+
+
+def test_a_model_that_attends_nowhere_has_no_places() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> main (float[2, 3] x) => (float[2, 3] y) { y = Softmax(x) }'
+    model: onnx.ModelProto = parser.parse_model(text)
+    assert sardonyx.optimize(model, verify="off").attention == ()

@@ -1,0 +1,179 @@
+"""Two models are aligned by what their nodes do and where, and every node ends up in exactly one place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import graphs
+from sardonyx.analysis.diff import Op, align, compare
+from sardonyx.optimizer.pipeline import optimize
+from sardonyx.records.comparison import Comparison, OpRef, Pair, json_schema
+
+
+@settings(max_examples=20)
+@given(graphs.models())
+def test_a_model_does_not_differ_from_itself(model: onnx.ModelProto) -> None:
+    found = compare(model, model)
+    assert found.same
+    assert (found.only_before, found.only_after) == ((), ())
+    assert all(module.before == module.after for module in found.modules)
+
+
+@settings(max_examples=20)
+@given(graphs.models(), graphs.models())
+def test_every_node_is_accounted_for_once(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
+    found = compare(one, other)
+    computing = [[node for node in model.graph.node if node.op_type != "Constant"] for model in (one, other)]
+    assert [found.before.nodes, found.after.nodes] == [len(nodes) for nodes in computing]
+    kept = found.before.nodes - len(found.removed)
+    assert kept == found.after.nodes - len(found.added)
+    assert len(found.moved) <= kept
+    for module in found.modules:
+        assert sum(op.module == module.path for op in found.added) == module.added
+        assert sum(op.module == module.path for op in found.removed) == module.removed
+        assert sum(pair.after.module == module.path for pair in found.moved) == module.moved
+        assert sum(pair.after.module == module.path for pair in found.changed) == module.changed
+    assert sum(module.after for module in found.modules) == found.after.nodes
+    assert sum(op.after for op in found.ops) == found.after.nodes
+    assert Comparison.from_json(found.to_json()) == found
+    jsonschema.validate(json.loads(found.to_json()), json_schema())
+
+
+Drawn = tuple[str, str, str, str]  # name, operator, module, traits
+OPS = st.lists(
+    st.tuples(
+        st.sampled_from(("a", "b", "c", "d")),
+        st.sampled_from(("Add", "Mul")),
+        st.sampled_from(("", "m", "m.n", "k")),
+        st.sampled_from(("", "x")),
+    ),
+    max_size=12,
+)
+
+
+@given(OPS, OPS)
+def test_an_alignment_is_a_matching(left: list[Drawn], right: list[Drawn]) -> None:
+    before, after = ([Op(n, t, m, i, x) for i, (n, t, m, x) in enumerate(ops)] for ops in (left, right))
+    found = align(before, after)
+    assert {id(op) for op in before} == {id(old) for old, _ in found.pairs} | {id(op) for op in found.removed}
+    assert {id(op) for op in after} == {id(new) for _, new in found.pairs} | {id(op) for op in found.added}
+    assert len(before) == len(found.pairs) + len(found.removed)
+    for old in found.removed:  # nothing is left over that has an equal on the other side
+        assert all((old.module, old.op_type) != (new.module, new.op_type) for new in found.added)
+
+
+def _model(*nodes: onnx.NodeProto, opset: int = 18) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _node(op_type: str, source: str, target: str, name: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op_type, [source], [target], name, **attributes)
+
+
+def _tagged(node: onnx.NodeProto, path: str) -> onnx.NodeProto:
+    node.metadata_props.add(key="sardonyx.module_path", value=path)
+    node.metadata_props.add(key="sardonyx.source_module", value="/" + path.title())
+    return node
+
+
+def test_names_tell_what_moved_and_what_took_whose_place() -> None:
+    before = _model(
+        _node("Relu", "x", "a", "/enc/one/Relu"),
+        _node("Neg", "a", "b", "/enc/two/Neg"),
+        _node("Transpose", "b", "c", "/enc/two/T", perm=[0, 1]),
+        _node("Exp", "c", "d", "/enc/two/Exp"),
+        _node("Abs", "d", "e", "/enc/two/Abs"),
+        _node("Identity", "e", "y", "/drop/Identity"),
+    )
+    after = _model(
+        _tagged(_node("Relu", "x", "a", "/enc/one/Relu"), "enc"),
+        _node("Neg", "a", "b", "/enc/two/Neg"),
+        _node("Transpose", "b", "c", "/enc/two/T", perm=[1, 0]),
+        _node("Tanh", "c", "d", "/enc/two/Exp"),
+        _node("Abs", "d", "e", "/enc/two/Abs"),
+        _node("Sigmoid", "e", "y", "/new/part/Sigmoid"),
+    )
+    found = compare(before, after)
+    relu = [OpRef("/enc/one/Relu", "Relu", module) for module in ("enc.one", "enc")]
+    assert found.moved == (Pair(*relu),)
+    assert [pair.what for pair in found.changed] == [("perm: [0, 1] → [1, 0]",), ("operator: Exp → Tanh",)]
+    assert found.removed == (OpRef("/drop/Identity", "Identity", "drop"),)
+    assert found.added == (OpRef("/new/part/Sigmoid", "Sigmoid", "new.part"),)
+    assert (found.only_before, found.only_after) == (("drop", "enc.one"), ("new",))
+    assert not found.same
+
+
+def test_without_common_names_module_operator_and_order_decide() -> None:
+    before = _model(
+        _node("Transpose", "x", "a", "/m/enc/T", perm=[1, 0]),
+        _node("Transpose", "a", "b", "/m/enc/T_1", perm=[0, 1]),
+        _node("Relu", "b", "y", "/m/enc/act/Relu"),
+    )
+    after = _model(
+        _tagged(_node("Transpose", "x", "a", "n0", perm=[0, 1]), "enc"),
+        _tagged(_node("Transpose", "a", "b", "n1", perm=[1, 0]), "enc"),
+        _tagged(_node("Relu", "b", "y", "n2"), "enc"),
+    )
+    found = compare(before, after)
+    assert found.before.wrapper == "m"
+    assert not found.changed  # equal ones first: the two transposes only changed places
+    assert [(pair.before.name, pair.after.name) for pair in found.moved] == [("/m/enc/act/Relu", "n2")]
+    assert not found.added
+    assert not found.removed
+
+
+def test_numbers_in_names_prove_nothing() -> None:
+    """Two exports of a model that got a layer in front: every name is there again, on another node."""
+    before = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i}.act") for i in range(3)))
+    after = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i - 1}.act") for i in range(4)))
+    found = compare(before, after)
+    assert not found.moved
+    assert not found.removed
+    assert [op.module for op in found.added] == ["layer.-1.act"]
+
+
+def test_a_default_written_out_is_no_change() -> None:
+    plain = _model(_node("LeakyRelu", "x", "a", "l"), _node("Softmax", "a", "y", "s"))
+    spelled = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.01), _node("Softmax", "a", "y", "s", axis=-1))
+    assert compare(plain, spelled).same
+    assert compare(spelled, plain).same
+    other = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.02), _node("Softmax", "a", "y", "s", axis=-1))
+    assert [pair.what for pair in compare(plain, other).changed] == [("alpha: 0.01 → 0.02",)]
+
+
+def test_bodies_are_compared_node_by_node() -> None:
+    def branching(op_type: str) -> onnx.ModelProto:
+        out = [helper.make_tensor_value_info("t", TensorProto.FLOAT, [2, 3])]
+        then = helper.make_graph([_node(op_type, "x", "t", f"/head/{op_type}")], "then", [], out)
+        other = helper.make_graph([_node("Neg", "x", "t", "/head/Neg")], "else", [], out)
+        return _model(helper.make_node("If", ["x"], ["y"], "/head/If", then_branch=then, else_branch=other))
+
+    found = compare(branching("Relu"), branching("Abs"))
+    assert [op.op_type for op in found.removed] == ["Relu"]
+    assert [op.op_type for op in found.added] == ["Abs"]
+    assert not found.changed
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_raw_against_optimized_agrees_with_the_record(small_model, exporter: str, tmp_path: Path) -> None:
+    raw = small_model("bert", exporter)
+    run = optimize(raw, tmp_path / "small.onnx", verify="off")
+    found = compare(raw, tmp_path / "small.onnx")
+    assert (found.before.nodes, found.after.nodes) == (run.before.nodes, run.after.nodes)
+    assert found.before.nodes - len(found.removed) + len(found.added) == found.after.nodes
+    assert len(found.removed) >= run.before.nodes - run.after.nodes > 0
+    assert not found.only_after

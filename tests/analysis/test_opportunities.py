@@ -1,0 +1,130 @@
+"""What `opportunities` says is what `optimize` does, with a reason and a module for every place that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.optimizer import opportunities as verb
+from sardonyx.passes.base import NodePass, Pass
+from sardonyx.records.inspection import Opportunities, PatternCount, WhyLeft
+from sardonyx.records.run import Accuracy
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,6,8] x) => (float[n,6,8] y)
+<float[8,8] w = {WEIGHT}, float[8] b = {BIAS}>
+{
+    t = Transpose<perm = [0, 2, 1]> (x)
+    u = Transpose<perm = [0, 2, 1]> (t)
+    m = MatMul (u, w)
+    y = Add (m, b)
+}
+"""
+
+
+def _model() -> onnx.ModelProto:
+    numbers = [str((3 * i % 7) - 2.5) for i in range(64)]
+    text = MODEL.replace("WEIGHT", ", ".join(numbers)).replace("BIAS", ", ".join(numbers[:8]))
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = f"/encoder/layer.0/{node.op_type}_{node.output[0]}"
+    return model
+
+
+def _of(found: Opportunities, name: str) -> PatternCount:
+    (pattern,) = (pattern for pattern in found.patterns if pattern.name == name)
+    return pattern
+
+
+class Shy(NodePass):
+    """Comes near a sum, and further off near what goes into it, and does nothing about either."""
+
+    name = "shy"
+    accuracy = Accuracy.EXACT
+    roots = ("Add", "MatMul")
+
+    def match(self, node: ir.Node, graph: Facts) -> Refused:
+        product = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if node.op_type == "Add" and product is not None:
+            return Refused("it is shy", (product, node))
+        return Refused("it is too far off", (node,))
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let these passes be all there are."""
+
+    def choose(*passes: Pass) -> None:
+        monkeypatch.setattr(verb, "select", lambda *_: passes)
+
+    return choose
+
+
+def test_what_a_pass_takes_up_is_there_before_and_gone_after() -> None:
+    chains = _of(sardonyx.opportunities(_model()), "transpose-chains")
+    assert (chains.before, chains.after, chains.why) == (1, 0, ())
+    assert chains.modules == {"encoder.layer.0": 1}
+
+
+def test_what_is_left_has_the_reason_of_the_pass_that_came_nearest_and_the_module(only: Callable[..., None]) -> None:
+    only(Shy())
+    products = _of(sardonyx.opportunities(_model()), "deep-products")
+    where = {"encoder.layer.0": 1}
+    assert products.why == (WhyLeft("shy", "it is shy", 1, where, ("/encoder/layer.0/Add_y",)),)
+    assert (products.before, products.after, products.modules) == (1, 1, where)
+
+
+def test_a_place_that_no_pass_knows_says_so(only: Callable[..., None]) -> None:
+    only(Shy())
+    (why,) = _of(sardonyx.opportunities(_model()), "transpose-chains").why
+    assert (why.pass_name, why.reason, why.count) == (None, verb.NOBODY, 1)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = _model()
+    before = model.SerializeToString()
+    sardonyx.opportunities(model)
+    assert model.SerializeToString() == before
+
+
+def test_the_answer_passes_through_json_unchanged() -> None:
+    found = sardonyx.opportunities(_model())
+    assert Opportunities.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_a_real_model_holds_what_its_architecture_says(small_model: Callable[[str, str], Path], exporter: str) -> None:
+    path = small_model("bert", exporter)
+    found = sardonyx.opportunities(path)
+    had = {pattern.name: pattern.before for pattern in found.patterns}
+    assert (had["attention-cores"], had["qkv-products"], had["gelus"]) == (2, 2, 2)
+    assert had["layer-norms"] + had["layer-norm-operators"] == 5
+    assert had["deep-products"] == 12
+    attention = _of(found, "attention-cores").modules
+    assert [path.rpartition("encoder.")[2] for path in attention] == [
+        "layer.0.attention.self",
+        "layer.1.attention.self",
+    ]
+    run = sardonyx.optimize(path, verify="off", dry_run=True)
+    assert (found.before, found.after) == (run.before, run.after)
+    assert {p.name: p.rewrites for p in found.passes} == {p.name: p.rewrites for p in run.passes}
+
+
+def test_every_place_that_is_left_is_explained_once(small_model: Callable[[str, str], Path]) -> None:
+    for pattern in sardonyx.opportunities(small_model("gpt2", "torchscript"), target="ort").patterns:
+        if not pattern.made:
+            assert sum(why.count for why in pattern.why) == pattern.after
+            assert all(sum(why.modules.values()) == why.count for why in pattern.why)

@@ -1,0 +1,130 @@
+"""The peak function is the peak at every size, and its turning points are those that trying every size finds."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
+from sardonyx.analysis.costs.formulas import written
+from sardonyx.analysis.costs.liveness import liveness
+from sardonyx.analysis.costs.peak_function import LIMIT, Comparison, compare, peak_function
+from sardonyx.analysis.costs.program import Program, Store
+from sardonyx.ir.shapes.expr import add, larger, multiply, product
+
+WIDE = st.fixed_dictionaries({name: st.integers(1, 5000) for name in EXAMPLE})
+TRIED = range(1, 130)  # crossings of 1, 3, 40 and their products lie here
+
+
+def _mlp_and_attention(*, is_spelled_out: bool = True) -> Program:
+    """A block of width 768: an MLP that widens four times, and 12 heads whose scores are there twice."""
+    sketch = Sketch()
+    x = sketch.given(Store.INPUT, (BATCH, SEQ, 768))
+    wide = sketch.run((x,), (BATCH, SEQ, 3072), module="mlp")
+    active = sketch.run((wide,), (BATCH, SEQ, 3072), module="mlp.act")
+    state = sketch.run((active,), (BATCH, SEQ, 768), module="mlp")
+    if is_spelled_out:
+        scores = sketch.run((state,), (BATCH, 12, SEQ, SEQ), module="attention")
+        weights = sketch.run((scores,), (BATCH, 12, SEQ, SEQ), module="attention")
+        state = sketch.run((weights, state), (BATCH, SEQ, 768), module="attention")
+    return sketch.program((state,))
+
+
+@given(programs(), WIDE, st.sampled_from((1, 512)))
+@settings(max_examples=80, deadline=None)
+def test_it_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], granularity: int) -> None:
+    live = liveness(program, granularity=granularity)
+    function, peak = peak_function(live), live.at(sizes)
+    winner = function.winner(sizes)
+    assert function.at(sizes) == peak.bytes
+    assert (winner.step if winner else None) == peak.step
+
+
+@given(programs(), st.integers(1, 50))
+@settings(max_examples=40, deadline=None)
+def test_turning_points_are_those_that_trying_every_size_finds(program: Program, batch: int) -> None:
+    live = liveness(program)
+    found = peak_function(live).stretches("seq", {"batch": batch})
+    told = {seq: one.candidate.step for one in found for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)}
+    assert told == ({seq: live.at({"seq": seq, "batch": batch}).step for seq in TRIED} if live.timeline else {})
+    assert not found or found[-1].last == LIMIT
+    assert all(one.last + 1 == after.first for one, after in pairwise(found))
+    assert all(one.candidate is not after.candidate for one, after in pairwise(found))
+
+
+@given(programs(8), programs(8), st.integers(1, 50), st.sampled_from((0, 0, 30)))
+@settings(max_examples=50, deadline=None)
+def test_two_programs_are_compared_as_trying_every_size_does(
+    one: Program, other: Program, batch: int, percent: int
+) -> None:
+    first, second = peak_function(liveness(one)), peak_function(liveness(other))
+    told = dict[int, str]()
+    for piece in compare(first, second, "seq", {"batch": batch}, percent=percent):
+        told |= dict.fromkeys(range(piece.first, min(piece.last, TRIED.stop - 1) + 1), piece.order)
+    for seq in TRIED:
+        left, right = (function.at({"seq": seq, "batch": batch}) for function in (first, second))
+        more, less = (100 * tall > (100 + percent) * short for tall, short in ((left, right), (right, left)))
+        assert told[seq] == ("less" if less else "more" if more else "equal")
+
+
+def test_the_scores_take_over_from_the_mlp_at_one_length() -> None:
+    """2 · 3072 · s = 768 s + 24 s² at s = 224: up to there the MLP, at every batch."""
+    function = peak_function(liveness(_mlp_and_attention()))
+    assert function.text == "max(24576·batch·seq, 96·batch·seq² + 3072·batch·seq)"
+    for batch in (1, 2, 64):
+        (short, long) = function.stretches("seq", {"batch": batch})
+        assert (short.first, short.last, short.candidate.module) == (1, 224, "mlp.act")
+        assert (long.first, long.last, long.candidate.module) == (225, LIMIT, "attention")
+
+
+def test_a_step_that_is_never_the_peak_is_left_out() -> None:
+    assert [one.step for one in peak_function(liveness(_mlp_and_attention())).candidates] == [1, 4]
+
+
+def test_a_step_that_needs_the_greater_of_two_things_is_one_step() -> None:
+    sketch = Sketch()
+    sketch.run((sketch.given(Store.INPUT, (8,)),), (SEQ,), workspace=larger(multiply(2, SEQ), 100))
+    function = peak_function(liveness(sketch.program(())))
+    assert function.text == "max(4·seq + 100, 6·seq)"
+    assert [(one.first, one.last) for one in function.stretches("seq")] == [(1, LIMIT)]
+
+
+def test_of_very_many_expressions_those_near_the_example_are_written() -> None:
+    sketch = Sketch()
+    x = sketch.given(Store.INPUT, (8,))
+    sketch.run((x,), (1,), workspace=multiply(10**6, add(BATCH, SEQ)))
+    for across in range(1, 140, 10):  # on a circle: each is the farthest in some direction, where both dims are large
+        down = math.isqrt(144**2 - across**2)
+        sketch.run((x,), (BATCH, BATCH, across, 25), workspace=product((100 * down, SEQ, SEQ)))
+    function = peak_function(liveness(sketch.program(())))
+    assert len(function.candidates) > 6
+    assert "more, far from the example" in function.text
+    assert written(function.winner().bytes) in function.text
+
+
+def test_spelling_out_costs_memory_from_one_length_on() -> None:
+    standard = peak_function(liveness(_mlp_and_attention(is_spelled_out=False)))
+    decomposed = peak_function(liveness(_mlp_and_attention()))
+    equal, more = compare(decomposed, standard, "seq")
+    assert equal == Comparison(1, 224, "equal")
+    assert more == Comparison(225, LIMIT, "more")
+
+
+def test_rounded_sizes_that_take_turns_for_ever_are_told_as_far_as_they_are_known() -> None:
+    sketch = Sketch()
+    x = sketch.given(Store.INPUT, (8,))
+    six = sketch.run((sketch.run((x,), (SEQ, 3)),), (SEQ, 3))
+    sketch.run((sketch.run((six,), (SEQ, 2)),), (SEQ, 4))  # also six in all, rounded up elsewhere
+    live = liveness(sketch.program(()), granularity=512)
+    found = peak_function(live).stretches("seq")
+    assert 1000 < found[-1].last < LIMIT
+    told = {seq: piece.candidate.step for piece in found for seq in range(piece.first, piece.last + 1)}
+    assert told == {seq: live.at({"seq": seq}).step for seq in range(1, found[-1].last + 1)}
+
+
+def test_a_program_without_operations_peaks_at_nothing() -> None:
+    function = peak_function(liveness(Sketch().program(())))
+    assert (function.text, function.at(), function.winner(), function.stretches("seq")) == ("0", 0, None, ())

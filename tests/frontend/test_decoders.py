@@ -1,0 +1,139 @@
+"""Decoders with an attention mask: exported and verified, and still refused if a position that counts is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import models
+import sardonyx
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.engine import TorchEngine
+from sardonyx.verification import Oracle
+
+MASK = "attention_mask"
+TRIALS = 3  # as many as an export has
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    return models.build("llama")[0]
+
+
+@pytest.fixture(scope="module")
+def decoder(module: nn.Module) -> tuple[ir.Model, Oracle]:
+    """An exported decoder, and the module it comes from as the reference of its mutants."""
+    _, inputs = models.build("llama")
+    exported = sardonyx.export(module, kwargs=inputs, dynamic="auto")
+    assert exported.model is not None
+    assert exported.verdict is not None
+    assert exported.verdict.passed
+    return exported.model, Oracle(exported.model, trials=TRIALS, engine=TorchEngine(Call(module, (), inputs)))
+
+
+def operator(model: ir.Model, op_type: str) -> ir.Node:
+    return next(node for node in model.graph if node.op_type == op_type)
+
+
+def changed(model: ir.Model, node: ir.Node, operand: int, op_type: str, number: object) -> None:
+    """Put an operator with a constant between a node and one of its operands."""
+    value = node.inputs[operand]
+    assert value is not None
+    constant = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", ir.tensor(np.asarray(number)))])
+    between = ir.Node("", op_type, [value, constant.outputs[0]])
+    model.graph.insert_before(node, [constant, between])
+    node.replace_input_with(operand, between.outputs[0])
+
+
+def ignore_padding(model: ir.Model) -> None:
+    mask = next(value for value in model.graph.inputs if value.name == MASK)
+    for node, operand in tuple(mask.uses()):
+        if node.op_type != "Shape":
+            changed(model, node, operand, "Max", np.int64(1))
+
+
+def see_one_token_ahead(model: ir.Model) -> None:
+    changed(model, operator(model, "LessOrEqual"), 1, "Add", np.int64(1))
+
+
+def never_see_itself(model: ir.Model) -> None:
+    changed(model, operator(model, "LessOrEqual"), 1, "Sub", np.int64(1))
+
+
+def turn_faster(model: ir.Model) -> None:
+    """Angles of the rotary embedding as of positions one percent further apart."""
+    changed(model, operator(model, "Cos"), 0, "Mul", np.float32(1.01))
+
+
+def off_at(kept: int, real_tokens_so_far: Callable[[ir.tape.Tape, ir.Value], ir.Value]) -> Callable[[ir.Model], None]:
+    """A hundredth too much in some positions of the logits, by the mask there and the tokens up to there."""
+
+    def mutate(model: ir.Model) -> None:
+        tape, graph = ir.tape.Tape(), model.graph
+        mask = next(value for value in graph.inputs if value.name == MASK)
+        one, axis = (tape.op("Constant", [], {"value_int": number}) for number in (kept, 1))
+        last = tape.op("Constant", [], {"value_ints": [-1]})
+        chosen = tape.op(
+            "And", [tape.op("Equal", [mask, one]), real_tokens_so_far(tape, tape.op("CumSum", [mask, axis]))]
+        )
+        off = tape.op("Unsqueeze", [tape.op("Cast", [chosen], {"to": ir.DataType.FLOAT}), last])
+        step = tape.op("Constant", [], {"value_float": 0.01})
+        logits = graph.outputs[0]
+        name, logits.name = logits.name, "right"
+        wrong = tape.op("Add", [logits, tape.op("Mul", [off, step])])
+        wrong.name, wrong.type, wrong.shape = name, logits.type, logits.shape
+        graph.extend(tape.nodes)
+        graph.outputs[0] = wrong
+
+    return mutate
+
+
+def number_of(count: int, op_type: str) -> Callable[[ir.tape.Tape, ir.Value], ir.Value]:
+    return lambda tape, seen: tape.op(op_type, [seen, tape.op("Constant", [], {"value_int": count})])
+
+
+first_real_token = off_at(1, number_of(1, "Equal"))
+padding_on_the_right = off_at(0, number_of(0, "Greater"))
+padding_on_the_left = off_at(0, number_of(0, "Equal"))
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [ignore_padding, see_one_token_ahead, never_see_itself, turn_faster, first_real_token, padding_on_the_right],
+)
+def test_a_wrong_position_that_counts_is_found(
+    mutate: Callable[[ir.Model], None], decoder: tuple[ir.Model, Oracle]
+) -> None:
+    model, oracle = decoder
+    mutant = model.clone()
+    mutate(mutant)
+    verdict = oracle.check(mutant)
+    assert not verdict.passed
+    assert "differs by up to" in verdict.failures[0]
+
+
+def test_padding_that_sees_no_key_is_counted_and_not_compared(decoder: tuple[ir.Model, Oracle]) -> None:
+    model, oracle = decoder
+    mutant = model.clone()
+    padding_on_the_left(mutant)
+    verdict = oracle.check(mutant)
+    assert verdict.passed
+    assert [line for line in verdict.not_covered if "padding" in line] == [
+        "6 of 16 positions of 'logits' are padding that sees no key: not compared"
+    ]
+
+
+@pytest.mark.parametrize("path", ["model.layers.0.self_attn", "model.layers.1"])
+def test_a_module_is_cut_out_on_an_example_that_is_padded_on_the_left(
+    path: str, module: nn.Module, decoder: tuple[ir.Model, Oracle]
+) -> None:
+    padded = {"input_ids": torch.arange(6)[None], MASK: torch.tensor([[0, 0, 1, 1, 1, 1]])}
+    cut = sardonyx.extract(decoder[0], path, live=module, kwargs=padded)
+    assert cut.live is not None
+    (line,) = cut.live.not_covered
+    assert line.startswith("2 of 6 positions")

@@ -1,0 +1,129 @@
+"""Programs that are decomposed node by node compute what torch's own way makes of them, and what the module does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sardonyx
+from sardonyx.frontend.tracing import decompositions, dynamo
+
+
+class Module(nn.Module):
+    """A linear layer, and a function of what goes in and what comes out of it."""
+
+    def __init__(self, body: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        self.layer, self.body = nn.Linear(8, 8), body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x, self.layer(x))
+
+
+def composite(x: Tensor, y: Tensor) -> Tensor:
+    """Operators that are views, casts or nothing, depending on their operands; one in a part without gradients."""
+    with torch.no_grad():
+        angles = (x.float() * 2).cos().to(y.dtype)
+    return y.transpose(0, 1).reshape(-1).unsqueeze(0).sum() + (y.contiguous() * angles)
+
+
+def written_anew(x: Tensor, y: Tensor) -> Tensor:
+    """Writes that nothing else sees: every later use has the new values, every earlier one the old."""
+    before = y * 2
+    y += 1
+    y.mul_(x)
+    rectified = nn.functional.relu(y, inplace=True)
+    return y + rectified + before
+
+
+def made_of_ranges(x: Tensor, y: Tensor) -> Tensor:
+    """An operator that is decomposed into others, some of which take no operand and are decomposed in turn."""
+    return y + nn.functional.interpolate(x.reshape(1, -1, 8), size=16, mode="linear").reshape(-1, 16)[:, ::2]
+
+
+def written_through_a_view(x: Tensor, y: Tensor) -> Tensor:
+    seen = y.view(-1)
+    y += x
+    return seen.sum() + y
+
+
+def narrowed_by_writing(x: Tensor, y: Tensor) -> Tensor:
+    """A sum of both types would be wider than what it is written to."""
+    half = y.half() * 1
+    half += x.double()
+    return half.float() + x
+
+
+def _leave(_program: torch.export.ExportedProgram) -> None:
+    """Let torch decompose it."""
+
+
+def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str], list[Counter[str]]]:
+    """Export node by node and torch's way; which of them was used first, and the operators that came out of each."""
+    used: list[str] = []
+    run = decompositions._Rewrite.run  # pyright: ignore[reportPrivateUsage]
+
+    def noted(self: object) -> object:
+        graph = run(self)  # pyright: ignore[reportArgumentType]
+        used.append("local")
+        return graph
+
+    monkeypatch.setattr(decompositions._Rewrite, "run", noted)  # pyright: ignore[reportPrivateUsage]
+    operators: list[Counter[str]] = []
+    for way in (decompositions.decompose_locally, _leave):
+        monkeypatch.setattr(dynamo, "decompose_locally", way)
+        made = sardonyx.export(module, torch.randn(3, 8), dynamic="auto")
+        assert made.verdict is not None
+        assert made.verdict.passed
+        assert made.model is not None
+        operators.append(Counter(node.op_type for node in made.model.graph.all_nodes()))
+    return used, operators
+
+
+@pytest.mark.parametrize("body", [composite, written_anew, made_of_ranges])
+def test_is_torchs_own_graph(body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    used, (local, whole) = _modes(monkeypatch, Module(body))
+    assert used == ["local"]
+    assert local == whole
+
+
+@pytest.mark.parametrize("body", [written_through_a_view, narrowed_by_writing])
+def test_is_left_to_torch_where_others_see_a_write(
+    body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, (local, whole) = _modes(monkeypatch, Module(body))
+    assert used == []
+    assert local == whole
+
+
+def test_a_buffer_that_is_written_to_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(nn.Module):
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls.add_(1)
+            return x + 1
+
+    used, (local, whole) = _modes(monkeypatch, Counting())
+    assert used == []
+    assert local == whole
+
+
+@pytest.mark.parametrize(("shape", "masked"), [((5, 8), False), ((2, 3, 2, 5, 8), True)])
+def test_attention_of_any_rank_is_exported_and_verified(shape: tuple[int, ...], masked: bool) -> None:
+    """Torch's exporter takes four dimensions alone."""
+
+    def attend(x: Tensor, y: Tensor) -> Tensor:
+        mask = torch.ones(5, 5).tril() > 0 if masked else None
+        return nn.functional.scaled_dot_product_attention(x, y, y + 1, attn_mask=mask)
+
+    sardonyx.export(Module(attend), torch.randn(shape))  # raises where the graph computes anything else

@@ -1,0 +1,112 @@
+"""An axis is called dynamic exactly where the module runs with other sizes, and what stays says why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sardonyx.frontend.inputs.dynamic import Dynamic, find_dynamic, position_limit
+
+
+def found(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = None) -> Dynamic:
+    def run(tensors: Sequence[Tensor]) -> Any:
+        return module(*tensors)
+
+    return find_dynamic(run, leaves, longest=longest)
+
+
+class Text(nn.Module):
+    """Tokens with learned positions and a mask; the table keeps two rows for itself."""
+
+    def __init__(self, positions: int = 20) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30, 6), nn.Embedding(positions, 6)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1]) + 2
+        return (self.tokens(ids) + self.places(places)) * mask[..., None]
+
+
+class Square(nn.Module):
+    """Takes square pictures only."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return image @ image.transpose(2, 3) + image.transpose(2, 3)
+
+
+class Continued(nn.Module):
+    """A past, new tokens, and a mask over both."""
+
+    def forward(self, ids: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        new = ids[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3]).float()
+        both = torch.cat([key + value, new], 2) + torch.zeros(4, 1, 8)
+        return both * mask[:, None, :, None]
+
+
+TOKENS = {"ids": torch.randint(0, 30, (2, 11)), "mask": torch.ones(2, 11, dtype=torch.int64)}
+
+
+def test_batch_and_sequence_are_found_with_the_true_limit() -> None:
+    dynamic = found(Text(), TOKENS, longest=20)
+    assert dynamic.axes == {name: {0: "batch", 1: "sequence"} for name in TOKENS}
+    assert dynamic.notes == ("sequence at most 18",)
+    assert dynamic.maxima == {"sequence": 18}
+
+
+def test_no_limit_is_claimed_where_there_is_none() -> None:
+    assert found(Text(90), TOKENS, longest=20).notes == ()
+
+
+def test_a_second_sequence_has_a_name_of_its_own() -> None:
+    class Two(nn.Module):
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a.sum(1) + b.sum(1)
+
+    axes = found(Two(), {"a": torch.ones(2, 5).long(), "b": torch.ones(2, 7).long()}).axes
+    assert axes == {"a": {0: "batch", 1: "sequence"}, "b": {0: "batch", 1: "b_1"}}
+
+
+def test_height_and_width_move_apart_where_the_module_lets_them() -> None:
+    dynamic = found(nn.Conv2d(3, 4, 3), {"x": torch.ones(2, 3, 8, 8)})
+    assert dynamic.axes == {"x": {0: "batch", 2: "x_2", 3: "x_3"}}
+    assert len(dynamic.notes) == 1
+    assert dynamic.notes[0].startswith("x:1 stays 3: RuntimeError")
+
+
+def test_height_and_width_share_a_name_where_they_must_be_equal() -> None:
+    axes = found(Square(), {"x": torch.ones(2, 3, 8, 8)}).axes["x"]
+    assert axes[2] == axes[3] == "x_2"
+
+
+def test_rounding_in_a_pooling_layer_does_not_make_a_size_dynamic() -> None:
+    module = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3 * 16, 2))
+    dynamic = found(module, {"x": torch.ones(2, 3, 8, 8)})
+    assert dynamic.axes == {"x": {0: "batch"}}
+    assert any(note.startswith("x:2 stays 8") for note in dynamic.notes)
+
+
+def test_a_mask_over_past_and_new_tokens_grows_with_both() -> None:
+    cache = {f"past.0.{part}": torch.randn(2, 4, 3, 8) for part in ("key", "value")}
+    leaves = {"ids": torch.ones(2, 5).long(), **cache, "mask": torch.ones(2, 8).long()}
+    axes = found(Continued(), leaves).axes
+    assert axes["ids"] == {0: "batch", 1: "sequence"}
+    assert axes["past.0.key"] == axes["past.0.value"] == {0: "batch", 2: "past_sequence"}
+    assert axes["mask"] == {0: "batch", 1: "past_sequence + sequence"}
+
+
+def test_a_size_of_one_stays() -> None:
+    dynamic = found(nn.Linear(4, 2), {"x": torch.ones(1, 4)})
+    assert dynamic.axes == {}
+    assert dynamic.notes[0].startswith("x:0 stays 1: a size of one")
+
+
+@pytest.mark.parametrize(("setting", "limit"), [("max_position_embeddings", 77), ("n_positions", 9)])
+def test_the_limit_comes_from_the_config_by_its_meaning(setting: str, limit: int) -> None:
+    module = nn.Linear(2, 2)
+    module.config = type("Config", (), {})()  # pyright: ignore
+    setattr(module.config, setting, limit)
+    assert position_limit(module) == limit

@@ -1,0 +1,299 @@
+"""Modules that few people write: they export, are analyzed and cut, or are refused in one line that says why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sardonyx
+from sardonyx.analysis.costs.program import ITEM_BYTES
+from sardonyx.errors import ModelError, SardonyxError, reason
+from sardonyx.frontend.inputs.fitting import FileInput, fitting_example
+from sardonyx.frontend.models.weights import state_sha256
+from sardonyx.frontend.tracing.scripted import unscripted
+
+ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Odd(nn.Module):
+    """A linear layer, and whatever else is done with it."""
+
+    def __init__(self, work: Callable[[Any, torch.Tensor], Any], **held: nn.Module) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.work = work
+        for name, module in held.items():
+            self.add_module(name, module)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.work(self, x)
+
+
+class Wrapped(nn.Module):
+    """What can be scripted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x))
+
+
+@dataclasses.dataclass
+class Answer:
+    """An output that is partly no tensor."""
+
+    scores: torch.Tensor
+    count: int
+    label: str
+    more: Any = None
+
+
+OUTPUTS = {
+    "none": (lambda m, x: (m.linear(x), None), ["output_0"], ""),
+    "size": (lambda m, x: (m.linear(x), x.shape[0]), ["output_0"], "1 (int)"),
+    "shape": (lambda m, x: (x.shape, m.linear(x)), ["output_1"], "0.0 (int), 0.1 (int)"),
+    "number": (lambda m, x: (m.linear(x), 2.5, "text"), ["output_0"], "1 (float), 2 (str)"),
+    "dataclass": (
+        lambda m, x: Answer(m.linear(x), 3, "k", [x, {"z": x + 1}]),
+        ["scores", "more.0", "more.1.z"],
+        "count (int), label (str)",
+    ),
+}
+
+
+@pytest.mark.parametrize("work", OUTPUTS)
+def test_outputs_that_are_no_tensors_are_left_out_and_noted(work: str) -> None:
+    function, names, left_out = OUTPUTS[work]
+    made = sardonyx.export(Odd(function), ROWS, exporter="torchscript")
+    assert made.verdict is not None
+    assert made.verdict.passed
+    assert list(made.outputs) == names
+    said = [note for note in made.notes if "no tensors" in note]
+    assert said == ([f"outputs that are no tensors are not in the graph: {left_out}"] if left_out else [])
+
+
+def test_both_exporters_leave_the_same_outputs_out() -> None:
+    function, names, left_out = OUTPUTS["dataclass"]
+    made = sardonyx.export(Odd(function), ROWS)
+    assert list(made.outputs) == names
+    assert any(left_out in note for note in made.notes)
+
+
+@pytest.mark.parametrize("answer", [None, 7, (), {1}])
+def test_a_module_without_an_output_is_refused(answer: Any) -> None:
+    with pytest.raises(ModelError, match=f"returns no tensor but {type(answer).__name__}"):
+        sardonyx.export(Odd(lambda _m, _x: answer), ROWS, exporter="torchscript")
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_module_is_cut_and_compared_with_a_live_scripted_one(inner: bool, tmp_path: Path) -> None:
+    scripted = torch.jit.script(Wrapped())
+    live = nn.Sequential(scripted, nn.Tanh()) if inner else scripted
+    path = tmp_path / "model.onnx"
+    sardonyx.export(live, ROWS, path, exporter="torchscript")
+    found = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, args=(ROWS,))
+    assert found.live is not None
+    assert found.live.passed
+
+
+def test_a_scripted_live_model_gets_inputs_like_those_of_the_file() -> None:
+    plain = unscripted(torch.jit.script(Wrapped()))
+    example = fitting_example(plain, {"x": FileInput("float32", ("batch", 4))})
+    assert [tuple(value.shape) for value in (*example.args, *example.kwargs.values())] == [(2, 4)]
+
+
+def test_a_frozen_script_can_be_read() -> None:
+    module = unscripted(torch.jit.freeze(torch.jit.script(Wrapped().eval())))
+    assert torch.equal(module(ROWS), module(ROWS))
+
+
+def _quantized() -> nn.Module:
+    torch.backends.quantized.engine = next(each for each in ("qnnpack", "fbgemm", "x86") if each in _engines())
+    layers = (torch.ao.quantization.QuantStub(), nn.Conv2d(3, 4, 3), nn.ReLU(), torch.ao.quantization.DeQuantStub())
+    model: Any = nn.Sequential(*layers).eval()
+    model.qconfig = torch.ao.quantization.get_default_qconfig(torch.backends.quantized.engine)
+    prepared = torch.ao.quantization.prepare(model)
+    prepared(torch.randn(2, 3, 8, 8))
+    return torch.ao.quantization.convert(prepared)
+
+
+def _engines() -> list[str]:
+    return torch.backends.quantized.supported_engines
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_modules_are_analyzed_and_exported() -> None:
+    picture = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = _quantized()
+    assert sardonyx.analyze(model, picture).forms[0].work.operations
+    made = sardonyx.export(model, picture, exporter="torchscript", verify=False)
+    assert made.counts.nodes
+    assert made.modules > 1, "torch names the modules of those that it traces twice"
+    assert len(state_sha256(model)) == 64
+
+
+def test_every_type_of_torch_has_a_size() -> None:
+    types = [each for each in vars(torch).values() if isinstance(each, torch.dtype)]
+    assert {str(each).removeprefix("torch."): each.itemsize for each in types}.items() <= ITEM_BYTES.items()
+
+
+def _looping(m: Any, x: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    start = (torch.tensor(0), x)
+    found: Any = while_loop(lambda i, _x: i < 3, lambda i, x: (i + 1, m.linear(x)), start)
+    return found[1]
+
+
+def _scanning(m: Any, x: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.scan import scan
+
+    found: Any = scan(lambda carry, x: (carry + x, (carry + x).clone()), torch.zeros(4), m.linear(x))
+    return found[1]
+
+
+def _branching(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 100, lambda x: x * 2, lambda x: m.linear(x), (x,))
+
+
+@pytest.mark.parametrize(("work", "linears"), [(_branching, 1), (_looping, 3), (_scanning, 1)])
+def test_control_flow_is_analyzed_as_it_runs(work: Callable[[Any, torch.Tensor], Any], linears: int) -> None:
+    found = sardonyx.analyze(Odd(work), ROWS)
+    standard = found.forms[0]
+    assert standard.work.macs == linears * 2 * 4 * 4
+    assert any("looks at its data" in note for note in standard.notes)
+    ran = next(module for module in standard.modules if module.path == "linear")
+    assert ran.macs == standard.work.macs, "what runs inside a branch belongs to the module that it calls"
+
+
+KEYS = ("a 'b' \"c\"", "ü/\\[0]", "x@1", "\n", "class", "%s", " ")
+
+
+def _chained(m: Any, x: torch.Tensor) -> torch.Tensor:
+    for key in KEYS:
+        x = m.parts[key](x)
+    return x
+
+
+def test_names_of_modules_may_hold_anything(tmp_path: Path) -> None:
+    model = Odd(_chained, parts=nn.ModuleDict({key: nn.Linear(4, 4) for key in KEYS}))
+    assert len(sardonyx.analyze(model, ROWS).forms) == 3
+    spelled = sardonyx.decompose(model, ROWS)
+    assert torch.equal(spelled(ROWS), model(ROWS))
+    path = tmp_path / "model.onnx"
+    assert sardonyx.export(model, ROWS, path).root_nodes == ()
+    cut = sardonyx.extract(path, "parts.x%401", live=model, args=(ROWS,))
+    assert cut.live is not None
+    assert cut.live.passed
+
+
+def _volume(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.grid_sample(m.linear(x), torch.zeros(2, 3, 3, 3, 3), align_corners=True)
+
+
+VOLUME = torch.randn(2, 1, 4, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_tracer_takes_the_lowest_opset_that_works() -> None:
+    made = sardonyx.export(Odd(_volume), VOLUME, exporter="torchscript")
+    assert made.result.opsets[""] == 20
+    assert any(note.startswith("opset 20, because at 18:") for note in made.notes)
+
+
+def test_an_opset_that_was_asked_for_is_kept_to() -> None:
+    with pytest.raises(ModelError, match="at opset 16") as caught:
+        sardonyx.export(Odd(_volume), VOLUME, exporter="torchscript", opset=16)
+    assert caught.value.hint == "--opset 20 works"
+
+
+def test_an_operator_without_any_opset_is_refused_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModelError, match="aten::fft_fft"):
+        sardonyx.export(Odd(lambda m, x: torch.fft.fft(m.linear(x)).abs()), ROWS, exporter="torchscript")
+    assert capfd.readouterr().out == ""
+
+
+def test_complex_inputs_and_outputs_are_pairs_of_real_numbers() -> None:
+    made = sardonyx.export(Odd(lambda _m, x: x * 2), torch.complex(ROWS, ROWS))
+    assert made.inputs[0].shape == (2, 4, 2)
+    assert made.verdict is not None
+    assert made.verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda _m, x: torch.eye(4).to_sparse() @ x.T, "sparse_coo tensors"),
+        (lambda m, x: torch.nested.nested_tensor([m.linear(x), x[:1]]).sum(), "nested tensors"),
+    ],
+)
+def test_tensors_without_plain_memory_are_refused_by_name(
+    work: Callable[[Any, torch.Tensor], Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        sardonyx.analyze(Odd(work), ROWS)
+
+
+def test_sparse_weights_have_a_fingerprint() -> None:
+    module = Odd(lambda m, x: m.linear(x))
+    module.register_buffer("table", torch.eye(4).to_sparse_csr())
+    assert len(state_sha256(module)) == 64
+
+
+def test_a_module_without_inputs_is_exported() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight * 2
+
+    assert sardonyx.export(Constant(), ()).inputs == ()
+
+
+def test_a_compiled_forward_is_traced_as_it_was_written() -> None:
+    module: Any = Wrapped()
+    module.forward = torch.compile(module.forward, backend="eager")
+    assert sardonyx.export(module, ROWS, exporter="torchscript").verdict is not None
+
+
+def test_what_runs_only_inside_a_transform_is_compared_with_the_whole_model(tmp_path: Path) -> None:
+    module = Odd(lambda m, x: torch.vmap(lambda row: m.linear(row).sum())(x))
+    sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
+    found = sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, args=(ROWS,))
+    assert any("plain tensors" in note for note in found.notes)
+
+
+def test_a_live_module_that_does_not_run_says_so(tmp_path: Path) -> None:
+    module: Any = Wrapped()
+    sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
+    module.linear = nn.Linear(5, 4)
+    with pytest.raises(SardonyxError, match="does not run on these inputs"):
+        sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, args=(ROWS,))
+
+
+def test_reasons_have_no_addresses_and_need_no_words() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("nothing to say")
+
+    assert reason(Mute()) == "Mute"
+    assert reason(ValueError(f"{object()!r} is odd")) == "ValueError: <object> is odd"
+
+
+def test_an_operation_that_counts_from_the_end_leaves_others_their_count() -> None:
+    def work(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.repeat_interleave(x, 2, dim=-1).unsqueeze(0).softmax(-1)
+
+    made = sardonyx.export(Odd(work), (ROWS,), exporter="torchscript")
+    assert made.verdict is not None
+    assert made.verdict.passed

@@ -1,0 +1,59 @@
+"""A module computes in double precision without a second copy of its weights, and is left as it was."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.engine import TorchEngine, widened_in_turn
+
+
+class Tied(nn.Module):
+    """A weight of two modules, a buffer, and a parameter of its own beside children."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        self.table, self.head = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)
+        self.head.weight = self.table.weight
+        self.shift = nn.Parameter(torch.randn(8))
+        self.register_buffer("scale", torch.rand(8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids) * self.scale + self.shift)
+
+
+class Borrowing(nn.Module):
+    """Reads the weight of a module that it never calls, as nn.MultiheadAttention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.inner.weight, self.inner.bias)
+
+
+def test_shares_the_weights_and_widens_them_in_turn() -> None:
+    module, ids = Tied().eval(), torch.arange(11)
+    precise = widened_in_turn(module)
+    assert {id(each) for each in precise.parameters()} == {id(each) for each in module.parameters()}
+    with torch.no_grad():
+        answer, expected = precise(ids), Tied().double().eval()(ids)
+    assert answer.dtype is torch.float64
+    assert torch.equal(answer, expected)
+    assert all(each.dtype is torch.float32 for each in (*precise.parameters(), *precise.buffers()))
+    with torch.no_grad():
+        assert module(ids).dtype is torch.float32
+
+
+def test_a_module_that_borrows_weights_is_widened_as_a_whole() -> None:
+    module, x = Borrowing().eval(), torch.randn(3, 8)
+    (answer,) = TorchEngine(Call(module, (x,), {})).run_in_double({"x": x.numpy()}) or [None]
+    with torch.no_grad():
+        expected = Borrowing().double().eval()(x.double())
+    assert (torch.from_numpy(answer) == expected).all()  # pyright: ignore[reportUnknownMemberType]

@@ -1,0 +1,71 @@
+"""A dimension that `auto` found and torch cannot keep dynamic stays static, with a note; a named one is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sardonyx
+from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.records.run import Verdict
+
+
+class Listed(nn.Module):
+    """Runs at any batch size, but is exported for that of the example: a list has a length."""
+
+    def forward(self, ids: Tensor, image: Tensor) -> Tensor:
+        pictures = torch.cat([picture.sum().reshape(1, 1) for picture in image])
+        return ids * 2.0 + pictures
+
+
+class Windows(nn.Module):
+    """The tracer has an operator for this at a known length only."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ids.unfold(1, 2, 1).sum(-1) * 0.5
+
+
+IDS = torch.arange(10).reshape(2, 5)
+LISTED = {"ids": IDS, "image": torch.arange(24.0).reshape(2, 3, 4)}
+
+
+def sizes_tried(verdict: Verdict | None, dim: str) -> set[int]:
+    assert verdict is not None
+    assert verdict.passed
+    return {trial.dims[dim] for trial in verdict.trials if dim in trial.dims}
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_what_auto_found_and_the_export_fixes_stays_with_a_note(exporter: Any) -> None:
+    made = sardonyx.export(Listed(), LISTED, dynamic="auto", exporter=exporter)
+    assert [each.dynamic for each in made.inputs] == [{1: "sequence"}, {}]
+    assert [note for note in made.notes if note.startswith("batch stays 2: ")]
+    assert len(sizes_tried(made.verdict, "sequence")) > 1
+    assert made.model is not None
+    assert [str(value.shape) for value in made.model.graph.inputs] == ["[2,sequence]", "[2,3,4]"]
+
+
+@pytest.mark.parametrize(("exporter", "error"), [("dynamo", ModelError), ("torchscript", VerificationFailed)])
+def test_what_the_user_named_and_the_export_fixes_is_an_error(exporter: Any, error: type[Exception]) -> None:
+    named = {"ids": {0: "batch"}, "image": {0: "batch"}}
+    with pytest.raises(error):
+        sardonyx.export(Listed(), LISTED, dynamic=named, exporter=exporter)
+
+
+def test_what_torch_cannot_export_dynamic_stays_with_its_reason() -> None:
+    made = sardonyx.export(Windows(), (IDS,), dynamic="auto", exporter="torchscript")
+    assert [each.dynamic for each in made.inputs] == [{0: "batch"}]
+    assert [note for note in made.notes if note.startswith("sequence stays 5: torch cannot export it dynamic: ")]
+    assert len(sizes_tried(made.verdict, "batch")) > 1
+
+
+def test_a_module_that_fails_at_every_size_fails_as_before() -> None:
+    class Decided(nn.Module):
+        def forward(self, ids: Tensor) -> Tensor:
+            return ids * 2.0 if bool(ids.sum() > 4) else ids * 3.0
+
+    with pytest.raises(ModelError, match="torch cannot export the model"):
+        sardonyx.export(Decided(), (IDS,), dynamic="auto")

@@ -1,0 +1,132 @@
+"""Holds everything that is inferred about a model against what comes out when it runs.
+
+Every inner value is made an output. A dim or element that is told must be the number that came out; one that hangs on
+unknowns must be consistent: the same unknown is the same number wherever it appears in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.shapes import Expr, Size, expr
+from sardonyx.runtime import ReferenceSession, Session
+
+
+@dataclass
+class Verdict:
+    """What was told, and what of it was wrong."""
+
+    told: int = 0  # dims that are numbers or follow from the inputs' names
+    vague: int = 0  # dims and ranks that are not known
+    elements: int = 0  # of small integer tensors
+    wrong: list[str] = field(default_factory=list[str])
+    unknown: dict[str, str] = field(default_factory=dict[str, str])  # value -> operator, where something is vague
+
+
+def opened(model: onnx.ModelProto, facts: Facts) -> tuple[onnx.ModelProto, list[ir.Value]]:
+    """The model with every inner tensor as an output, and those values in order."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    del copy.graph.output[:]
+    values: list[ir.Value] = []
+    for node in facts.model.graph:
+        for value in node.outputs:
+            dtype = facts.dtype(value)
+            if value.name and dtype is not None and isinstance(value.type or ir.TensorType(dtype), ir.TensorType):
+                kind = onnx.helper.make_tensor_type_proto(dtype.value, None)
+                copy.graph.output.append(onnx.helper.make_value_info(value.name, kind))
+                values.append(value)
+    return copy, values
+
+
+def sizes_of(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """What the named dims of the inputs are in one run, by the names the algebra gives them."""
+    sizes: dict[str, int] = {}
+    for info in model.graph.input:
+        if info.name in feeds:
+            dims = info.type.tensor_type.shape.dim  # none where the rank is left open
+            for dim, size in zip(dims, feeds[info.name].shape, strict=False):
+                if dim.dim_param:
+                    sizes[repr(expr.symbol(dim.dim_param))] = size
+    return sizes
+
+
+def judge(model: onnx.ModelProto, runs: Iterable[Mapping[str, np.ndarray]], facts: Facts | None = None) -> Verdict:
+    """Infer, run at several sizes, compare; a run the engine refuses proves nothing and is passed over."""
+    if facts is None:
+        graph = ir.from_proto(model)
+        graph.graph.sort()
+        facts = Facts(graph)
+    facts.infer()
+    wide, values = opened(model, facts)
+    try:
+        engine: Session | ReferenceSession = Session(wide, threads=1)
+    except RuntimeFailure:
+        engine = ReferenceSession(wide)
+    verdict = Verdict()
+    for feeds in runs:
+        try:
+            results = engine.run(feeds)
+        except RuntimeFailure:
+            continue
+        arrays = [result for result in results if isinstance(result, np.ndarray)]
+        if len(arrays) == len(values):
+            compare(facts, values, arrays, sizes_of(model, feeds), verdict)
+    return verdict
+
+
+def compare(
+    facts: Facts, values: Sequence[ir.Value], arrays: Sequence[np.ndarray], sizes: dict[str, int], verdict: Verdict
+) -> None:
+    """One run's results against what was inferred; unknowns are bound to what they turn out to be."""
+    later: list[tuple[str, Size, int]] = []
+    for value, array in zip(values, arrays, strict=True):
+        shape, contents = facts.shape(value), facts.contents(value)
+        maker = value.producer()
+        label = f"{maker.op_type if maker is not None else 'input'} {value.name}"
+        if shape is None:
+            verdict.vague += 1
+            verdict.unknown[label] = "rank"
+        elif len(shape) != array.ndim:
+            verdict.wrong.append(f"{label}: {shape} is {array.shape}")
+        else:
+            pairs = enumerate(zip(shape, array.shape, strict=True))
+            later += [(f"{label}[{axis}]", dim, size) for axis, (dim, size) in pairs]
+        if contents is None:
+            continue
+        elements = array.reshape(-1).tolist()
+        if len(contents) != len(elements):
+            verdict.wrong.append(f"{label}: holds {contents}, is {elements}")
+            continue
+        for index, (item, element) in enumerate(zip(contents, elements, strict=True)):
+            if item is not None:
+                verdict.elements += 1
+                later.append((f"{label} element {index}", item, element))
+    _settle(later, sizes, verdict)
+
+
+def _settle(later: Sequence[tuple[str, Size, int]], sizes: dict[str, int], verdict: Verdict) -> None:
+    for where, size, number in later:  # bare unknowns first: they say what the others hang on
+        is_bare = isinstance(size, Expr) and repr(size).startswith("?") and repr(size)[1:].isdigit()
+        if is_bare and sizes.setdefault(repr(size), number) != number:
+            verdict.wrong.append(f"{where}: {size} is {number} here and {sizes[repr(size)]} there")
+    for where, size, number in later:
+        if isinstance(size, Expr) and size.is_vague:
+            verdict.vague += 1
+            verdict.unknown.setdefault(where, repr(size))
+        else:
+            verdict.told += 1
+        try:
+            told = expr.value_of(size, sizes)
+        except KeyError:
+            continue  # hangs on an unknown that nothing in this run shows
+        if told != number:
+            verdict.wrong.append(f"{where}: {size} = {told} is {number}")

@@ -1,0 +1,285 @@
+"""What cannot be read or written gets one line and a hint, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from sardonyx.errors import ModelError, OutputError, SardonyxError
+from sardonyx.ir import io
+from sardonyx.ir.io import wire_format
+
+
+def small_model(size: int = 1200) -> onnx.ModelProto:
+    weight = TensorProto(name="w", data_type=1, dims=[size], raw_data=np.arange(size, dtype="f4").tobytes())
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g", [value("x", 1, [size])], [value("y", 1, [size])], [weight]
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def with_external(folder: Path, **entries: str) -> Path:
+    """A model whose weight lies in another file, as the entries say."""
+    proto = small_model()
+    weight = proto.graph.initializer[0]
+    (folder / "w.bin").write_bytes(weight.raw_data)
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, text in {"location": "w.bin", **entries}.items():
+        weight.external_data.add(key=key, value=text)
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    return folder / "m.onnx"
+
+
+def refused(call: Callable[[], object], kind: type[SardonyxError], *words: str) -> None:
+    """The call fails with one line that has these words, and a hint."""
+    with pytest.raises(kind) as caught:
+        call()
+    message = caught.value.message
+    assert "\n" not in message
+    assert caught.value.hint
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0", b"not a model at all", b'{"json": true}', os.urandom(4096), b"PK\x03\x04" + bytes(100), b"\x08\x07"],
+    ids=["empty", "zero", "text", "json", "noise", "zip", "no graph"],
+)
+def test_other_files_are_no_models(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(data)
+    refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "m.onnx")
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    refused(lambda: io.load(tmp_path / "no.onnx"), ModelError, "no.onnx", "No such file")
+    refused(lambda: io.load(tmp_path), ModelError)
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(lambda: io.load(tmp_path / "pipe"), ModelError, "regular file")
+
+
+@pytest.mark.parametrize("size", [3, 1200])
+def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
+    """A cut between two fields of the model itself, once graph and opset are there, is a model like any other."""
+    whole = small_model(size).SerializeToString()
+    fields = list(wire_format.Bytes.of_buffer(whole).fields(0, len(whole)))
+    graph_and_opset = max(f.stop for f in fields if f.number in (7, 8))
+    complete = {f.stop for f in fields if f.stop >= graph_and_opset}
+    path = tmp_path / "m.onnx"
+    inside = range(300, len(whole) - 300)  # nothing but the weight
+    for end in range(len(whole)):
+        if end in inside and end % 50:
+            continue
+        path.write_bytes(whole[:end])
+        if end not in complete:
+            refused(lambda: io.load(path), ModelError)
+
+
+def test_a_damaged_byte_gives_an_error_of_ours_or_another_model(tmp_path: Path) -> None:
+    whole = bytearray(small_model(3).SerializeToString())
+    path = tmp_path / "m.onnx"
+    for place in range(len(whole)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(whole)
+            damaged[place] ^= flip
+            path.write_bytes(damaged)
+            with contextlib.suppress(SardonyxError):  # anything else fails the test
+                io.load(path)
+
+
+def test_bytes_that_do_not_fit_the_shape(tmp_path: Path) -> None:
+    for size in (3, 1200):
+        proto = small_model(size)
+        proto.graph.initializer[0].dims[0] = size + 1
+        (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+        refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "'w'", str(4 * size), str(4 * size + 4))
+
+
+def test_typed_data_that_does_not_fit_the_shape(tmp_path: Path) -> None:
+    proto = small_model(3)
+    proto.graph.initializer[0].CopyFrom(TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]))
+    refused(lambda: io.from_proto(proto), ModelError, "'w'")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"location": "gone.bin"}, ("gone.bin", "No such file")),
+        ({"location": "/etc/hostname"}, ("absolute",)),
+        ({"location": "../w.bin"}, ("climbs out",)),
+        ({"location": "sub/../../w.bin"}, ("climbs out",)),
+        ({"location": ""}, ("no location",)),
+        ({"location": "link.bin"}, ("symbolic link",)),
+        ({"location": "linked/w.bin"}, ("symbolic link",)),
+        ({"location": "folder"}, ("regular file",)),
+        ({"offset": "4"}, ("ends at byte",)),
+        ({"offset": "-4"}, ("offset",)),
+        ({"offset": "many"}, ("offset",)),
+        ({"length": "8"}, ("8 bytes",)),
+    ],
+)
+def test_external_data_that_is_not_there_or_not_safe(
+    entries: dict[str, str], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    (folder / "folder").mkdir(parents=True)
+    path = with_external(folder, **entries)
+    data = (folder / "w.bin").read_bytes()
+    (tmp_path / "w.bin").write_bytes(data)
+    (folder / "link.bin").symlink_to(folder / "w.bin")
+    (folder / "linked").symlink_to(tmp_path)
+    refused(lambda: io.load(path), ModelError, *words)
+
+
+def test_good_external_data_is_read(tmp_path: Path) -> None:
+    model = io.load(with_external(tmp_path))
+    weight = model.graph.initializers["w"].const_value
+    assert weight is not None
+    np.testing.assert_array_equal(weight.numpy(), np.arange(1200, dtype="f4"))
+
+
+def test_external_data_of_a_model_in_memory_needs_a_folder(tmp_path: Path) -> None:
+    proto = onnx.load(with_external(tmp_path), load_external_data=False)
+    refused(lambda: io.from_proto(proto), ModelError, "no folder")
+    assert io.from_proto(proto, tmp_path).graph.initializers["w"].const_value is not None
+
+
+def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
+    proto = small_model(3)
+    edit(proto)
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda p: p.graph.node[0].input.append("ghost"), ("'ghost'", "nothing defines")),
+        (lambda p: p.graph.node.append(p.graph.node[0]), ("'y'", "twice")),
+        (lambda p: p.graph.input.append(p.graph.input[0]), ("'x'", "twice")),
+        (lambda p: p.graph.initializer.append(p.graph.initializer[0]), ("'w'", "twice")),
+        (lambda p: p.graph.output.add(name="ghost"), ("'ghost'", "nothing produces")),
+        (lambda p: p.opset_import.add(domain="ai.onnx", version=3), ("two versions",)),
+        (lambda p: p.graph.node[0].attribute.extend([helper.make_attribute("a", 1)] * 2), ("'a'", "twice")),
+        (lambda p: p.functions.extend([helper.make_function("d", "f", [], [], [], [])] * 2), ("f", "twice")),
+        (lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.GRAPH), ("'a'", "has none")),
+        (
+            lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR),
+            ("'a'", "has none"),
+        ),
+        (lambda p: p.graph.initializer[0].ClearField("name"), ("no name",)),
+        (lambda p: setattr(p.graph.initializer[0], "data_type", 99), ("99",)),
+        (lambda p: p.ClearField("opset_import"), ("opset",)),
+    ],
+)
+def test_models_that_contradict_themselves(edit: Callable[[onnx.ModelProto], object], words: tuple[str, ...]) -> None:
+    refused(lambda: io.from_proto(changed(edit)), ModelError, *words)
+
+
+def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
+    (tmp_path / "out.onnx").write_bytes(b"precious")
+    model = io.from_proto(small_model())
+    refused(lambda: io.save(model, tmp_path / "out.onnx"), OutputError, "exists")
+    assert (tmp_path / "out.onnx").read_bytes() == b"precious"
+    io.save(model, tmp_path / "out.onnx", force=True)
+    assert onnx.load(tmp_path / "out.onnx") == small_model()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.onnx"]
+
+
+def test_output_that_is_a_folder_or_in_no_folder(tmp_path: Path) -> None:
+    model = io.from_proto(small_model())
+    refused(lambda: io.save(model, tmp_path, force=True), OutputError, "folder")
+    refused(lambda: io.save(model, tmp_path / "no" / "m.onnx"), OutputError, "folder")
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("limit", [10, 5_000, 300_000])
+def test_a_full_disk_leaves_nothing_behind(outside: bool, limit: int, tmp_path: Path) -> None:
+    """A limit on file size stands for the disk: writes fail with an error in the middle of the file."""
+    (tmp_path / "in.onnx").write_bytes(small_model(100_000).SerializeToString())
+    model = io.load(tmp_path / "in.onnx")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(b"precious")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        refused(lambda: io.save(model, folder / "m.onnx", force=True, external=outside), OutputError, "m.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [p.name for p in folder.iterdir()] == ["m.onnx"]
+    assert (folder / "m.onnx").read_bytes() == b"precious"
+
+
+def test_a_full_disk_for_real(tmp_path: Path) -> None:
+    """A file system of 64 KiB, where this machine lets us have one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        model = io.from_proto(small_model(1 << 16))
+        refused(lambda: io.save(model, disk / "m.onnx"), OutputError, "No space left")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_no_permission_to_write() -> None:
+    """Run as somebody who is not root, whom nothing forbids."""
+    model = io.from_proto(small_model())
+    folder = Path(tempfile.mkdtemp())  # not tmp_path: another user could not even see it
+    folder.chmod(0o555)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            io.save(model, folder / "m.onnx")
+        except OutputError as error:
+            status = 0 if error.hint and "\n" not in error.message and "Permission denied" in error.message else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+def test_a_source_that_changes_while_in_use_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    model = io.load(path)
+    with path.open("r+b") as file:
+        file.truncate(100)
+    refused(lambda: io.save(model, tmp_path / "out.onnx"), ModelError, "changed")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_source_rewritten_in_place_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    model = io.load(path)
+    with path.open("r+b") as file:
+        file.write(b"\0")
+    os.utime(path, ns=(0, 0))
+    refused(lambda: io.save(model, tmp_path / "out.onnx"), ModelError, "changed")

@@ -1,0 +1,169 @@
+"""Modules that are kept apart: what no rewrite may merge, and what `extract` finds afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import models as small
+import sardonyx
+from graphs import models
+from sardonyx.errors import ModelError, UsageError
+from sardonyx.ir import origins
+from sardonyx.ir.io import from_proto, to_proto
+from sardonyx.ir.module_extraction import extract
+from sardonyx.provenance import lineage, module_of
+from tests.ir.test_module_extraction import all_values, assert_true_cut, cut, model, node, op_types
+
+LINEAR = [
+    node("MatMul", "x m", "a", "net.first"),
+    node("Identity", "a", "b", "net.drop"),
+    node("Add", "b w", "c", "net.second"),
+    node("Relu", "c", "y", "net.second.act"),
+]
+W = {"w": np.arange(1, 5, dtype=np.float32), "m": np.ones((4, 4), np.float32)}
+
+
+def _optimized(proto: onnx.ModelProto, *patterns: str, **options: Any) -> sardonyx.Run:
+    return sardonyx.optimize(proto, verify="off", keep_modules=patterns, **options)
+
+
+def _paths(proto: onnx.ModelProto) -> list[str]:
+    loaded = from_proto(proto)
+    origins.attach(loaded)
+    found = {above for each in loaded.graph for path in origins.origins(each) for above in lineage(module_of(path))}
+    return sorted(found - {""})
+
+
+@settings(max_examples=25)
+@given(models(), st.data())
+def test_a_kept_module_of_any_graph_can_be_cut_out_exactly(proto: onnx.ModelProto, data: st.DataObject) -> None:
+    kept = data.draw(st.sampled_from(_paths(proto)))
+    whole = cut(proto, kept, exact=True)
+    made: Any = _optimized(proto, kept).model
+    optimized = to_proto(made)
+    rng = np.random.default_rng(0)
+    feeds = {
+        value.name: rng.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in proto.graph.input
+    }
+    if kept not in _paths(optimized):
+        assert set(op_types(whole)) <= {"Constant"} or not _reaches_an_output(proto, whole.outputs)
+        return
+    loaded = from_proto(optimized)
+    after = extract(loaded, origins.attach(loaded), kept, exact=True)
+    assert_true_cut(after, all_values(optimized, feeds))
+    before = all_values(proto, feeds)
+    there = all_values(optimized, feeds)
+    for name in after.outputs:
+        assert any(_equal(there[name], before[other]) for other in whole.outputs), "it gives what the module gave"
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _reaches_an_output(proto: onnx.ModelProto, names: tuple[str, ...]) -> bool:
+    needed = {value.name for value in proto.graph.output}
+    for each in reversed(proto.graph.node):
+        if needed & set(each.output):
+            needed |= set(each.input)
+    return bool(needed & set(names))
+
+
+LIVE = [
+    ("bert", ["encoder.layer.1", "encoder.layer.0.attention.self.value", "pooler"]),
+    ("llama", ["model.layers.0", "model.layers.1.post_attention_layernorm"]),
+    ("cnn", ["block", "head", "up"]),
+]
+
+
+@pytest.mark.parametrize(("name", "kept"), LIVE)
+@pytest.mark.parametrize("target", ["portable", "ort"])
+def test_kept_modules_compute_what_the_live_ones_do(name: str, kept: list[str], target: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    live, inputs = small.build(name)
+    raw, fast = tmp_path / "raw.onnx", tmp_path / "small.onnx"
+    sardonyx.export(live, inputs, raw, exporter="torchscript", verify=False)
+    run = sardonyx.optimize(raw, fast, keep_modules=kept, target=target)
+    assert run.options["keep_modules"] == tuple(kept)
+    for module in kept:
+        found = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
+        before = sardonyx.extract(raw, module, verify=False)
+        assert found.live is not None
+        assert found.live.passed
+        assert [each.shape for each in found.inputs] == [each.shape for each in before.inputs]
+        assert [each.shape for each in found.outputs] == [each.shape for each in before.outputs]
+
+
+def test_a_skipped_rewrite_names_the_module_whose_border_it_would_cross() -> None:
+    free = _optimized(model(LINEAR, **W))
+    kept = _optimized(model(LINEAR, **W), "net.second")
+    assert (free.after.nodes, kept.after.nodes) == (2, 3)
+    said = {refusal.reason for each in kept.passes for refusal in each.refusals}
+    assert "it crosses the border of module net.second, which --keep-module keeps" in said
+
+
+def test_rewrites_inside_and_outside_of_a_kept_module_go_on() -> None:
+    nodes = [
+        node("MatMul", "x m", "a", "net.first"),
+        node("Add", "a w", "b", "net.first"),
+        node("MatMul", "b m", "c", "net.second"),
+        node("Add", "c w", "y", "net.second"),
+    ]
+    kept: Any = _optimized(model(nodes, **W), "net.first")
+    assert [each.op_type for each in kept.model.graph] == ["Gemm", "Gemm"]
+
+
+def test_a_kept_module_goes_on_making_what_others_read() -> None:
+    nodes = [node("Identity", "x", "a", "net.drop"), node("Relu", "a", "y", "net.act")]
+    assert _optimized(model(nodes)).after.nodes == 1
+    kept: Any = _optimized(model(nodes), "net.drop")
+    assert [each.op_type for each in kept.model.graph] == ["Identity", "Relu"]
+
+
+def test_equal_work_of_two_kept_modules_is_not_shared() -> None:
+    nodes = [node("Exp", "x", "a", "net.one"), node("Exp", "x", "b", "net.two"), node("Add", "a b", "y", "net")]
+    assert _optimized(model(nodes)).after.nodes == 2
+    kept: Any = _optimized(model(nodes), "net.*")
+    for path in ("net.one", "net.two"):
+        loaded = from_proto(to_proto(kept.model))
+        assert extract(loaded, origins.attach(loaded), path, exact=True).path == path
+
+
+def test_modules_are_named_by_path_glob_or_class(tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    path = tmp_path / "model.onnx"
+    sardonyx.export(layers, torch.ones(2, 4), path, exporter="torchscript", verify=False)
+    free = sardonyx.optimize(path, verify="off", target="ort").after.nodes
+    for pattern in ("BatchNorm1d", "1", "?"):
+        assert sardonyx.optimize(path, verify="off", target="ort", keep_modules=[pattern]).after.nodes > free
+
+
+def test_a_pattern_that_names_nothing_is_a_usage_error_with_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"no module 'net\.secnd'") as caught:
+        _optimized(model(LINEAR, **W), "net.secnd")
+    assert "net.second" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="no border"):
+        _optimized(model(LINEAR, **W), "/")
+
+
+def test_a_border_that_is_gone_is_a_usage_error() -> None:
+    fused: Any = _optimized(model(LINEAR, **W)).model
+    with pytest.raises(UsageError, match=r"the border of net\.second is gone"):
+        _optimized(to_proto(fused), "net.second")
+
+
+def test_extract_refuses_what_only_the_whole_model_contains_and_keeping_it_helps() -> None:
+    fused: Any = _optimized(model(LINEAR, **W)).model
+    with pytest.raises(ModelError, match=r"only the whole model contains net\.second"):
+        cut(to_proto(fused), "net.second")
+    kept: Any = _optimized(model(LINEAR, **W), "net.second").model
+    assert op_types(cut(to_proto(kept), "net.second")) == ["Add", "Relu"]

@@ -1,0 +1,143 @@
+"""The table of changes against every schema onnx has: no change is overlooked, none is called harmless that is not."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from onnx import defs, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def  # pyright: ignore
+
+from sardonyx.ir.opsets.adapters import ADAPTERS
+from sardonyx.ir.opsets.history import NEWEST, OLDEST, changes, exists, must_adapt, since
+
+# Where the text of the specification changed what a node means, and no schema shows it.
+ONLY_IN_WORDS = {
+    ("AveragePool", 19): "windows that begin in the padding, where sizes are rounded up",
+    ("AveragePool", 22): "the same",
+    ("MaxPool", 22): "the same",
+    ("ConvTranspose", 11): "which side gets the odd element of a padding",
+    ("MeanVarianceNormalization", 13): "onnx's inference fails without axes",
+    ("OneHot", 11): "negative classes",
+    ("Resize", 13): "empty scales are no longer a way to say that there are none",
+    ("Split", 18): "without sizes the number of parts has to be said",
+}
+# Attributes that are new, and by default what the operator did before.
+AS_BEFORE = {
+    ("DepthToSpace", "mode"),
+    ("DequantizeLinear", "axis"),
+    ("QuantizeLinear", "axis"),
+    ("QuantizeLinear", "saturate"),
+    ("Cast", "saturate"),
+    ("CastLike", "saturate"),
+    ("Resize", "keep_aspect_ratio_policy"),
+    ("ScatterElements", "reduction"),
+    ("ScatterND", "reduction"),
+    ("TopK", "largest"),
+    ("TopK", "sorted"),
+}
+
+
+def histories() -> dict[str, list[defs.OpSchema]]:
+    found: dict[str, list[defs.OpSchema]] = defaultdict(list)
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.since_version <= NEWEST:
+            found[schema.name].append(schema)
+    return {name: sorted(schemas, key=lambda s: s.since_version) for name, schemas in found.items()}
+
+
+HISTORIES = histories()
+STEPS = [
+    (old, new)
+    for schemas in HISTORIES.values()
+    for old, new in itertools.pairwise(schemas)
+    if new.since_version > OLDEST
+]
+
+
+def default(attribute: defs.OpSchema.Attribute) -> object:
+    return helper.get_attribute_value(attribute.default_value) if attribute.default_value.type else None
+
+
+def types(schema: defs.OpSchema, parameter: defs.OpSchema.FormalParameter) -> set[str]:
+    constraints = {each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints}
+    return constraints.get(parameter.type_str, {parameter.type_str})
+
+
+def harm(old: defs.OpSchema, new: defs.OpSchema) -> list[str]:
+    """What a node of the old schema would not find in the new one."""
+    found = ["it is deprecated"] if new.deprecated and not old.deprecated else []
+    for name, attribute in old.attributes.items():
+        other = new.attributes.get(name)
+        if other is None:
+            found.append(f"attribute {name} is gone")
+        elif (attribute.type, default(attribute)) != (other.type, default(other)):
+            found.append(f"attribute {name} has another default")
+        elif other.required and not attribute.required:
+            found.append(f"attribute {name} is required")
+    for name, attribute in new.attributes.items():
+        if name not in old.attributes and (
+            attribute.required or (default(attribute) and (new.name, name) not in AS_BEFORE)
+        ):
+            found.append(f"attribute {name} is new")
+    for was, now in ((old.inputs, new.inputs), (old.outputs, new.outputs)):
+        if len(now) < len(was):
+            found.append("there are fewer places")
+        for place, parameter in enumerate(now):
+            if place >= len(was):
+                if parameter.option == defs.OpSchema.FormalParameterOption.Single:
+                    found.append(f"{parameter.name} is required")
+                continue
+            before = was[place]
+            if parameter.option != before.option and parameter.option == defs.OpSchema.FormalParameterOption.Single:
+                found.append(f"{parameter.name} is required")
+            if lost := types(old, before) - types(new, parameter):
+                found.append(f"{parameter.name} is no longer {sorted(lost)}")
+    return found
+
+
+def test_the_table_has_every_operator_and_every_version() -> None:
+    wanted = {name: [schema.since_version for schema in schemas] for name, schemas in HISTORIES.items()}
+    assert {name: [version for version, _ in steps] for name, steps in changes().items()} == wanted
+
+
+def kernels() -> dict[str, list[tuple[int, int]]]:
+    """For each standard operator the versions its kernels are for, in the runtime that is installed."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for kernel in get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider" and kernel.domain == "":
+            found[kernel.op_name].append(kernel.version_range)
+    return found
+
+
+KERNELS = kernels()
+
+
+def runs(schema: defs.OpSchema) -> bool:
+    """Whether there is code for it: a kernel without an end is for the version it begins with, and no newer one."""
+    version, endless = schema.since_version, 2**31 - 1
+    by_function = schema.has_function or schema.has_context_dependent_function
+    ranges = KERNELS.get(schema.name, [])
+    return by_function or any(low == version or low < version <= high < endless for low, high in ranges)
+
+
+@pytest.mark.parametrize(("old", "new"), STEPS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
+def test_a_change_that_is_no_mere_widening_is_marked(old: defs.OpSchema, new: defs.OpSchema) -> None:
+    marked = must_adapt(old.name, old.since_version, new.since_version)
+    in_words = (new.name, new.since_version) in ONLY_IN_WORDS
+    lost = harm(old, new) + (["it has no kernel"] if runs(old) and not runs(new) else [])
+    assert not (lost and in_words)
+    assert marked == (bool(lost) or in_words), lost
+
+
+def test_what_is_marked_has_an_adapter_and_only_that() -> None:
+    assert {name for name, steps in changes().items() if any(marked for _, marked in steps)} == ADAPTERS.keys()
+
+
+def test_the_version_of_an_operator_in_an_opset() -> None:
+    assert [since("Softmax", opset) for opset in (7, 11, 12, 13, 23)] == [1, 11, 11, 13, 13]
+    assert (since("Gelu", 19), since("Gelu", 20), since("Nonsense", 23)) == (0, 20, 0)
+    assert exists("Gelu", 20)
+    assert not exists("Gelu", 19)
+    assert not exists("Nonsense", 23)

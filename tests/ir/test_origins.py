@@ -1,0 +1,191 @@
+"""Origins are read, inherited, written and kept through `optimize`: every node tagged, and every tag true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx import provenance as p
+from sardonyx.ir import io, origins
+from sardonyx.ir.scopes import scopes
+from sardonyx.records.run import How
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>'
+
+
+def graph(text: str) -> ir.Model:
+    """A model from text; a value `a_b__c` is made by a node of the module `a.b`."""
+    model = io.from_proto(onnx.parser.parse_model(f"{HEAD}\n{text}"))
+    for scope in scopes(model):
+        for node in scope.graph:
+            path = (node.outputs[0].name or "").rpartition("__")[0].replace("_", ".")
+            if path:
+                node.metadata_props.update({p.MODULE_PATH: path, p.SOURCE_MODULE: "/" + path.replace(".", "/")})
+    return model
+
+
+def found(model: ir.Model) -> dict[str, tuple[set[str], str]]:
+    """First output of every node -> origins and how they were found."""
+    nodes = [node for scope in scopes(model) for node in scope.graph]
+    return {node.outputs[0].name or "": (set(origins.origins(node)), origins.how(node).value) for node in nodes}
+
+
+def test_what_no_module_ran_belongs_to_what_it_feeds_else_to_what_feeds_it() -> None:
+    model = graph("""agraph (float[2,4] x) => (float[2,4] y, float[2,4] z, float[2,4] w) {
+        shape = Shape(x)
+        both = Neg(x)
+        a_b__one = Reshape(x, shape)
+        a_c__two = Add(a_b__one, both)
+        d__three = Add(a_c__two, both)
+        y = Abs(a_c__two)
+        z = Identity(d__three)
+        w = Exp(x)
+    }""")
+    origins.attach(model)
+    assert found(model) == {
+        "shape": ({"a.b"}, "inherited"),
+        "both": (set(), "root"),
+        "a_b__one": ({"a.b"}, "direct"),
+        "a_c__two": ({"a.c"}, "direct"),
+        "d__three": ({"d"}, "direct"),
+        "y": ({"a.c"}, "inherited"),
+        "z": ({"d"}, "inherited"),
+        "w": (set(), "root"),
+    }
+    reasons = {node.outputs[0].name: origins.reason(node) for node in model.graph}
+    assert reasons["both"] == "no module ran it, and what it feeds has nothing else in common: a.c, d"
+    assert reasons["w"] == "no module ran it, and nothing says where it belongs"
+
+
+def test_what_feeds_the_models_own_work_alone_is_the_models_own() -> None:
+    model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  t = Add(s, x)  a__u = Abs(t)  y = Neg(a__u) }")
+    for node in model.graph:
+        if node.outputs[0].name == "t":
+            node.metadata_props[p.MODULE_PATH] = ""
+    origins.attach(model)
+    assert found(model)["s"] == ({""}, "inherited")
+    assert found(model)["t"] == ({""}, "direct")
+
+
+def test_bodies_inherit_from_the_node_that_holds_them() -> None:
+    model = graph("""agraph (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) },
+                    else_branch = e () => (float[2] v) { v = Abs(x) }>
+    }""")
+    model.graph[0].metadata_props.update({p.MODULE_PATH: "gate", p.SOURCE_MODULE: "/Gate"})
+    origins.attach(model)
+    assert found(model)["u"] == ({"gate"}, "inherited")
+    hierarchy = origins.attach(model)
+    origins.write(model, hierarchy)
+    again = io.from_proto(io.to_proto(model))
+    assert origins.attach(again).tag("gate") == "/Gate"
+    assert found(again) == found(model)
+
+
+def test_a_file_that_says_nothing_goes_by_its_node_names() -> None:
+    model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  y = Abs(s) }")
+    origins.attach(model)
+    assert [origins.evidence(node) for node in model.graph] == [p.Evidence.NAMES] * 2
+    assert found(model) == {"s": ({"s"}, "root"), "y": ({"y"}, "root")}
+
+
+def test_writing_and_reading_again_changes_nothing() -> None:
+    model = graph("""agraph (float[2,4] x) => (float[2,4] y) {
+        shape = Shape(x)  both = Neg(x)  a_b__one = Reshape(x, shape)  a_b__two = Add(a_b__one, both)
+        y = Add(a_b__two, both)
+    }""")
+    names = {"a_b__one": "a.b", "a_b__two": "a.b@1"}
+    for node in model.graph:
+        if call := names.get(node.outputs[0].name or ""):
+            node.metadata_props[p.CALL] = call
+    origins.write(model, origins.attach(model))
+    before = [dict(node.metadata_props) for node in model.graph]
+    assert before[3][p.CALL] == "a.b@1"
+    assert before[3][p.MODULE_PATH] == "a.b"
+    again = io.from_proto(io.to_proto(model))
+    hierarchy = origins.attach(again)
+    assert found(again) == found(model)
+    origins.write(again, hierarchy)
+    assert [dict(node.metadata_props) for node in again.graph] == before
+
+
+def _tagged_export(tmp_path: Path, exporter: str) -> Path:
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self, table: nn.Parameter) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+            self.scale = table
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x) * self.scale + self.scale.exp())
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            table = nn.Parameter(torch.linspace(0.5, 2, 4))
+            self.layers = nn.ModuleList([Layer(table), Layer(table)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.layers, self.layers[0]):
+                x = layer(x)
+            return x + x.mean()
+
+    torch.manual_seed(0)
+    path = tmp_path / "raw.onnx"
+    sardonyx.export(Net(), torch.randn(3, 4), path, exporter=exporter, verify=False)  # pyright: ignore
+    return path
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_after_optimize_tags_are_complete_and_true(tmp_path: Path, exporter: str) -> None:
+    raw = _tagged_export(tmp_path, exporter)
+    small = tmp_path / "small.onnx"
+    run = sardonyx.optimize(raw, small, verify="end")
+    assert run.status == "done"
+    assert run.after.nodes < run.before.nodes
+    before, after = io.load(raw), io.load(small)
+    table = p.ModuleTable.from_json(before.metadata_props[p.MODULES])
+    assert p.ModuleTable.from_json(after.metadata_props[p.MODULES]) == table
+    known = {path for paths in table.classes.values() for path in paths}
+    for node in after.graph:
+        props, listed = node.metadata_props, _listed(node)
+        assert props[p.SOURCE_MODULE].startswith("/Net")
+        assert {p.module_of(path) for path in listed} <= known
+        assert p.module_of(p.owner_of(frozenset(listed))) == props[p.MODULE_PATH]
+        assert props.get(p.HOW, "inherited") in set(How)
+    calls = {path.removesuffix(".lin") for node in after.graph for path in _listed(node)}
+    assert calls >= {"layers.0", "layers.1", "layers.0@1"}
+    for value in after.graph.initializers.values():
+        users = {path for user in value.consumers() for path in _listed(user)}
+        assert users <= _listed(value)
+
+
+def _listed(thing: ir.Node | ir.Value) -> set[str]:
+    """All modules that a node's or a constant's metadata names."""
+    props = thing.metadata_props
+    return set(json.loads(props.get(p.MODULE_PATHS, "[]")) or [props.get(p.CALL, props[p.MODULE_PATH])])
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_real_models_origins_survive_optimize(small_model: Callable[[str, str], Path], exporter: str) -> None:
+    source = sardonyx.adopt(small_model("bert", exporter)).model
+    assert source is not None
+    result = sardonyx.optimize(source, verify="off").model
+    assert result is not None
+
+    def modules(model: ir.Model) -> set[str]:
+        origins.attach(model)
+        every = [origins.origins(node) for scope in scopes(model) for node in scope.graph]
+        return set().union(*every, *(origins.origins(value) for value in model.graph.initializers.values()))
+
+    lost = modules(source) - modules(result)
+    assert not {path for path in lost if "dropout" not in path}

@@ -1,0 +1,201 @@
+"""`sardonyx.bench` on small real models: the structure of what it answers, whatever the speed they run at."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from benched import OTHER, PRODUCT, SLOWER, written
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.measurement import sessions
+from sardonyx.measurement.entrants import told_of
+from sardonyx.measurement.interleaving import FEWEST
+from sardonyx.records.bench import Benchmark, Finding, Start
+
+SHORT = 0.05  # seconds: as few rounds as there must be
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    written(folder / "a.onnx", PRODUCT)
+    written(folder / "b.onnx", SLOWER)
+    written(folder / "other.onnx", OTHER)
+    written(folder / "two.onnx", "s = Add(x, extra) y = MatMul(s, w)", "float[batch, seq, 8] x, float[8] extra")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path) -> Benchmark:
+    told: list[tuple[str, float | None]] = []
+    found = sardonyx.bench(
+        [folder / "a.onnx", folder / "b.onnx"],
+        seconds=SHORT,
+        sizes={"batch": 2},
+        sweep={"seq": [3, 5]},
+        starts=2,
+        progress=lambda phase, fraction: told.append((phase, fraction)),
+    )
+    fractions = [fraction for _, fraction in told if fraction is not None]
+    assert fractions == sorted(fractions)
+    assert max(fraction for phase, fraction in told if fraction is not None and "size 1 of 2" in phase) <= 0.5
+    assert {"reading", "starting", "loading", "timing"} <= {phase for phase, _ in told}
+    return found
+
+
+def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
+    assert [point.sizes for point in swept.points] == [{"batch": 2, "seq": 3}, {"batch": 2, "seq": 5}]
+    assert [point.inputs for point in swept.points] == [{"x": "float32[2,3,8]"}, {"x": "float32[2,5,8]"}]
+    for point in swept.points:
+        assert [timing.label for timing in point.timings] == ["a.onnx", "b.onnx"]
+        assert len({len(timing.seconds) for timing in point.timings}) == 1
+        for timing in point.timings:
+            assert len(timing.seconds) >= FEWEST
+            assert min(timing.seconds) > 0
+            assert min(timing.seconds) <= timing.low_whisker <= timing.low_quartile <= timing.median
+            assert timing.median <= timing.high_quartile <= timing.high_whisker <= max(timing.seconds)
+
+
+def test_only_others_are_compared_with_the_first(swept: Benchmark) -> None:
+    for point in swept.points:
+        first, second = point.timings
+        assert first.against_first is None
+        compared = second.against_first
+        assert compared is not None
+        assert compared.low <= compared.ratio <= compared.high
+        assert compared.floor == point.floor > 0
+        assert compared.rounds == len(second.seconds)
+        assert isinstance(compared.finding, Finding)
+        assert second.disagrees is None
+
+
+def test_starts_are_fresh_at_every_size(swept: Benchmark) -> None:
+    assert [[len(timing.starts) for timing in point.timings] for point in swept.points] == [[2, 2], [1, 1]]
+    timing = swept.points[0].timings[0]
+    assert timing.load_seconds is not None
+    assert timing.load_seconds in [start.load_seconds for start in timing.starts]
+    assert timing.first_run_seconds in [start.first_run_seconds for start in timing.starts]
+
+
+def test_files_start_in_another_order_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def start(path: Path, *_: object) -> Start:
+        order.append(path.name)
+        return Start(1.0, 1.0, None)
+
+    monkeypatch.setattr(sessions, "start", start)
+    files = [folder / "a.onnx", folder / "b.onnx"]
+    found = sardonyx.bench(files, seconds=SHORT, starts=10)
+    turns = list(zip(order[::2], order[1::2], strict=True))
+    assert {tuple(sorted(turn)) for turn in turns} == {("a.onnx", "b.onnx")}
+    assert len(set(turns)) == 2
+    assert found.points[0].timings[0].peak_bytes is None
+
+
+def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
+    assert [each.path for each in swept.files] == [str(folder / "a.onnx"), str(folder / "b.onnx")]
+    assert [each.nodes for each in swept.files] == [1, 6]
+    assert all(each.sha256 and each.bytes for each in swept.files)
+    assert swept.options["sweep"] == {"seq": [3, 5]}
+    assert swept.options["threads"] == 1
+    assert swept.machine.cores >= 1
+    assert {"reading", "starting", "loading", "timing"} == swept.seconds.keys()
+    assert not any("assumed" in note for note in swept.notes)
+    assert Benchmark.from_json(swept.to_json()) == swept
+
+
+def test_each_in_a_process_of_its_own(folder: Path) -> None:
+    found = sardonyx.bench(
+        [folder / "a.onnx", folder / "other.onnx"], seconds=SHORT, isolate=True, starts=0, clock="cpu"
+    )
+    (point,) = found.points
+    assert point.sizes == {"batch": 1, "seq": 128}
+    assert found.notes[0].startswith("assumed sizes of open dims: batch=1, seq=128;")
+    assert (found.options["isolate"], found.options["clock"]) == (True, "cpu")
+    assert [timing.starts for timing in point.timings] == [(), ()]
+    assert point.timings[1].disagrees is not None
+    assert "200 %" in point.timings[1].disagrees
+    assert any(note.startswith("other.onnx does not answer as the first file does") for note in found.notes)
+
+
+def test_one_model_in_memory_is_timed_with_its_noise(folder: Path) -> None:
+    model = onnx.load(folder / "a.onnx")
+    found = sardonyx.bench({"mine": model}, seconds=SHORT, starts=0, sizes={"batch": 1, "seq": 4})
+    ((timing,),) = [point.timings for point in found.points]
+    assert timing.label == found.files[0].label == "mine"
+    assert found.files[0].path is None
+    assert timing.against_first is None
+    assert found.points[0].floor > 0
+
+
+def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 2, 8), np.float32))
+    both = [folder / "a.onnx", folder / "a.onnx"]
+    found = sardonyx.bench(both, seconds=SHORT, starts=0, inputs=tmp_path / "x.npz")
+    assert [each.label for each in found.files] == ["a.onnx (1)", "a.onnx (2)"]
+    assert found.points[0].inputs == {"x": "float32[3,2,8]"}
+    assert found.points[0].sizes == {"batch": 3, "seq": 2}
+    assert found.options["inputs"] == "given"
+    assert not any("assumed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "error", "said"),
+    [
+        ([], {}, UsageError, "no model"),
+        (["a.onnx"], {"seconds": 0.0}, UsageError, "0 seconds"),
+        (["a.onnx"], {"level": "most"}, UsageError, "no level 'most'"),
+        (["a.onnx"], {"clock": "sun"}, UsageError, "no clock 'sun'"),
+        (["a.onnx"], {"clock": "cpu", "threads": 2}, UsageError, "one thread of the cpu only"),
+        (["a.onnx"], {"provider": "abacus"}, UsageError, "no provider 'abacus'"),
+        (["a.onnx"], {"sizes": {"length": 3}}, UsageError, "a.onnx: no input has an open dim 'length'"),
+        (["a.onnx"], {"sweep": {"length": [3]}}, UsageError, "'length'"),
+        (["a.onnx"], {"sizes": {"seq": 3}, "inputs": {"x": np.ones(3)}}, UsageError, "have their sizes"),
+        (["a.onnx"], {"inputs": {"z": np.ones(3)}}, UsageError, "no input 'z'"),
+        (["a.onnx"], {"inputs": {"x": np.ones((2, 2, 9), np.float32)}}, RuntimeFailure, "a.onnx: .*cannot run"),
+        (["a.onnx", "two.onnx"], {}, UsageError, "two.onnx: nothing is given for its input 'extra'"),
+        (["missing.onnx"], {}, ModelError, "missing.onnx"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    folder: Path, files: list[str], options: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))  # type: ignore[arg-type]
+
+
+def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.measurement.sessions import Isolated
+
+    closed: list[int] = []
+    close = Isolated.close
+
+    def noted(lane: Isolated) -> None:
+        close(lane)
+        with pytest.raises(ProcessLookupError):
+            os.kill(lane.process, 0)
+        closed.append(lane.process)
+
+    def stop(phase: str, fraction: float | None) -> None:
+        if "round 2" in phase:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Isolated, "close", noted)
+    with pytest.raises(KeyboardInterrupt):
+        sardonyx.bench(folder / "a.onnx", seconds=SHORT, isolate=True, starts=0, progress=stop)
+    assert len(set(closed)) == 2
+
+
+def test_errors_name_their_file_and_keep_their_own_hint() -> None:
+    with pytest.raises(RuntimeFailure, match=r"m\.onnx: it broke") as failed, told_of("m.onnx", "try this"):
+        raise RuntimeFailure("it broke")
+    assert failed.value.hint == "try this"
+    with pytest.raises(RuntimeFailure) as failed, told_of("m.onnx", "try this"):
+        raise RuntimeFailure("it broke", hint="its own")
+    assert failed.value.hint == "its own"

@@ -1,0 +1,60 @@
+"""Feeds are of the sizes asked for, formulas of dims included, and the model is left as it was."""
+
+from __future__ import annotations
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from sardonyx.errors import UsageError
+from sardonyx.measurement.feeds import at_size, open_dims, sizes_of
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, seq, 4] x, float[batch, total] m, float[2, unnamed] n) => (float[a, b, 4] y) { y = Relu(x) }
+"""
+
+
+@pytest.fixture
+def model() -> ir.Model:
+    proto = onnx.parser.parse_model(MODEL)
+    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "past + seq"  # which the parser does not take
+    proto.graph.input[2].type.tensor_type.shape.dim[1].ClearField("dim_param")
+    return ir.from_proto(proto)
+
+
+def _shapes(model: ir.Model, sizes: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in at_size(model, sizes).items()}  # type: ignore[union-attr]
+
+
+def test_dims_are_named_with_what_they_get_by_default(model: ir.Model) -> None:
+    assert open_dims(model) == {"batch": 1, "seq": 128, "past": 128, "n[1]": 128}
+
+
+def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:
+    found = _shapes(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
+    assert found == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2)}
+    assert _shapes(model, {"seq": 6})["m"] == (1, 134)
+
+
+def test_sizes_are_read_back_from_feeds(model: ir.Model) -> None:
+    fed = at_size(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
+    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # nothing tells what a formula is made of
+
+
+def test_the_model_keeps_its_shapes(model: ir.Model) -> None:
+    before = [str(value.shape) for value in model.graph.inputs]
+    at_size(model, {"seq": 6})
+    assert [str(value.shape) for value in model.graph.inputs] == before
+
+
+def test_a_dim_nobody_has_is_refused_with_those_there_are(model: ir.Model) -> None:
+    with pytest.raises(UsageError, match="'length'") as refused:
+        at_size(model, {"length": 3})
+    assert refused.value.hint == "the open dims are batch, seq, past, n[1]"
+
+
+def test_draws_follow_the_seed(model: ir.Model) -> None:
+    drawn = [at_size(model, {}, seed=seed)["x"] for seed in (1, 1, 2)]
+    assert (drawn[0] == drawn[1]).all()  # type: ignore[union-attr]
+    assert (drawn[0] != drawn[2]).any()  # type: ignore[union-attr]

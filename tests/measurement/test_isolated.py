@@ -1,0 +1,150 @@
+"""A model in a process of its own: what it answers, how it fails, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benched import written
+from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.measurement import sessions
+from sardonyx.measurement.sessions import Here, Isolated, Pace, Timepiece
+from sardonyx.runtime.timed import Settings
+
+FEEDS = {"x": np.ones((2, 3, 8), np.float32)}
+needs_processes = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("isolated") / "product.onnx")
+
+
+@pytest.fixture(scope="module")
+def lane(path: Path) -> Iterator[Isolated]:
+    with Isolated(path, Settings()) as opened:
+        yield opened
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # a dead one that nobody has asked about yet
+
+
+def _gone_soon(process: int) -> bool:
+    deadline = time.monotonic() + 60
+    while _alive(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("clock", Timepiece)
+def test_it_answers_as_a_model_in_this_process_does(lane: Isolated, path: Path, clock: Timepiece) -> None:
+    here = Here(path, Settings())
+    for each in (lane, here):
+        assert each.load_seconds > 0
+        assert each.feed(FEEDS, Pace(0.01, clock)) > 0
+        assert 0 < each.turn() < 60
+    np.testing.assert_array_equal(lane.answers()[0], here.answers()[0])
+    other = {"x": np.zeros((1, 5, 8), np.float32)}
+    lane.feed(other, Pace())
+    assert lane.answers()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
+
+
+def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, seconds = Here(path, Settings()), itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(seconds)))
+    here.feed(FEEDS, Pace(0.01, Timepiece.CPU))
+    assert here.turn() == 1.0
+    here.feed(FEEDS, Pace(0.01, Timepiece.WALL))
+    assert here.turn() != 1.0
+
+
+def test_a_refusal_comes_through_and_the_worker_goes_on(lane: Isolated) -> None:
+    with pytest.raises(UsageError, match="'x'"):
+        lane.feed({}, Pace())
+    with pytest.raises(RuntimeFailure, match="cannot run the model"):
+        lane.feed({"x": np.ones((2, 3, 9), np.float32)}, Pace())
+    assert lane.feed(FEEDS, Pace()) > 0
+
+
+def test_a_start_tells_times_and_memory(path: Path) -> None:
+    found = sessions.start(path, Settings(), FEEDS)
+    assert found.load_seconds > 0
+    assert found.first_run_seconds > 0
+    if sys.platform == "linux":
+        assert found.peak_bytes is not None
+        assert 10_000 < found.peak_bytes < 40e6  # of the model, not of Python and the runtime
+
+
+@needs_processes
+def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    popen = subprocess.Popen
+
+    def noted(*args: object, **kwargs: object) -> subprocess.Popen[bytes]:
+        process = popen(*args, **kwargs)  # type: ignore[call-overload]
+        opened.append(process.pid)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(RuntimeFailure, match="cannot load the model"):
+        Isolated(tmp_path / "broken.onnx", Settings())
+    (process,) = opened
+    assert not _alive(process)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
+    with Isolated(path, Settings()) as lane:
+        lane.feed(FEEDS, Pace())
+        os.kill(lane.process, signal.SIGKILL)
+        with pytest.raises(RuntimeFailure) as failed:
+            lane.turn()
+    assert "was killed (SIGKILL)" in failed.value.message
+    assert "\n" not in failed.value.message
+
+
+def test_the_last_thing_a_dying_worker_said_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_WORKER", "sardonyx.measurement.no_such_worker")
+    with pytest.raises(RuntimeFailure) as failed:
+        Isolated(path, Settings())
+    assert "ended with exit code 1: " in failed.value.message
+    assert "no_such_worker" in failed.value.message
+
+
+@needs_processes
+def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
+    lane = Isolated(path, Settings())
+    assert _alive(lane.process)
+    lane.close()
+    assert not _alive(lane.process)
+
+
+@needs_processes
+def test_a_worker_does_not_outlive_who_asked(path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from sardonyx.measurement.sessions import Isolated\n"
+        "from sardonyx.runtime.timed import Settings\n"
+        "print(Isolated(Path(sys.argv[1]), Settings()).process, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert _gone_soon(int(done.stdout))

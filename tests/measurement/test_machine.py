@@ -1,0 +1,80 @@
+"""What is told of the machine is there where the system tells it, and how busy others are is a share."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sardonyx.measurement import machine
+from sardonyx.measurement import machine as memory
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+
+def test_the_machine_is_described() -> None:
+    found = machine.described(load_before=1.0, busy_before=0.5, busy_during=None)
+    assert found.cores == machine.cores() >= 1
+    assert found.cpu
+    assert (found.load_before, found.busy_before, found.busy_during) == (1.0, 0.5, None)
+
+
+@on_linux
+def test_linux_tells_memory_and_load() -> None:
+    found = machine.described(load_before=None, busy_before=None, busy_during=None)
+    assert found.memory_bytes is not None
+    assert found.memory_bytes > 10**8
+    assert found.load_after is not None
+
+
+@on_linux
+def test_what_others_use_is_a_share_without_our_own_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Staged: 100 ticks pass on all cores, 60 are busy, 25 of them ours and 10 of a helper's."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    spent = iter([0.0, 25 / ticks])
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "times", lambda: os.times_result((next(spent), 0, 0, 0, 0)))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "stat").write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 2 3\n")
+    (tmp_path / "7" / "stat").write_text("7 (a) R) S 1 1 1 0 -1 0 0 0 0 0 100 50 0 0 20 0\n")
+    watch = machine.Watch([7])
+    (tmp_path / "stat").write_text("cpu  130 0 120 840 0 0 0 10 0 0\ncpu0 1 2 3\n")
+    (tmp_path / "7" / "stat").write_text("7 (a) R) S 1 1 1 0 -1 0 0 0 0 0 106 54 0 0 20 0\n")
+    assert watch.share() == pytest.approx(0.25)
+
+
+def test_where_nothing_is_told_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    assert machine.Watch().share() is None
+    monkeypatch.setattr(machine, "MOMENT", 0.0)
+    assert machine.busy_now() is None
+    (tmp_path / "stat").write_text("intr 5\n")
+    assert machine.Watch().share() is None
+
+
+def test_our_own_work_is_not_others() -> None:
+    watch = machine.Watch()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    share = watch.share()
+    assert share is None or 0 <= share <= 1
+
+
+@on_linux
+def test_memory_taken_and_given_back_is_seen_as_the_peak() -> None:
+    before = memory.resident()
+    block = bytearray(b"x") * (64 << 20)
+    del block
+    after = memory.grown_since(before)
+    assert after is not None
+    assert after >= 60 << 20
+    again = memory.resident()
+    assert memory.grown_since(again) < 32 << 20  # type: ignore[operator]
+
+
+def test_memory_that_nobody_tells_is_unknown() -> None:
+    assert memory.grown_since(None) is None

@@ -1,0 +1,248 @@
+"""Verdicts about time: they turn with their arguments, outliers do not move them, and intervals cover as they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.measurement import statistics
+from sardonyx.measurement.statistics import Finding, compare, correlation, estimate, geometric_mean, spread
+
+seeds = st.integers(0, 2**32 - 1)
+rounds = st.integers(2, 60)
+OPPOSITE = {Finding.FASTER: Finding.SLOWER, Finding.SLOWER: Finding.FASTER, Finding.SAME: Finding.SAME}
+
+
+def drawn(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0.02) -> tuple[list[float], list[float]]:
+    """Times of two contenders whose true ratio is given."""
+    draw = np.random.default_rng(seed)
+    ours, theirs = np.exp(draw.normal(0, jitter, (2, count))) * 0.01
+    return list(ratio * ours), list(theirs)
+
+
+# What a comparison does not depend on
+
+
+@given(seeds, rounds, st.floats(0.5, 2), st.floats(1e-6, 1e6))
+def test_the_unit_of_time_does_not_matter(seed: int, count: int, ratio: float, unit: float) -> None:
+    ours, theirs = drawn(seed, count, ratio=ratio)
+    found = compare(ours, theirs)
+    other = compare([unit * each for each in ours], [unit * each for each in theirs])
+    assert (other.ratio, other.low, other.high) == pytest.approx((found.ratio, found.low, found.high))
+    assert other.finding is found.finding
+
+
+@given(seeds, rounds, st.floats(0.9, 1.1), st.floats(0, 0.1))
+def test_turned_round_it_says_the_opposite(seed: int, count: int, ratio: float, floor: float) -> None:
+    ours, theirs = drawn(seed, count, ratio=ratio)
+    found, turned = compare(ours, theirs, floor=floor), compare(theirs, ours, floor=floor)
+    assert (turned.ratio, turned.low, turned.high) == pytest.approx((1 / found.ratio, 1 / found.high, 1 / found.low))
+    assert turned.finding is OPPOSITE[found.finding]
+
+
+@given(seeds, rounds, st.randoms(use_true_random=False))
+def test_the_ratio_is_the_same_in_whatever_order_the_rounds_came(seed: int, count: int, random: Random) -> None:
+    pairs = list(zip(*drawn(seed, count), strict=True))
+    before = compare(*zip(*pairs, strict=True)).ratio
+    random.shuffle(pairs)
+    assert compare(*zip(*pairs, strict=True)).ratio == pytest.approx(before)
+
+
+@given(seeds, st.lists(st.floats(0.1, 100), min_size=2, max_size=40), st.floats(1.05, 2))
+def test_what_disturbs_whole_rounds_leaves_the_ratio_alone(seed: int, load: list[float], ratio: float) -> None:
+    found = compare([ratio * each for each in load], load, seed=seed)
+    assert (found.low, found.ratio, found.high) == pytest.approx((ratio,) * 3)
+    assert found.finding is Finding.SLOWER
+
+
+@given(seeds, rounds, st.floats(0.01, 1e6), st.data())
+def test_one_round_however_wrong_does_not_turn_a_verdict(
+    seed: int, count: int, wrong: float, data: st.DataObject
+) -> None:
+    ours, theirs = drawn(seed, 12 + count, ratio=0.9, jitter=0.01)
+    ours[data.draw(st.integers(0, len(ours) - 1))] *= wrong
+    found = compare(ours, theirs)
+    assert found.finding is Finding.FASTER
+    assert found.ratio == pytest.approx(0.9, abs=0.02)
+
+
+def test_equal_numbers_and_seeds_give_equal_answers_and_other_seeds_nearly_so() -> None:
+    pair = drawn(1, 40)
+    assert compare(*pair, seed=3) == compare(*pair, seed=3)
+    assert compare(*pair, seed=3).width == pytest.approx(compare(*pair, seed=4).width, rel=0.2)
+
+
+# What a comparison says
+
+
+def test_equal_timings_have_no_doubt_and_no_difference() -> None:
+    found = compare([0.1, 0.3, 0.2], [0.1, 0.3, 0.2])
+    assert (found.ratio, found.low, found.high, found.finding) == (1, 1, 1, Finding.SAME)
+
+
+def test_one_round_tells_nothing() -> None:
+    found = compare([0.1], [0.4])
+    assert (found.ratio, found.low, found.high) == (pytest.approx(0.25), 0, math.inf)
+    assert found.finding is Finding.SAME
+    assert found.width == math.inf
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])])
+def test_rounds_that_are_no_pairs_are_refused(ours: list[float], theirs: list[float]) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        compare(ours, theirs)
+
+
+@given(seeds, st.floats(0.8, 1.25), st.floats(0, 0.3))
+def test_a_claim_lies_wholly_beyond_the_floor(seed: int, ratio: float, floor: float) -> None:
+    found = compare(*drawn(seed, 30, ratio=ratio), floor=floor)
+    assert found.low <= found.ratio <= found.high
+    assert (found.finding is Finding.SLOWER) == (found.low > 1 + floor)
+    assert (found.finding is Finding.FASTER) == (found.high < 1 / (1 + floor))
+
+
+@given(seeds, rounds)
+def test_who_wants_to_be_surer_gets_a_wider_interval(seed: int, count: int) -> None:
+    found = estimate(*drawn(seed, count))
+    assert found.reach(0.5) < found.reach(0.95) < found.reach(0.999)
+    assert found.difference(0.95) >= max(found.comparison().high, 1 / found.comparison().low) - 1 - 1e-12
+
+
+# How often it is right
+
+
+def steady(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return draw.normal(0, 0.03, shape)
+
+
+def spiky(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """A quarter of the runs takes longer by half of it and more."""
+    return draw.normal(0, 0.02, shape) + (draw.random(shape) < 0.25) * draw.exponential(0.5, shape)
+
+
+def lasting(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """What disturbs a round disturbs the next ones too."""
+    noise = draw.normal(0, 0.03, shape)
+    for at in range(1, shape[1]):
+        noise[:, at] += 0.6 * noise[:, at - 1]
+    return noise
+
+
+@pytest.mark.parametrize("noise", [steady, spiky, lasting])
+@pytest.mark.parametrize("count", [12, 80])
+def test_intervals_cover_the_truth_about_as_often_as_they_say(noise: Callable[..., np.ndarray], count: int) -> None:
+    draw, times = np.random.default_rng(5), 200
+    ours, theirs = np.exp(noise(draw, (times, count))) * 1.1, np.exp(noise(draw, (times, count)))
+    found = [compare(mine, other) for mine, other in zip(ours.tolist(), theirs.tolist(), strict=True)]
+    covered = sum(each.low <= 1.1 <= each.high for each in found) / times
+    enough = 0.82 if noise is lasting and count < 20 else 0.91  # a dozen rounds cannot show what lasts for several
+    assert covered >= enough
+
+
+def test_disturbances_that_last_widen_the_interval() -> None:
+    draw = np.random.default_rng(8)
+    series = lasting(draw, (20, 200))
+    wider = 0
+    for logs in series:
+        mixed = draw.permutation(logs)
+        wider += (
+            estimate(np.exp(logs).tolist(), [1.0] * 200).error
+            > 1.3 * estimate(np.exp(mixed).tolist(), [1.0] * 200).error
+        )
+    assert wider >= 18
+
+
+@pytest.mark.parametrize(
+    ("part", "freedom", "known"),
+    [(0.975, 5, 2.571), (0.975, 10, 2.228), (0.975, 1e9, 1.960), (0.9995, 10, 4.587), (0.9995, 30, 3.646)],
+)
+def test_few_rounds_are_paid_for_as_student_says(part: float, freedom: float, known: float) -> None:
+    assert statistics._student(part, freedom) == pytest.approx(known, rel=0.01)
+
+
+# Means and spreads
+
+
+def test_a_box_has_its_quartiles_and_its_outliers_outside() -> None:
+    found = spread([5.0, 1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (found.low_quartile, found.median, found.high_quartile) == (2.25, 3.5, 4.75)
+    assert (found.low_whisker, found.high_whisker, found.outliers, found.fastest) == (1.0, 5.0, 1, 1.0)
+    assert found.deviation == pytest.approx(1.5 / 0.6745, rel=1e-3)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+def test_whiskers_hold_the_box_and_the_box_the_median(seconds: list[float]) -> None:
+    found = spread(seconds)
+    assert found.fastest <= found.low_whisker <= found.low_quartile <= found.median
+    assert found.median <= found.high_quartile <= found.high_whisker <= max(seconds)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
+def test_the_geometric_mean_lies_between_its_ends_and_turns_with_its_ratios(ratios: list[float]) -> None:
+    mean = geometric_mean(ratios)
+    assert min(ratios) * 0.999 <= mean <= max(ratios) * 1.001
+    assert mean * geometric_mean(1 / each for each in ratios) == pytest.approx(1)
+
+
+# Correlation
+
+
+def test_a_line_is_a_perfect_correlation_and_a_curve_one_of_ranks() -> None:
+    x = [1.0, 2.0, 3.0, 4.0, 7.0]
+    line, curve = correlation(x, [3 - 2 * each for each in x]), correlation(x, [math.exp(3 * each) for each in x])
+    assert (line.r, line.low, line.high, line.rank_r) == pytest.approx((-1, -1, -1, -1))
+    assert curve.r < 0.95
+    assert (curve.rank_r, curve.rank_low, curve.rank_high) == pytest.approx((1, 1, 1))
+
+
+def test_one_point_that_hides_a_correlation_is_named() -> None:
+    """The story this is for: 20 models correlate at 0.08, and without one of them the others do at 0.68."""
+    draw = np.random.default_rng(2)
+    x = draw.normal(0, 1, 19)
+    rest = draw.normal(0, 1, 19)
+    across = x - x.mean()
+    rest -= rest.mean() + across * (across @ rest) / (across @ across)
+    y = 0.68 * across / np.linalg.norm(across) + math.sqrt(1 - 0.68**2) * rest / np.linalg.norm(rest)
+    found = correlation([*x[:7], 3.0, *x[7:]], [*y[:7], -0.745, *y[7:]])
+    assert found.points == 20
+    assert found.r == pytest.approx(0.08, abs=0.01)
+    assert found.most_influential == 7
+    assert found.leave_one_out[7] == pytest.approx(0.68)
+    assert all(each < 0.25 for at, each in enumerate(found.leave_one_out) if at != 7)
+    assert found.low < 0.08 < 0.68 < found.high  # the interval does not pretend to know which
+    assert found.rank_r > 0.3
+
+
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=3, max_size=12))
+def test_correlations_are_numpys_and_lie_within_their_bounds(points: list[tuple[int, int]]) -> None:
+    x, y = [float(a) for a, _ in points], [float(b) for _, b in points]
+    found = correlation(x, y)
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert math.isnan(found.r)
+        assert math.isnan(found.rank_r)
+        return
+    assert found.r == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
+    assert -1.000001 <= found.low <= found.high <= 1.000001
+    assert len(found.leave_one_out) == len(points)
+
+
+def test_equal_numbers_share_their_ranks() -> None:
+    found = correlation([1, 1, 2, 3, 3, 3], [1, 1, 5, 9, 9, 9])
+    assert found.rank_r == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([0.1] * 3, [1.0, 2.0, 3.0]), ([1.0, 2.0], [0.1, 0.1])])
+def test_too_few_points_and_constant_ones_tell_nothing(x: list[float], y: list[float]) -> None:
+    found = correlation(x, y)
+    assert all(map(math.isnan, (found.r, found.low, found.high, found.rank_r, *found.leave_one_out)))
+
+
+def test_points_with_one_number_are_refused() -> None:
+    with pytest.raises(ValueError, match="two numbers"):
+        correlation([1.0, 2.0], [1.0])

@@ -1,0 +1,166 @@
+"""Attention on the page: equal layers as one line, what the records say, and a hint where nothing was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from reporting.sample_analysis import sample_analysis, sample_form
+from reporting.sample_profile import HOSTILE, sample_profile
+from reporting.sample_run import sample_run
+from sardonyx.records.analysis import Analysis
+from sardonyx.records.profile import Profile
+from sardonyx.records.run import AttentionForm, AttentionSite, Run
+from sardonyx.reporting import attention_sites as figures
+from sardonyx.reporting.page.attention import section
+from sardonyx.reporting.run_bundle import Dossier
+
+PARTS = AttentionForm("", ("/attn0", "/attn0_softmax"))
+WHOLE = AttentionForm("com.microsoft::MultiHeadAttention", ("/attn0",))
+SITE = AttentionSite("layer.0.attn", 4, 4, 16, "causal", True, False, False, PARTS, WHOLE)
+
+
+def _layers(count: int = 3) -> tuple[AttentionSite, ...]:
+    return tuple(
+        replace(
+            SITE,
+            module=f"layer.{place}.attn",
+            before=AttentionForm("", (f"/attn{place}", f"/softmax{place}")),
+            after=AttentionForm("Attention", (f"/attn{place}",)),
+        )
+        for place in range(count)
+    )
+
+
+def _run(*sites: AttentionSite) -> Run:
+    run = sample_run()
+    paths = [replace(one, path=path) for one, path in ((run.source, "before.onnx"), (run.result, "after.onnx"))]
+    return replace(run, source=paths[0], result=paths[1], attention=sites)
+
+
+def _analysis() -> Analysis:
+    before = replace(sample_form(), name="before.onnx")
+    return replace(sample_analysis(), forms=(before, replace(before, name="after.onnx")), sizes={"batch": 2})
+
+
+def _shown(run: Run, profile: Profile | None = None, analysis: Analysis | None = None) -> str:
+    return str(section(Dossier("m", run, profile=profile, analysis=analysis)).html)
+
+
+def _words(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_a_model_without_attention_says_so_in_a_sentence() -> None:
+    html = _shown(_run())
+    assert "No attention in this model." in html
+    assert "<table" not in html
+
+
+def test_equal_layers_are_one_line_that_leads_to_each_of_them() -> None:
+    html = _shown(_run(*_layers()))
+    assert html.count('<tr>\n<th scope="row">') == 1
+    assert "layer.0…2.attn" in html
+    assert "×3" in html
+    for place in range(3):
+        assert f'href="#module=layer.{place}.attn"' in html
+    assert "all of them became one operator" in html
+
+
+def test_layers_that_differ_in_anything_shown_are_lines_of_their_own() -> None:
+    first, second, third = _layers()
+    other = [replace(second, heads=8), replace(second, mask="none"), replace(second, after=PARTS, why="no")]
+    for each in other:
+        assert [len(line.sites) for line in figures.lines((first, each, third))] == [2, 1]
+        assert [line.label for line in figures.lines((first, each, third))] == ["layer.0,2.attn", "layer.1.attn"]
+    elsewhere = replace(second, module="layer.1.cross")
+    assert [line.label for line in figures.lines((first, elsewhere, third))] == ["layer.0,2.attn", "layer.1.cross"]
+
+
+def test_heads_masks_and_forms_are_said_as_far_as_they_are_known() -> None:
+    assert figures.heads(SITE) == "4 × 16"
+    assert figures.heads(replace(SITE, key_value_heads=2)) == "4 × 16, keys and values 2"
+    assert figures.heads(replace(SITE, heads=None, key_value_heads=None)) == "? × 16"
+    assert figures.heads(replace(SITE, heads=None, key_value_heads=None, head_size=None)) == "not said"
+    assert figures.mask(replace(SITE, cached=True, cross=True)) == "causal, with a cache, cross"
+    assert [figures.form(each) for each in (PARTS, WHOLE, None)] == ["2 nodes in parts", WHOLE.operator, "gone"]
+
+
+def test_the_sentence_counts_what_became_of_them() -> None:
+    already, fused = replace(SITE, before=WHOLE), SITE
+    parts, gone = replace(SITE, after=PARTS), replace(SITE, after=None)
+    assert figures.sentence([SITE]) == "The model attends in 1 place: it became one operator"
+    assert figures.sentence([already]) == "The model attends in 1 place: it was one operator already"
+    mixed = figures.sentence([fused, fused, already, already, parts, gone])
+    assert mixed == (
+        "The model attends in 6 places: 2 became one operator; 2 were one operator already; "
+        "1 is spelled out in parts; 1 is gone"
+    )
+
+
+def test_why_a_place_is_still_in_parts_is_told() -> None:
+    why = "its weights are read <i>elsewhere</i>"
+    html = _shown(_run(replace(SITE, after=PARTS, why=why)))
+    assert "its weights are read &lt;i&gt;elsewhere&lt;/i&gt;" in html
+
+
+def test_time_is_that_of_the_kernels_of_its_nodes() -> None:
+    html = _words(_shown(_run(*_layers()), profile=sample_profile()))
+    assert "6.60 ms" in html  # 2.0 + 2.2 + 2.4 of the first file's kernels
+    assert "→ 3.30 ms" in html
+    before = sample_profile().models[0]
+    assert f"{100 * 6.6 / before.kernel_ms:.0f} %" in html
+    assert "No times" not in html
+
+
+def test_where_nodes_tell_of_no_kernel_its_modules_still_do() -> None:
+    strange = tuple(replace(each, after=AttentionForm("Attention", ("nobody",))) for each in _layers())
+    html = _words(_shown(_run(*strange), profile=sample_profile()))
+    assert re.search(r"6\.60 ms \d+ % → not told 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
+    nobody = replace(SITE, module="nowhere", before=None, after=AttentionForm("Attention", ("nobody",)))
+    assert _words(_shown(_run(nobody), profile=sample_profile())).count("not told") == 2
+
+
+def test_a_kernel_that_several_places_share_counts_once_in_the_sum() -> None:
+    one, other = replace(SITE, module="nowhere"), replace(SITE, module="nowhere", heads=2)
+    html = _words(_shown(_run(one, other), profile=sample_profile()))
+    assert html.count("2.00 ms") == 3  # in each line, and in the sum of both
+    assert "4.00 ms" not in html
+
+
+def test_memory_is_that_of_its_modules_and_the_peak_is_named() -> None:
+    html = _shown(_run(*_layers()), analysis=_analysis())
+    text = _words(html)
+    assert "4.5 MB 60 %" in text  # three modules that move 1.5 MB each, of 7.5 MB
+    assert "800 kB 64 %" in text
+    assert html.count("<svg") == 1
+    assert "aten.gelu_1" in text
+    assert 'href="#module=layer.1.mlp"' in html
+    assert "The peak, at batch=2" in text
+
+
+def test_what_the_model_itself_owns_is_not_called_attention() -> None:
+    html = _words(_shown(_run(replace(SITE, module="")), sample_profile(), _analysis()))
+    assert html.count("not told") == 3
+
+
+def test_without_records_it_says_how_to_get_them() -> None:
+    html = _shown(_run(SITE))
+    assert "No times: <code>sardonyx optimize MODEL --run FOLDER</code>" in html
+    assert "sardonyx analyze SOURCE RESULT" in html
+    assert "<svg" not in html
+
+
+def test_names_are_only_ever_text() -> None:
+    evil = '"><img src=x onerror=alert(1)>'
+    form = AttentionForm(evil, (evil, HOSTILE))
+    site = AttentionSite(f"{evil}.attn", 1, 1, 1, evil, False, False, False, form, replace(form, operator=""), evil)
+    analysis = _analysis()
+    peak = replace(analysis.forms[0].memory.peak, operation=evil, operator=HOSTILE, module=evil)
+    memory = replace(analysis.forms[0].memory, peak=peak)
+    forms = (replace(analysis.forms[0], memory=memory), analysis.forms[1])
+    html = _shown(_run(site, replace(site, heads=2)), sample_profile(), replace(analysis, forms=forms, sizes={evil: 1}))
+    assert "<img" not in html
+    assert "\x1b" not in html
+    assert "&lt;img" in html
+    assert 'href="#module=%22%3E%3Cimg' in html

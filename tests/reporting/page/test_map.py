@@ -1,0 +1,74 @@
+"""The map: both graphs on one scale and in one set of colours, and it says why there is no time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+from reporting.sample_run import sample_run
+from sardonyx.reporting.page import module_map as map_section
+from sardonyx.reporting.page.module_map import MEASURES, map_picture, shared_colors
+from sardonyx.reporting.page.modules import module_tree
+from sardonyx.reporting.plots.icicle import Amount, families
+from sardonyx.reporting.run_bundle import Dossier
+
+RUN = sample_run()
+DOSSIER = Dossier("some", RUN)
+
+
+def widths(picture: str, start: str) -> list[float]:
+    return [
+        float(width) for width in re.findall(rf'<rect [^>]*width="([\d.]+)"[^>]*><title>{re.escape(start)}', picture)
+    ]
+
+
+def test_both_graphs_are_on_one_scale() -> None:
+    picture = map_picture(DOSSIER, MEASURES[0])
+    assert picture is not None
+    before, after = widths(picture.file(), "(model)")
+    assert before == 912.0
+    assert abs(after / before - RUN.after.nodes / RUN.before.nodes) < 1e-4
+
+
+def test_bytes_are_those_of_the_modules() -> None:
+    picture = map_picture(DOSSIER, MEASURES[1])
+    assert picture is not None
+    before, after = (sum(getattr(each, f"bytes_{side}") for each in RUN.modules) for side in ("before", "after"))
+    found = widths(picture.file(), "(model)")
+    assert abs(found[1] / found[0] - after / before) < 1e-4
+
+
+def test_without_a_profile_there_is_no_time_and_the_page_says_how_to_get_it() -> None:
+    assert map_picture(DOSSIER, MEASURES[2]) is None
+    html = str(map_section.section(DOSSIER).html)
+    (button,) = re.findall(r'<button[^>]*data-measure="ms"[^>]*>', html)
+    assert "disabled" in button
+    assert "--run FOLDER" in button
+    assert html.count("disabled") == 1
+
+
+def test_the_markup_shows_the_nodes_without_a_script() -> None:
+    html = str(map_section.section(DOSSIER).html)
+    (picture,) = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    root = ElementTree.fromstring(picture)
+    titles = [title.text or "" for title in root.iter("title")]
+    assert any(title.startswith("encoder.layer.3.attention") for title in titles)
+
+
+def test_colours_belong_to_the_families_that_have_most_of_anything() -> None:
+    small = [Amount(f"m.{at}.only", "", 1.0, 1.0, "") for at in range(20)]
+    large = [Amount(f"m.{name}", "Large", 50.0, 50.0, "") for name in "abc"]
+    assert list(families([*small, *large])) == ["Large", "only"]
+    many = [Amount(f"m.{at}", f"K{at:02}", 100.0 - at, 0.0, "") for at in range(30)]
+    assert families(many) == {f"K{at:02}": at for at in range(8)}
+    numbered = [Amount(path, "", 1.0, 0.0, "") for path in ("a.down.0", "b.down.1", "3")]
+    assert list(families(numbered)) == ["down.*", "*"]
+    assert list(shared_colors(module_tree(DOSSIER))) == map_section.section(DOSSIER).data["families"]
+
+
+def test_names_are_text() -> None:
+    hostile = replace(RUN.modules[0], path='"><script>alert(1)</script>', tag="</svg><img src=x onerror=alert(1)>")
+    html = str(map_section.section(Dossier("<b>", replace(RUN, modules=(hostile, *RUN.modules[1:])))).html)
+    assert "<script" not in html
+    assert "<img" not in html

@@ -1,0 +1,81 @@
+"""The proof on the page: each station with its hash, each step with what was found, a broken chain called broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reporting.sample_export import sample_export
+from reporting.sample_run import failed_verdict, sample_run, sample_verdict
+from sardonyx.records.export import Export
+from sardonyx.records.run import GeneratedBatch, Run, TokenTie
+from sardonyx.reporting.page.verification import section
+from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.verdict import generation_lines, verdict_sentence
+
+
+def shown(run: Run, export: Export | None = None) -> str:
+    return " ".join(str(section(Dossier("m", run, export=export)).html).split())
+
+
+def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:
+    run = sample_run()
+    html = shown(run, sample_export(run.source.sha256))
+    for text in (
+        "bert.py:model",
+        "BertModel, 120 modules",
+        "model.onnx",
+        "small.onnx",
+        "ef" * 32,
+        "ab" * 32,
+        "cd" * 32,
+    ):
+        assert text in html
+    assert html.count("proof-step proof-good") == 2
+    assert html.count("accuracy class reassociates") == 2
+    assert html.count("last_hidden_state") >= 2
+
+
+def test_without_an_export_the_beginning_is_not_known() -> None:
+    html = shown(sample_run())
+    assert "proof-step proof-unknown" in html
+    assert "sardonyx export writes one with --record" in html
+
+
+@pytest.mark.parametrize(("sha256", "state", "said"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
+def test_an_export_of_another_file_is_no_proof(sha256: str | None, state: str, said: str) -> None:
+    html = shown(sample_run(), sample_export(sha256))
+    assert f"proof-step proof-{state}" in html
+    assert said in html
+    assert html.count("accuracy class reassociates") == 1, "the export's verdict is about another file"
+
+
+def test_a_failed_proof_names_the_output_and_the_reason() -> None:
+    html = shown(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
+    assert "proof-step proof-bad" in html
+    assert "pooler_output differs by 0.5 with seed 3" in html
+    assert '<tr class="marked"><th scope="row">pooler_output' in html
+
+
+def test_what_was_rolled_back_is_told_and_nothing_is_told_too() -> None:
+    run = sample_run()
+    assert "fuse-gemm at /pooler/MatMul_out in pooler: pooler_output differs by 0.5" in shown(run)
+    assert "merge-reshapes everywhere" in shown(run)
+    assert "Nothing had to be rolled back" in shown(replace(run, rolled_back=()))
+    assert "Nothing was verified" in shown(replace(run, rolled_back=(), verdict=None))
+
+
+def test_generated_tokens_and_ties_are_shown_in_text_and_on_the_page() -> None:
+    batches = (
+        GeneratedBatch((7,), 12, 12, 1e-6, (), True),
+        GeneratedBatch((5, 2), 12, 23, 2e-6, (TokenTie(1, 3, 17, 61, 2e-7),), True),
+    )
+    verdict = replace(sample_verdict(), generation=batches)
+    lines = generation_lines(verdict)
+    assert lines[0].startswith("generation: 35 of 36 greedy tokens equal from 3 prompts of 2 to 7 tokens (some padded)")
+    assert lines[1].strip() == "tie: prompt of 2 tokens, step 4: 17 or 61, 2.0e-07 apart in PyTorch"
+    assert "35 of 36 greedy tokens equal" in verdict_sentence(verdict, "a", "b")
+    run = sample_run()
+    html = shown(run, replace(sample_export(run.source.sha256), verdict=verdict))
+    assert all(line.strip() in html for line in lines)

@@ -1,0 +1,241 @@
+"""Rewrites on the page: each in the data once and as the record has it, equal shapes told as one, names as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reporting.sample_run import sample_run
+from sardonyx.records.run import Event, Kind, NodeRef, Run
+from sardonyx.reporting.page import render_page
+from sardonyx.reporting.page import rewrites as rewrite_data_module
+from sardonyx.reporting.page.rewrites import LARGEST, State, rewrite_data, section, shaped
+from sardonyx.reporting.page.section import Strings
+from sardonyx.reporting.run_bundle import Dossier
+
+RUN = sample_run()
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "&lt;b&gt;",
+    "a\u202eb\n\x1b[31m",
+    "",
+)
+texts = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=12), st.from_regex(r"layer\.\d\.(a|b)", fullmatch=True))
+values = st.sampled_from(["", "x", "y", "z", "é", "𝄞w", "𝄞x"])
+nodes = st.builds(
+    NodeRef,
+    texts,
+    st.sampled_from(["Add", "Mul", "com.x::<b>"]),
+    st.lists(values, max_size=3).map(tuple),
+    st.lists(values, max_size=2).map(tuple),
+    texts,
+)
+events = st.builds(
+    Event,
+    st.sampled_from(["fuse-gemm", "unknown-pass"]),
+    st.sampled_from(Kind),
+    st.one_of(values, texts),
+    st.lists(nodes, max_size=4).map(tuple),
+    st.lists(nodes, max_size=3).map(tuple),
+    st.lists(texts, max_size=3).map(tuple),
+    texts,
+    st.sampled_from(["", "body of If"]),
+    st.sampled_from(["a.py:1", "a.py:2"]),
+)
+
+
+def written_out(table: dict[str, Any]) -> list[str]:
+    """What `readStrings` does, counting characters as scripts do."""
+    last, found = b"", list[str]()
+    for shared, rest in zip(table["shared"], table["rest"], strict=True):
+        last = last[: 2 * shared] + rest.encode("utf-16-le")
+        found.append(last.decode("utf-16-le"))
+    return found
+
+
+def read_back(data: dict[str, Any]) -> list[Event]:
+    """What `readRewrites` does, as records."""
+    data = msgspec.json.decode(msgspec.json.encode(data))
+    names, modules = written_out(data["names"]), written_out(data["modules"])
+    found: list[Event] = []
+    for place, owner, origins, owners, body, root, *rest in data["events"]:
+        shape = data["shapes"][place]
+        called = [names[at] for at in rest]
+        of_values = [*called[len(shape["parts"]) :], ""]  # the last one, -1, is one that is left out
+        refs = [
+            (
+                NodeRef(
+                    called[at],
+                    op_type,
+                    tuple(of_values[value] for value in inputs),
+                    tuple(of_values[value] for value in outputs),
+                    modules[data["lists"][owners][at]],
+                ),
+                state == State.MADE,
+            )
+            for at, (op_type, state, inputs, outputs) in enumerate(shape["parts"])
+        ]
+        assert shape["root"] < 0 or of_values[shape["root"]] == names[root]
+        found.append(
+            Event(
+                shape["pass"],
+                Kind(shape["kind"]),
+                names[root],
+                tuple(ref for ref, made in refs if not made),
+                tuple(ref for ref, made in refs if made),
+                tuple(modules[at] for at in data["lists"][origins]),
+                modules[owner],
+                names[body],
+                shape["source"],
+            )
+        )
+    return found
+
+
+@given(st.lists(events, max_size=6).map(tuple))
+def test_every_rewrite_is_in_the_data_once_and_reads_back_as_the_record_has_it(drawn: tuple[Event, ...]) -> None:
+    assert read_back(rewrite_data(replace(RUN, events=drawn))) == list(drawn)
+
+
+def test_the_rewrites_of_the_sample_read_back() -> None:
+    assert read_back(rewrite_data(RUN)) == list(RUN.events)
+
+
+@given(st.lists(texts))
+def test_a_table_of_names_reads_back(drawn: list[str]) -> None:
+    table = Strings(drawn)
+    assert written_out(table.data()) == table.texts == sorted(set(drawn))
+    assert all(table.texts[place] == text for text, place in table.at.items())
+
+
+@given(events, st.permutations(["p", "q", "r", "s", "t", "u"]))
+def test_other_names_are_the_same_shape(event: Event, names: list[str]) -> None:
+    other = dict(zip(("x", "y", "z", "é", "𝄞w", "𝄞x"), names, strict=True)) | {"": ""}
+
+    def renamed(node: NodeRef) -> NodeRef:
+        inputs, outputs = (tuple(other[value] for value in each) for each in (node.inputs, node.outputs))
+        return replace(node, name=f"{node.name} again", inputs=inputs, outputs=outputs, owner="elsewhere")
+
+    mentioned = {value for node in (*event.before, *event.after) for value in (*node.inputs, *node.outputs)}
+    root = other[event.root] if event.root in mentioned else "nowhere else"
+    twin = replace(
+        event, root=root, before=tuple(map(renamed, event.before)), after=tuple(map(renamed, event.after)), owner="o"
+    )
+    first, second = shaped([event], ()) + shaped([twin], ())
+    assert first.shape == second.shape
+
+
+def test_other_wiring_operators_or_passes_are_another_shape() -> None:
+    one, two = (NodeRef(name, "Add", ("x", "y"), (f"{name}_out",)) for name in ("one", "two"))
+    joined = replace(two, inputs=("x", "one_out"))
+    event = Event("p", Kind.FUSE, "two_out", (one, joined), (), (), "", "", "p.py:1")
+    others = (
+        replace(event, before=(one, two)),
+        replace(event, before=(one, replace(joined, inputs=("one_out", "x")))),
+        replace(event, before=(one, replace(joined, inputs=("x", "")))),
+        replace(event, before=(one, replace(joined, op_type="Mul"))),
+        replace(event, before=(one,), after=(joined,)),
+        replace(event, pass_name="q"),
+        replace(event, kind=Kind.FOLD),
+        replace(event, root="one_out"),
+    )
+    shapes = [each.shape for event in (event, *others) for each in shaped([event], ())]
+    assert len(set(shapes)) == len(shapes)
+
+
+def test_a_matched_node_that_is_there_later_was_kept_and_a_name_that_passed_on_was_not() -> None:
+    def node(name: str, op_type: str = "Add") -> NodeRef:
+        return NodeRef(name, op_type, ("x",), (f"{name}_out",))
+
+    run = [
+        Event("p", Kind.FUSE, "b_out", (node("a"), node("b")), (node("b", "Gemm"),), (), "", "", ""),  # a is read again
+        Event("p", Kind.FUSE, "c_out", (node("a"), node("k"), node("c")), (node("d"),), (), "", "", ""),
+        Event("p", Kind.BYPASS, "b_out", (node("b", "Gemm"),), (), (), "", "", ""),
+    ]
+    states = [[part.state for part in each.shape.parts] for each in shaped(run, ["k", "d"])]
+    gone, kept, made = State.GONE, State.KEPT, State.MADE
+    assert states == [[kept, gone, made], [gone, kept, gone, made], [gone]]
+
+
+def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -> None:
+    found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+    made = NodeRef("add", "Gemm", ("x", "w", "b", ""), ("y",))
+    (each,) = shaped([Event("p", Kind.FUSE, "y", found, (made,), (), "", "", "")], ["add"])
+    before, after = each.shape.drawings()
+    assert before is not None
+    assert after is not None
+    ports = [[each.values[at] for at in side["ports"]] for side in (before, after)]
+    assert ports == [["x", "w", "b", "y"], ["x", "w", "b", "y"]]
+    assert (before["nodes"], after["nodes"]) == ([0, 1], [2])
+    assert [len(side["frame"]["boxes"]) for side in (before, after)] == [6, 5]
+    assert [len(side["frame"]["routes"]) for side in (before, after)] == [5, 4]
+
+
+def test_a_replaced_value_goes_out_even_where_the_match_reads_it_itself() -> None:
+    found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+    for root, out in (("y", ["y"]), ("m", ["m", "y"])):
+        (each,) = shaped([Event("p", Kind.DROP, root, found, (), (), "", "", "")], ())
+        before, after = each.shape.drawings()
+        assert before is not None
+        assert [each.values[at] for at in before["ports"]] == ["x", "w", "b", *out]
+        assert after is None
+
+
+def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
+    many = tuple(NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(LARGEST + 1))
+    run = replace(RUN, events=(Event("raise-opset", Kind.FUSE, "opset 20", many, (), (), "", "", ""),))
+    data = rewrite_data(run)
+    assert data["shapes"][0]["counted"] == ((("Pad", 40), ("Clip", 21)), ())
+    assert data["shapes"][0]["before"] is None
+    assert len(data["events"][0]) == 6
+
+
+def test_records_that_do_not_say_what_nodes_read_have_no_drawing_but_their_nodes() -> None:
+    bare = Event("p", Kind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
+    (shape,) = rewrite_data(replace(RUN, events=(bare,), wiring_after=None))["shapes"]
+    assert (shape["before"], shape["after"], len(shape["parts"])) == (None, None, 2)
+
+
+def test_where_every_rewrite_is_another_the_most_frequent_shapes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite_data_module, "DRAWN", 1)
+    chains = [tuple(NodeRef(f"n{at}", "Add", ("x",), (f"y{at}",)) for at in range(1, size)) for size in (2, 3, 3, 4)]
+    run = replace(RUN, events=tuple(Event("p", Kind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
+    assert [shape["before"] is not None for shape in rewrite_data(run)["shapes"]] == [False, True, False]
+
+
+def test_the_table_reads_by_itself() -> None:
+    html = " ".join(str(section(Dossier("m", RUN)).html).split())
+    assert "137 rewrites by 3 passes" in html
+    assert re.search(r"fuse-gemm</th> <td class=\"num\">12</td> <td class=\"num\">−12</td>", html)
+    assert "encoder.layer.0…11.output" in html
+
+
+def test_a_run_without_rewrites_says_so() -> None:
+    idle = replace(RUN, events=(), passes=tuple(replace(each, rewrites=0, modules={}) for each in RUN.passes))
+    made = section(Dossier("m", idle))
+    assert "Nothing was rewritten" in made.html
+    assert made.data is None
+
+
+def hostile(run: Run) -> Run:
+    bad = HOSTILE[0]
+    ref = NodeRef(bad, bad, (bad, HOSTILE[1]), (HOSTILE[3],), bad)
+    event = Event(bad, Kind.FUSE, HOSTILE[3], (ref,), (replace(ref, op_type=HOSTILE[1]),), (bad,), bad, bad, bad)
+    record = replace(run.passes[0], name=bad, algebra=HOSTILE[1], about=bad, modules={bad: 1, HOSTILE[1]: 2})
+    return replace(run, events=(event,), passes=(record,))
+
+
+def test_names_are_text_in_the_markup_and_in_the_data() -> None:
+    made = section(Dossier("m", hostile(RUN)))
+    assert "<script" not in made.html
+    assert "<img" not in made.html
+    page = render_page([Dossier("m", hostile(RUN))])
+    assert page.count("alert(1)") > 3  # as text
+    assert not re.search(r"<(script|img)[^>]*>\s*alert|<img src=x", page)

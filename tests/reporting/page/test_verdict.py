@@ -1,0 +1,126 @@
+"""The verdict: one sentence that says what was found, and what takes away from it first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from reporting.sample_bench import compared, point, sample_benchmark
+from reporting.sample_run import failed_verdict, sample_run, sample_verdict
+from reporting.sample_tuning import sample_tuning
+from sardonyx.records.bench import Benchmark, Finding
+from sardonyx.records.run import Run
+from sardonyx.reporting.page.headline import section
+from sardonyx.reporting.run_bundle import Dossier
+
+
+def _text(run: Run, bench: Benchmark | None = None) -> str:
+    html = str(section(Dossier("tiny", run, bench=bench)).html)
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def _sentence(run: Run, bench: Benchmark | None = None) -> str:
+    html = str(section(Dossier("tiny", run, bench=bench)).html)
+    found = re.search(r'<p class="verdict-sentence">(.*?)</p>', html)
+    assert found is not None
+    return found[1]
+
+
+def _alarms(run: Run) -> list[str]:
+    return re.findall(r'<p class="notice bad">(.*?)</p>', str(section(Dossier("tiny", run)).html))
+
+
+def _bench(finding: Finding, ratio: float, low: float, high: float) -> Benchmark:
+    at = point({"batch": 1, "seq": 128}, files=2)
+    timed = replace(at.timings[1], against_first=compared(ratio, low, high, finding))
+    return sample_benchmark(replace(at, timings=(at.timings[0], timed)), files=2)
+
+
+@pytest.fixture
+def clean() -> Run:
+    return replace(sample_run(), rolled_back=())
+
+
+def test_the_sentence_says_nodes_time_and_proof(clean: Run) -> None:
+    said = _sentence(clean, _bench(Finding.FASTER, 0.877, 0.865, 0.89))
+    assert said == (
+        "tiny has 42 % fewer nodes, runs 12.3 % faster [11.0, 13.5] "
+        "and gave the same outputs on 12 trials, deviating by 2.1e-07 at most."
+    )
+    assert not _alarms(clean)
+
+
+def test_no_difference_is_said_plainly(clean: Run) -> None:
+    bench = _bench(Finding.SAME, 0.995, 0.986, 1.004)
+    assert "shows no difference in time (none above 1.4 %)" in _sentence(clean, bench)
+    assert "no difference 0.995 of the time before [0.986, 1.004]" in _text(clean, bench)
+
+
+def test_slower_is_said_too(clean: Run) -> None:
+    assert "runs 5.0 % slower [3.0, 7.0]" in _sentence(clean, _bench(Finding.SLOWER, 1.05, 1.03, 1.07))
+
+
+def test_what_was_not_measured_is_said_with_how_to_measure_it(clean: Run) -> None:
+    assert _sentence(clean).endswith("; its time was not measured.")
+    assert "not measured sardonyx optimize MODEL -o SMALL --run FOLDER" in _text(clean)
+
+
+def test_a_race_of_tuning_is_a_measurement(clean: Run) -> None:
+    tuned = replace(clean, tuning=sample_tuning())
+    assert "measured while tuning" in _text(tuned)
+    assert "not measured" not in _text(tuned)
+
+
+def test_a_bench_against_another_file_is_not_taken_for_one_against_the_source(clean: Run) -> None:
+    bench = _bench(Finding.FASTER, 0.877, 0.865, 0.89)
+    turned = replace(bench, files=tuple(reversed(bench.files)))
+    assert "its time was not measured" in _sentence(clean, turned)
+
+
+def test_bit_for_bit_is_said_where_nothing_deviates(clean: Run) -> None:
+    verdict = sample_verdict()
+    same = replace(verdict, outputs=verdict.outputs[1:])
+    assert _sentence(replace(clean, verdict=same)).count("on 12 trials, bit for bit") == 1
+
+
+def test_as_many_nodes_and_more_nodes_are_said_as_such(clean: Run) -> None:
+    assert "has 324 nodes as before" in _sentence(replace(clean, after=clean.before))
+    more = replace(clean.before, nodes=400)
+    assert "has 23 % more nodes" in _sentence(replace(clean, after=more))
+    assert "would have" in _sentence(replace(clean, options={"dry_run": True}))
+
+
+def test_a_failed_proof_comes_first() -> None:
+    run = replace(sample_run(), status="verification-failed", verdict=failed_verdict(), rolled_back=())
+    html = str(section(Dossier("tiny", run)).html)
+    assert _alarms(run) == ["Verification failed: pooler_output differs by 0.5 with seed 3. Nothing was written."]
+    assert html.index("Verification failed") < html.index("verdict-sentence")
+    assert "same outputs" not in _sentence(run)
+    assert "would have" in _sentence(run)
+    assert "beyond its tolerance" in _text(run)
+
+
+def test_no_proof_and_rewrites_undone_come_first(clean: Run) -> None:
+    assert _alarms(replace(clean, verdict=None))[0].startswith("Not proven")
+    assert _alarms(sample_run()) == ["2 rewrites failed their proof and were undone; “Proof” says which and why."]
+
+
+def test_an_output_without_a_number_is_the_worst(clean: Run) -> None:
+    verdict = sample_verdict()
+    broken = replace(verdict.outputs[1], max_abs=float("nan"), passed=False)
+    run = replace(clean, verdict=replace(verdict, passed=False, outputs=(verdict.outputs[0], broken)))
+    assert "∞ at pooler_output , beyond its tolerance" in _text(run)
+
+
+def test_what_else_to_know_is_listed() -> None:
+    run = replace(sample_run(), notes=("the <b>first</b> note",))
+    said = _text(run)
+    assert "ai.onnx raised 14 → 17: a fusion needed it" in said
+    assert "the &lt;b&gt;first&lt;/b&gt; note" in said
+    assert "a second note" in _text_of_notes(run)
+
+
+def _text_of_notes(run: Run) -> str:
+    return str(section(Dossier("tiny", run, notes=("a second note",))).html)

@@ -1,0 +1,169 @@
+"""The whole page: it stands alone, keeps to its order, and shows names as text whatever they are."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reporting.sample_run import sample_run
+from sardonyx.records.run import ModuleCount, Run
+from sardonyx.reporting.page import render_page
+from sardonyx.reporting.page.page import EARLY, SCRIPTS, STYLES, harmless
+from sardonyx.reporting.run_bundle import Dossier
+
+ORDER = ["verdict", "modules", "map", "rewrites", "refusals", "attention", "proof", "passes", "measured"]
+RUN = sample_run()
+NAMESPACE = "http://www.w3.org/2000/svg"
+FORBIDDEN = (
+    r"\binnerHTML\b", r"\bouterHTML\b", r"\binsertAdjacentHTML\b", r"\bdocument\.write", r"\beval\(", r"\bFunction\(",
+    r"createContextualFragment", r"\bDOMParser\b", r"\bsrcdoc\b", r"\bfetch\(", r"XMLHttpRequest", r"\bimport\(",
+    r"setAttribute\(\s*[\"'`]on", r"\.on[a-z]+\s*=[^=]",
+)  # fmt: skip
+
+
+class Elements(HTMLParser):
+    """What a parser of HTML sees: every tag with the names of its attributes, those in pictures apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+        self.drawn: set[tuple[str, tuple[str, ...]]] = set()
+        self.in_picture = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        seen = (tag, tuple(name for name, _value in attrs))
+        self.in_picture = self.in_picture or tag == "svg"
+        if self.in_picture:
+            self.drawn.add(seen)
+        else:
+            self.tags.append(seen)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_picture = self.in_picture and tag != "svg"
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", ()))
+
+
+def _elements(html: str) -> Elements:
+    reader = Elements()
+    reader.feed(html)
+    reader.close()
+    return reader
+
+
+def _page(*runs: Run) -> str:
+    return render_page([Dossier(f"model {place}", run) for place, run in enumerate(runs or (sample_run(),))])
+
+
+def _assets(*endings: str) -> Iterator[tuple[str, str]]:
+    for file in sorted((resources.files("sardonyx.reporting.page") / "assets").iterdir(), key=lambda each: each.name):
+        if file.name.endswith(endings):
+            yield file.name, file.read_text("utf-8")
+
+
+def test_sections_come_in_the_order_of_the_page() -> None:
+    shown = re.findall(r'<section data-section="(\w+)"', _page())
+    assert shown == ORDER
+
+
+def test_the_row_of_links_leads_to_every_section_without_a_script() -> None:
+    html = _page(sample_run(), sample_run())
+    anchors = set(re.findall(r'<section[^>]* id="([^"]+)"', html))
+    rows = "".join(re.findall(r"<nav.*?</nav>", html, re.DOTALL))
+    links = re.findall(r'<a href="#(section=[^"]+)"', rows)
+    assert len(links) >= 2 * len(ORDER)
+    assert set(links) <= anchors
+
+
+def test_only_the_scripts_of_the_page_may_run() -> None:
+    html = _page()
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
+    assert policy is not None
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    allowed = re.findall(r"'sha256-([^']+)'", policy[1])
+    assert "default-src 'none'" in policy[1]
+    assert len(hashes) == 2
+    assert allowed == hashes
+    assert "unsafe-inline" not in policy[1].partition("script-src")[2]
+
+
+def test_every_asset_is_used_and_none_is_missing() -> None:
+    assert {name for name, _text in _assets(".js")} == {*SCRIPTS, EARLY}
+    assert {name for name, _text in _assets(".css")} == set(STYLES)
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    for name, text in _assets(".js"):
+        for pattern in FORBIDDEN:
+            assert re.search(pattern, text) is None, f"{name} has {pattern}"
+
+
+def test_the_page_asks_for_nothing() -> None:
+    texts = [*_assets(".js", ".css"), ("page", _page())]
+    for name, text in texts:
+        plain = re.sub(r"(?m)^\s*(//|/\*).*$|\s//\s.*$", "", text.replace(NAMESPACE, ""))
+        found = re.search(r"https?:|[\"'(]//|url\(|@import|<link|<img|<iframe|\ssrc=", plain)
+        assert found is None, f"{name}: {plain[max(found.start() - 40, 0) : found.end() + 40]}"
+
+
+def test_no_element_answers_by_an_attribute() -> None:
+    seen = _elements(_page())
+    assert not [names for _tag, names in (*seen.tags, *seen.drawn) if any(name.startswith("on") for name in names)]
+
+
+def test_one_model_needs_no_choice_and_two_have_one() -> None:
+    assert 'id="picker"' not in _page()
+    both = _page(sample_run(), sample_run())
+    assert re.findall(r'<option value="(\d)">(model \d)</option>', both) == [("0", "model 0"), ("1", "model 1")]
+    assert len(re.findall(r'<article class="model"', both)) == 2
+
+
+@given(st.dictionaries(st.text(), st.lists(st.text() | st.sampled_from(["</script>", "<!--", "\u2028", "&lt;"]))))
+def test_the_island_reads_back_and_holds_no_markup(data: object) -> None:
+    text = harmless(data)
+    assert json.loads(text) == data
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+HOSTILE = st.text(
+    st.sampled_from("<>&\"'/=`{}%!-ax \n\x00\u202e\u2028\x1b]") | st.characters(codec="utf-8"), min_size=1, max_size=12
+)
+# Dots and slashes part paths and tags, so that other modules would be shown and not only other names.
+PARTS = st.lists(HOSTILE.map(lambda name: re.sub("[./]", "", name)).filter(bool), min_size=4, max_size=4, unique=True)
+
+
+def _named(name: str, label: str, first: str, second: str) -> str:
+    """A page on which these names stand wherever a model, a file or a module has one."""
+    run = RUN
+    modules = (ModuleCount("", f"/{name}", 3, 2), ModuleCount(first, f"/{name}/{second}", 5, 1, 7, 8, 9))
+    passes = tuple(replace(each, modules={first: each.rewrites}) for each in run.passes)
+    source = replace(run.source, path=f"{name}.onnx")
+    events = tuple(replace(each, owner=first, origins=(first,)) for each in run.events[:3])
+    changed = replace(run, modules=modules, passes=passes, source=source, notes=(name,), events=events, attention=())
+    return render_page([Dossier(label, replace(changed, wiring_before=None, wiring_after=None))])
+
+
+@functools.cache
+def _plain() -> Elements:
+    return _elements(_named("plain", "label", "one", "Two"))
+
+
+@settings(max_examples=20, deadline=None)
+@given(PARTS)
+def test_names_never_become_elements(names: list[str]) -> None:
+    """In a picture a long name may find no room, so there only the kinds of elements are the same."""
+    plain, seen = _plain(), _elements(_named(*names))
+    assert seen.tags == plain.tags
+    assert seen.drawn <= plain.drawn

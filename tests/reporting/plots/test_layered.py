@@ -1,0 +1,117 @@
+"""Layouts of graphs: nothing overlaps, edges point down and meet their boxes, whatever graph a file holds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.reporting.plots.layered import Layout, layout
+
+Graph = tuple[list[tuple[float, float]], list[tuple[int, int]]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, acyclic: bool = False) -> Graph:
+    boxes = draw(st.lists(st.tuples(st.floats(1, 300), st.floats(1, 60)), max_size=25))
+    if len(boxes) < 2:
+        return boxes, []
+    places = st.integers(0, len(boxes) - 1)
+    edges = draw(st.lists(st.tuples(places, places), max_size=50))
+    return boxes, [(min(e), max(e)) for e in edges if e[0] != e[1]] if acyclic else edges
+
+
+def overlapping(boxes: list[tuple[float, float]], found: Layout) -> list[tuple[int, int]]:
+    rects = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(found.places, boxes, strict=True)]
+    return [
+        (i, j)
+        for (i, a), (j, b) in itertools.combinations(enumerate(rects), 2)
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+
+
+@given(graphs())
+def test_boxes_never_overlap_and_everything_lies_inside(graph: Graph) -> None:
+    boxes, edges = graph
+    found = layout(boxes, edges)
+    assert overlapping(boxes, found) == []
+    for (x, y), (w, h) in zip(found.places, boxes, strict=True):
+        assert -1e-6 <= x <= x + w <= found.width + 1e-6
+        assert -1e-6 <= y <= y + h <= found.height + 1e-6
+    for x, y in itertools.chain.from_iterable(found.routes):
+        assert math.isfinite(x)
+        assert -1e-6 <= x <= found.width + 1e-6
+        assert math.isfinite(y)
+        assert -1e-6 <= y <= found.height + 1e-6
+
+
+@given(graphs())
+def test_routes_leave_at_the_bottom_and_enter_at_the_top(graph: Graph) -> None:
+    boxes, edges = graph
+    found = layout(boxes, edges)
+    assert len(found.routes) == len(edges)
+    for (maker, reader), route in zip(edges, found.routes, strict=True):
+        (mx, my), (mw, mh) = found.places[maker], boxes[maker]
+        (rx, ry), (rw, _) = found.places[reader], boxes[reader]
+        assert abs(route[0][1] - (my + mh)) < 1e-6
+        assert mx <= route[0][0] <= mx + mw
+        assert abs(route[-1][1] - ry) < 1e-6
+        assert rx <= route[-1][0] <= rx + rw
+
+
+@given(graphs(acyclic=True))
+def test_edges_of_a_graph_without_cycles_point_down(graph: Graph) -> None:
+    boxes, edges = graph
+    found = layout(boxes, edges)
+    for (maker, reader), route in zip(edges, found.routes, strict=True):
+        assert found.places[maker][1] + boxes[maker][1] < found.places[reader][1]
+        assert all(above[1] <= below[1] + 1e-6 for above, below in itertools.pairwise(route))
+
+
+@given(graphs(acyclic=True))
+def test_edges_run_through_no_box(graph: Graph) -> None:
+    boxes, edges = graph
+    found = layout(boxes, edges)
+    for edge, route in zip(edges, found.routes, strict=True):
+        for (ax, ay), (bx, by) in itertools.pairwise(route):
+            for box, ((x, y), (w, h)) in enumerate(zip(found.places, boxes, strict=True)):
+                beside = max(ax, bx) <= x + 1e-6 or min(ax, bx) >= x + w - 1e-6
+                apart = max(ay, by) <= y + 1e-6 or min(ay, by) >= y + h - 1e-6
+                assert box in edge or beside or apart
+
+
+@given(graphs())
+def test_the_same_graph_looks_the_same(graph: Graph) -> None:
+    assert layout(*graph) == layout(*graph)
+
+
+def test_a_chain_is_straight() -> None:
+    found = layout([(40, 20), (90, 20), (60, 20)], [(0, 1), (1, 2)])
+    assert {x + w / 2 for (x, _), w in zip(found.places, (40, 90, 60), strict=True)} == {45.0}
+    assert all(len(route) == 2 for route in found.routes)
+
+
+def test_a_skip_runs_beside_what_it_skips() -> None:
+    found = layout([(40, 20)] * 4, [(0, 1), (1, 2), (2, 3), (0, 3)])
+    skipped = [x for x, y in found.routes[3] if found.places[1][1] <= y <= found.places[2][1] + 20]
+    assert all(x < found.places[1][0] or x > found.places[1][0] + 40 for x in skipped)
+    assert len(skipped) >= 2
+
+
+def test_crossed_edges_are_untangled() -> None:
+    found = layout([(40, 20)] * 4, [(0, 3), (1, 2)])
+    assert (found.places[0][0] < found.places[1][0]) == (found.places[3][0] < found.places[2][0])
+
+
+def test_thousands_of_boxes_and_hostile_edges_end() -> None:
+    size = 2000
+    boxes = [(60.0, 20.0)] * size
+    chain = [(i, i + 1) for i in range(size - 1)]
+    skips = [(i, size - 1) for i in range(0, size - 2, 3)] + [(i, min(i + 7, size - 1)) for i in range(0, size, 5)]
+    cycle = [(size - 1, 0), (5, 5), (900, 100)]
+    found = layout(boxes, chain + skips + cycle)
+    assert len(found.places) == size
+    heights = [y for _, y in found.places]
+    assert heights == sorted(heights)

@@ -1,0 +1,60 @@
+"""Pictures as files: those that there is data for, well formed, the same every time, and safe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+from reporting.sample_run import sample_run
+from sardonyx.records.run import Wiring
+from sardonyx.reporting.plots.files import MOST, module_svg, pictures
+from sardonyx.reporting.plots.module_drawings import top_module
+from sardonyx.reporting.run_bundle import Dossier
+
+RUN = sample_run()
+
+
+def test_there_is_a_picture_of_everything_that_was_measured() -> None:
+    found = pictures(Dossier("some", RUN))
+    assert list(found) == ["map-nodes.svg", "map-bytes.svg", "module-graph.svg"]
+    assert list(pictures(Dossier("some", replace(RUN, wiring_after=None)))) == ["map-nodes.svg", "map-bytes.svg"]
+    for text in found.values():
+        ElementTree.fromstring(text)
+    assert found == pictures(Dossier("some", RUN))
+
+
+def test_a_module_is_drawn_before_and_after_with_what_changed() -> None:
+    text = module_svg(RUN, "encoder.layer.0.output")
+    assert re.findall(r'class="file"[^>]*>(\w+)', text) == ["Before", "After"]
+    before, after = text.split(">After<")
+    assert before.count("box gone") == 4  # MatMul and Add become one, the Identity and a folded Transpose go
+    assert "box made" not in before
+    assert after.count("box made") == 1
+    assert "+ Gemm" in after
+
+
+def test_the_top_module_is_the_first_that_holds_more_than_one_thing() -> None:
+    assert top_module(RUN) == ""
+    nested = Wiring(("m.inner", "m.inner.x"), ("a", "b"), ("Add", "Mul"), (0, 1), ((0, 1),), {}, {})
+    assert top_module(replace(RUN, wiring_before=nested)) == "m.inner"
+
+
+def test_a_module_that_is_gone_or_too_large_is_told() -> None:
+    size = MOST + 1
+    names = tuple(f"n{at}" for at in range(size))
+    flat = Wiring(("a",), names, ("Relu",) * size, (0,) * size, (), {}, {})
+    none = Wiring((), (), (), (), (), {}, {})
+    text = module_svg(replace(RUN, wiring_before=flat, wiring_after=none), "a")
+    assert "401 boxes: too many" in text
+    assert "Nothing of it is left here." in text
+
+
+def test_names_are_text() -> None:
+    hostile = '"><script>alert(1)</script>\x1b'
+    wiring = Wiring(("", hostile), (hostile, "b"), (hostile, "Add"), (0, 1), ((0, 1),), {hostile: (0,)}, {hostile: 1})
+    run = replace(RUN, wiring_before=wiring, wiring_after=wiring)
+    for text in (*pictures(Dossier(hostile, run)).values(), module_svg(run, hostile)):
+        ElementTree.fromstring(text)
+        assert "<script" not in text
+        assert "\x1b" not in text

@@ -1,0 +1,55 @@
+"""A Tuning built by hand: one fusion undone, one form added, and everything else that can become of a unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reporting.sample_run import sample_run
+from sardonyx.records.run import Likeness, Run
+from sardonyx.records.tuning import Decision, Pace, Question, Tuning
+
+
+def sample_tuning() -> Tuning:
+    attention = ("fuse-attention", "merge-attention-heads")
+    return Tuning(
+        chosen="tuned",
+        why="it is the faster one",
+        standing=(
+            Pace("source", 324, 25.0, 1.0, 1.0, 1.0, "no difference"),
+            Pace("untuned", 187, 21.25, 0.85, 0.83, 0.87, "faster"),
+            Pace("tuned", 196, 19.5, 0.78, 0.765, 0.8, "faster"),
+        ),
+        gain=0.918,
+        floor=0.012,
+        decisions=(
+            Decision("fuse-attention", ("fuse-attention",), "attention", 12, "undone", 0),
+            Decision("merge-attention-heads", ("merge-attention-heads",), "attention", 12, "kept", 1),
+            Decision("fuse-layer-norm", ("fuse-layer-norm",), "norms", 25, "kept", 2),
+            Decision("fuse-gelu", ("fuse-gelu",), "norms", 12, "kept", 2),
+            Decision("fuse-skip-layer-norm", ("fuse-skip-layer-norm",), "left out", 0, "added", 3),
+            Decision("fuse-skip-rms-norm", ("fuse-skip-rms-norm",), "left out", 0, "left out", 4),
+            Decision("clean-up of tidy", ("eliminate-identity", "eliminate-dead-nodes"), "tidy", 25, "kept", 5),
+            Decision("merge-reshapes", ("merge-reshapes",), "layout", 6, "not examined", None),
+        ),
+        questions=(
+            Question(attention, "undo", "faster", 0.93, 0.92, 0.945, 0.012, 31, 5.2, True),
+            Question(attention[1:], "restore", "no difference", 1.001, 0.996, 1.006, 0.01, 44, 5.1, True),
+            Question(("fuse-layer-norm", "fuse-gelu"), "undo", "slower", 1.2, 1.18, 1.22, 0.011, 12, 3.4, False),
+            Question(("fuse-skip-layer-norm",), "add", "faster", 0.97, 0.96, 0.98, 0.01, 40, 4.9, True),
+            Question(("fuse-skip-rms-norm",), "add", "same kernels", None, None, None, None, 0, 0.7, False),
+            Question(("clean-up of tidy",), "undo", "cannot run", None, None, None, None, 0, 0.4, False),
+        ),
+        sizes={"batch": 1, "seq": 128},
+        threads=1,
+        provider="cpu",
+        clock="cpu",
+        budget=30.0,
+        seconds=28.4,
+        load=0.3,
+    )
+
+
+def tuned_run() -> Run:
+    return replace(
+        sample_run(), fingerprint=Likeness("encoder", 1.0, ("12 attentions", "none causal")), tuning=sample_tuning()
+    )

@@ -1,0 +1,106 @@
+"""What `analyze` shows: the golden page, every number in CSV and Markdown as the record has it, the record in JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import schemas
+from reporting.sample_analysis import sample_analysis
+from sardonyx.records.analysis import Analysis
+from sardonyx.reporting.analysis import FIGURES, analysis_sentence, render_analysis
+from sardonyx.reporting.analysis_export import MODEL, MODULE, analysis_csv, analysis_markdown
+from sardonyx.reporting.options import View
+
+GOLDEN = Path(__file__).parent / "golden" / "analysis.txt"
+
+
+def test_the_page_is_the_golden_one() -> None:
+    page = render_analysis(sample_analysis())
+    if os.environ.get("REWRITE_GOLDEN"):
+        GOLDEN.write_text(page, encoding="utf-8")
+    assert page == GOLDEN.read_text(encoding="utf-8"), "REWRITE_GOLDEN=1 writes it anew"
+
+
+def test_the_last_line_is_the_sentence_and_every_form_is_in_it() -> None:
+    found = sample_analysis()
+    assert render_analysis(found).splitlines()[-1] == analysis_sentence(found)
+    assert all(form.name in analysis_sentence(found) for form in found.forms)
+
+
+def test_verbose_tells_of_every_form_and_every_attention() -> None:
+    page = render_analysis(sample_analysis(), View(verbose=True))
+    assert "Modules (fused)" in page
+    assert all(f"layer.{i}.attn: nn.MultiheadAttention" in page for i in range(3))
+
+
+def test_one_form_stands_alone() -> None:
+    found = replace(sample_analysis(), forms=sample_analysis().forms[:1], missing=(), overtaking=())
+    page = render_analysis(found)
+    assert "change" not in page
+    assert "(standard)" not in page
+
+
+def test_equal_layers_are_one_line_and_a_layer_with_another_peak_is_not() -> None:
+    found = sample_analysis()
+    assert "layer.0…2 ×3" in render_analysis(found)
+    form = found.forms[0]
+    higher = replace(form.modules[-1], peak=form.modules[-1].peak + 1)
+    apart = replace(found, forms=(replace(form, modules=(*form.modules[:-1], higher)), *found.forms[1:]))
+    assert "layer.0…2 ×3" not in render_analysis(apart)
+
+
+def test_csv_gives_back_every_number_of_the_record() -> None:
+    found = sample_analysis()
+    lines = list(csv.DictReader(io.StringIO(analysis_csv(found))))
+    for form in found.forms:
+        (whole,) = [line for line in lines if line["form"] == form.name and line["scope"] == MODEL]
+        for key, value in form.figures().items():
+            assert whole[key] == ("" if value is None else str(value)), key
+        below = [line for line in lines if line["form"] == form.name and line["scope"] == MODULE]
+        assert [(line["module"], int(line["flops"]), int(line["peak"])) for line in below] == [
+            (each.path, each.flops, each.peak) for each in form.modules
+        ]
+
+
+def test_every_figure_of_the_record_has_a_row() -> None:
+    assert {figure.key for figure in FIGURES} == set(sample_analysis().forms[0].figures())
+
+
+def test_markdown_tables_are_whole_and_hold_the_numbers() -> None:
+    page = analysis_markdown(sample_analysis())
+    for block in page.split("\n\n"):
+        lines = block.splitlines()
+        if lines[0].startswith("| "):
+            widths = {line.replace("\\|", "").count("|") for line in lines}
+            assert len(widths) == 1, block
+    cells = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+    assert cells["operations"] == "| operations | 33 | 45 | +36 % | 33 | · |"
+    assert cells["parameters"] == "| parameters | 87,654 | 87,654 | · | 87,654 | · |"
+    assert "asked \\| for it" in page
+
+
+def test_the_record_comes_back_from_json_equal_and_keeps_to_the_schema() -> None:
+    found = sample_analysis()
+    assert Analysis.from_json(found.to_json()) == found
+    jsonschema.validate(json.loads(found.to_json()), json.loads(schemas.published("analysis.schema.json")))
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[31mred", "two\nlines"])
+def test_names_cannot_move_the_cursor(hostile: str) -> None:
+    found = sample_analysis()
+    form = found.forms[0]
+    module = replace(form.modules[0], path=hostile, kind=hostile)
+    peak = replace(form.memory.peak, module=hostile, operator=hostile)
+    memory = replace(form.memory, peak=peak)
+    form = replace(form, modules=(module,), memory=memory, notes=(hostile,), name=hostile)
+    found = replace(found, forms=(form,), sources=(replace(found.sources[0], label=hostile),))
+    for page in (render_analysis(found, View(verbose=True)), analysis_markdown(found)):
+        assert hostile not in page

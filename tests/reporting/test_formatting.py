@@ -1,0 +1,52 @@
+"""Names stay safe and numbers stay honest however odd they are."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.reporting import formatting
+
+ANY_TEXT = st.text(st.characters())  # surrogates and controls included
+
+
+@given(ANY_TEXT)
+def test_visible_text_is_printable_and_keeps_what_was_printable(text: str) -> None:
+    shown = formatting.visible(text)
+    assert shown.isprintable()
+    assert formatting.visible(shown) == shown
+    if text.isprintable():
+        assert shown == text
+
+
+@given(ANY_TEXT, st.integers(8, 80))
+def test_a_name_is_never_longer_than_allowed(text: str, longest: int) -> None:
+    shown = formatting.name(text, longest)
+    assert len(shown) <= longest
+    assert shown[:3] == formatting.visible(text)[:3]
+
+
+@given(st.integers(-(10**14), 10**14))
+def test_a_size_is_within_half_a_digit_of_the_truth(octets: int) -> None:
+    number, unit = formatting.size(octets).replace("−", "-").split(" ")
+    scale = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+    assert abs(float(number)) < 1000
+    step = 0.5 if "." not in number else 0.05
+    assert abs(float(number) * scale - octets) <= step * scale * 1.0001
+
+
+def test_wording() -> None:
+    assert formatting.from_to("17.4 MB", "17.4 MB") == "17.4 → 17.4 MB"
+    assert formatting.from_to("17.4 MB", "900 kB") == "17.4 MB → 900 kB"
+    assert formatting.from_to("324", "187") == "324 → 187"
+    assert formatting.percent(1000, 998) == "−0.2 %"
+    assert formatting.percent(100, 150) == "+50 %"
+    assert formatting.percent(0, 5) == "±0 %"
+    assert formatting.change(-1234) == "−1,234"
+    assert (formatting.plural(1, "pass", "passes"), formatting.plural(2, "pass", "passes")) == ("1 pass", "2 passes")
+    assert formatting.difference(0.0) == "0"
+    assert (formatting.seconds(0.0123), formatting.seconds(1.25), formatting.seconds(300.4)) == (
+        "12 ms",
+        "1.2 s",
+        "300 s",
+    )

@@ -1,0 +1,136 @@
+"""What `inspect` shows: the golden page, kinds said once, and trees of a readable size."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from sardonyx.records.inspection import (
+    Body,
+    Coverage,
+    DynamicDim,
+    Family,
+    Features,
+    Fingerprint,
+    FunctionUse,
+    Inspection,
+    Module,
+    OpUse,
+    Port,
+    RootNode,
+    Weight,
+)
+from sardonyx.records.run import Counts
+from sardonyx.reporting.inspection import inspection_sentence, render_inspection
+from sardonyx.reporting.module_rows import FITTING
+from sardonyx.reporting.options import View
+
+GOLDEN = Path(__file__).parent / "golden" / "inspection.txt"
+
+
+def _layer(index: int) -> list[Module]:
+    path, tag = f"encoder.layer.{index}", f"/Bert/BertLayer.{index}"
+    return [
+        Module(path, tag, 1, 5, 0, 40),
+        Module(f"{path}.dense", tag, 4, 4, 40, 40),  # a plain torch.nn module carries the tag of the one above
+    ]
+
+
+def _inspection(layers: int = 3) -> Inspection:
+    modules = [
+        Module("", "/Bert", 2, 2 + 5 * layers, 8, 8 + 40 * layers),
+        Module("encoder", "/encoder", 0, 5 * layers, 0, 40 * layers),
+        Module("encoder.layer", "/encoder/layer", 0, 5 * layers, 0, 40 * layers),
+        *(module for index in range(layers) for module in _layer(index)),
+    ]
+    return Inspection(
+        path="model.onnx",
+        file_bytes=12_345,
+        ir_version=8,
+        opsets={"": 17, "com.example": 1},
+        producer="pytorch 2.13.0",
+        graph="main",
+        fingerprint=Fingerprint(Family.ENCODER, 0.9, ("3 attentions", "none causal"), Features(3, *[0] * 15)),
+        counts=Counts(17, 2, 7, 12_000),
+        parameters=128,
+        ops=(OpUse("", "MatMul", 12), OpUse("com.example", "Twice", 5), OpUse("", "Constant", 2)),
+        inputs=(Port("ids", "int64", ("batch", 4)), Port("bias", "float", (4,), overridable=True)),
+        outputs=(Port("y", "float", (None, "invented")), Port("z", "sequence(float)", None)),
+        dynamic_dims=(DynamicDim("batch", ("ids[0]",)), DynamicDim("?", ("y[0]",)), DynamicDim("invented", ("y[1]",))),
+        functions=(FunctionUse("com.example", "Twice", 1, 5),),
+        bodies=(Body("/head/If", "If", "then_branch", 1),),
+        modules=tuple(modules),
+        coverage=Coverage(direct=14, inherited=3, root=2, own=2),
+        root_nodes=(RootNode("shape", "Shape", "no module ran it, and nothing says where it belongs"),),
+        tied=(Weight("w", "float", (4, 10), 40, ("encoder.layer.0.dense", "")),),
+        metadata={"author": "[bold]me[/]"},
+    )
+
+
+def test_reads_as_the_golden_file_does() -> None:
+    shown = render_inspection(_inspection(), View(verbose=True))
+    if os.environ.get("REWRITE_GOLDEN"):
+        GOLDEN.write_text(shown, encoding="utf-8")
+    assert shown == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_a_kind_is_said_where_it_is_new_and_never_repeats_the_path() -> None:
+    lines = render_inspection(_inspection(), View(verbose=True)).splitlines()
+    tree = lines[lines.index("Modules") + 2 : lines.index("Weights of several modules") - 1]
+    assert [line.split()[0] for line in tree] == ["(model)", "encoder.layer.0…2", "dense"]
+    assert [line.split()[-1] for line in tree] == ["Bert", "BertLayer", "120"]
+
+
+def test_the_sentence_names_only_dims_a_caller_may_choose() -> None:
+    assert inspection_sentence(_inspection()) == "17 nodes, 128 parameters, 12.3 kB, opset 17, dynamic batch"
+    memory = replace(_inspection(), file_bytes=0, opsets={"com.example": 1}, inputs=())
+    assert inspection_sentence(memory) == "17 nodes, 128 parameters, 12.0 kB, no standard opset"
+
+
+def test_the_tree_goes_as_deep_as_reads_well_unless_told() -> None:
+    # Every layer is different, so nothing folds and the third level would be too much.
+    odd = tuple(replace(m, nodes=m.nodes + i) for i, m in enumerate(_inspection(30).modules))
+    found = replace(_inspection(30), modules=odd)
+
+    def rows(view: View) -> int:
+        lines = render_inspection(replace(found, tied=(), root_nodes=()), view).splitlines()
+        return len(lines) - lines.index("Modules") - 4
+
+    assert 1 < rows(View()) <= FITTING < len(odd)
+    assert rows(View(depth=0)) == 1
+    assert rows(View(verbose=True)) == len(odd)
+    assert "…" in render_inspection(found, View(depth=1))
+
+
+def test_hostile_names_move_no_cursor() -> None:
+    bad = "[/] \x1b[31m \n \u202e"
+    found = replace(
+        _inspection(),
+        path=bad,
+        producer=bad,
+        opsets={bad: 1},
+        ops=(OpUse(bad, bad, 1),),
+        inputs=(Port(bad, bad, (bad,)),),
+        dynamic_dims=(DynamicDim(bad, (bad,)),),
+        functions=(FunctionUse(bad, bad, 1, 1),),
+        bodies=(Body(bad, bad, bad, 1),),
+        modules=(Module(bad, bad, 1, 1, 1, 1),),
+        root_nodes=(RootNode(bad, bad, bad),),
+        tied=(Weight(bad, bad, (1,), 1, (bad, bad)),),
+        metadata={bad: bad},
+    )
+    shown = render_inspection(found, View(verbose=True)) + inspection_sentence(found)
+    assert all(char.isprintable() or char == "\n" for char in shown)
+    assert "[/] \\x1b[31m" in shown
+
+
+def test_how_the_modules_are_known_is_said_and_the_root_is_explained_where_asked() -> None:
+    plain, verbose = (render_inspection(_inspection(), View(verbose=deep)) for deep in (False, True))
+    line = "nodes by module  14 direct (2 of them in the model's own forward), 3 inherited, 2 at the root"
+    assert line in plain
+    assert "nothing says where it belongs" not in plain
+    assert "nothing says where it belongs" in verbose
+    assert "encoder.layer.0.dense, (model)" in verbose
+    nothing_own = replace(_inspection(), coverage=Coverage(1, 0, 0, 0))
+    assert "1 direct, 0 inherited, 0 at the root" in render_inspection(nothing_own)

@@ -1,0 +1,78 @@
+"""What `inspect --module` shows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from sardonyx.records.inspection import Coverage, Module, ModuleInspection, OpUse, Port, Weight
+from sardonyx.reporting.inspection import module_sentence, render_module
+from sardonyx.reporting.options import View
+
+GOLDEN = Path(__file__).parent / "golden" / "module.txt"
+
+
+def _module() -> ModuleInspection:
+    return ModuleInspection(
+        model="model.onnx",
+        path="encoder.layer.0",
+        tag="/Bert/BertLayer.0",
+        kind="lib.bert.BertLayer",
+        calls=("encoder.layer.0", "encoder.layer.0@1"),
+        nodes=5,
+        constants=1,
+        parameters=44,
+        ops=(OpUse("", "MatMul", 4), OpUse("own", "Twice", 1), OpUse("", "Constant", 1)),
+        inputs=(Port("x", "float", ("batch", 4)),),
+        outputs=(Port("y", "float", (None, 4)), Port("mask", "unknown", None)),
+        weights=(
+            Weight("w", "float", (4, 10), 40, ("encoder.layer.0.dense", "head")),
+            Weight("b", "float", (4,), 4, ("encoder.layer.0", "encoder.layer.0.dense")),
+        ),
+        shared_nodes=("fused",),
+        modules=(
+            Module("encoder.layer.0", "/Bert/BertLayer.0", 1, 5, 0, 44),
+            Module("encoder.layer.0.dense", "/Bert/BertLayer.0", 4, 4, 44, 44),
+        ),
+        coverage=Coverage(5, 1, 0, 0),
+    )
+
+
+def test_reads_as_the_golden_file_does() -> None:
+    shown = render_module(_module())
+    if os.environ.get("REWRITE_GOLDEN"):
+        GOLDEN.write_text(shown, encoding="utf-8")
+    assert shown == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_only_weights_read_outside_count_as_shared() -> None:
+    shown = render_module(_module())
+    shared = shown.split("Weights that other modules read too")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in shared.splitlines()[2:]] == ["w"]
+    whole = render_module(replace(_module(), path=""))
+    assert "other modules read too" not in whole
+
+
+def test_many_weights_are_listed_where_asked() -> None:
+    many = tuple(Weight(f"w{i}", "float", (1,), 1, ("encoder.layer.0",)) for i in range(40))
+    found = replace(_module(), weights=many)
+    assert "w39" not in render_module(found)
+    assert "w39" in render_module(found, View(verbose=True))
+    assert module_sentence(found) == "encoder.layer.0: 5 nodes, 44 parameters, 1 input, 2 outputs"
+
+
+def test_hostile_names_move_no_cursor() -> None:
+    bad = "[/] \x1b[31m \n \u202e"
+    found = replace(
+        _module(),
+        model=bad,
+        tag=bad,
+        kind=bad,
+        calls=(bad, bad),
+        inputs=(Port(bad, bad, (bad,)),),
+        weights=(Weight(bad, bad, (1,), 1, (bad,)),),
+        shared_nodes=(bad,),
+    )
+    shown = render_module(found, View(verbose=True)) + module_sentence(replace(found, path=bad))
+    assert all(char.isprintable() or char == "\n" for char in shown)

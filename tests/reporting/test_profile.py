@@ -1,0 +1,138 @@
+"""A Profile in words: sums that hold, equal layers folded, nobody's time named, and names that cannot do harm."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from reporting.sample_profile import HOSTILE, LAYERS, sample_profile
+from sardonyx.records.profile import Profile
+from sardonyx.reporting.options import View
+from sardonyx.reporting.profile import change, module_lines, ms, operator_lines, profile_sentence, render_profile, share
+from sardonyx.reporting.profile_export import FIELDS, profile_csv, profile_markdown
+
+FOUND = sample_profile()
+ALONE = replace(FOUND, models=FOUND.models[:1])
+
+
+def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
+    lines = {line.row.branch.label: line for line in module_lines(FOUND, View(depth=9))}
+    layers = lines["layer.0…2"] if "layer.0…2" in lines else lines["0…2"]
+    assert layers.row.branch.copies == LAYERS
+    before, after = layers.times
+    assert before.total_ms == pytest.approx(2 * after.total_ms)
+    assert before.total_ms == pytest.approx(2 * (1 + 1.1 + 1.2) + 3)
+    assert before.self_ms == pytest.approx(3)
+    assert (before.kernels, before.calls) == (3, 3)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 9])
+def test_no_time_is_lost_or_counted_twice(depth: int) -> None:
+    for place, model in enumerate(FOUND.models):
+        lines = module_lines(FOUND, View(depth=depth))
+        shown = sum(line.times[place].total_ms if line.row.hidden else line.times[place].self_ms for line in lines)
+        assert shown == pytest.approx(model.attributed_ms)
+        operators = sum(line.spent[place][1] for line in operator_lines(FOUND.models))
+        assert operators == pytest.approx(model.kernel_ms)
+
+
+def test_modules_stand_in_the_order_in_which_they_run() -> None:
+    labels = [line.row.branch.label for line in module_lines(FOUND, View(depth=1))]
+    assert labels[:2] == ["", "embed"]
+
+
+def test_one_file_is_shown_with_its_own_columns() -> None:
+    text = render_profile(ALONE)
+    assert re.search(r"module +kernels +calls +self +total +share +kind", text)
+    assert re.search(r"\(model\) +1 +1 +0\.250 +10\.5 +99\.4 % +█{12} +Net", text)
+    assert "change" not in text
+    assert text.splitlines()[-1] == profile_sentence(ALONE)
+    assert "sardonyx bench" not in text
+
+
+def test_two_files_stand_side_by_side_with_what_changed() -> None:
+    text = render_profile(FOUND)
+    assert re.search(r"module +before\.onnx +after\.onnx +change +share +kind", text)
+    assert re.search(r"0…2 ×3 +9\.60 +4\.80 +−50 %", text)
+    assert "`sardonyx bench` says whether a file is faster" in text
+    assert "after.onnx: the runtime put in 2 kernels" in text
+    assert "10.5 → 5.74 ms in kernels, 98.9 % of it attributed" in profile_sentence(FOUND)
+
+
+def test_what_is_not_attributed_is_named_as_such() -> None:
+    text = render_profile(FOUND)
+    assert "Not attributed (before.onnx): 0.062 ms (0.6 %) in 1 kernel" in text
+    assert re.search(r"time in kernels with a module +99\.4 % +98\.9 %", text)
+    assert re.search(r"not traced +0\.6 % +1\.1 %", text)
+
+
+@pytest.mark.parametrize("write", [render_profile, profile_markdown])
+def test_hostile_names_do_no_harm(write: Callable[[Profile], str]) -> None:
+    text = write(FOUND)
+    assert "\x1b" not in text
+    assert "evil" in text
+    if write is profile_markdown:
+        assert "<b>" not in text
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        cells = {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "evil" in row}
+        assert cells <= {5, 6}
+
+
+def test_verbose_shows_every_kernel_and_all_its_nodes() -> None:
+    text = render_profile(FOUND, View(verbose=True))
+    assert all(f"mlp{i}" in text for i in range(LAYERS))
+    assert "/mlp0, /mlp0_1" in text
+    assert "/mlp0 and 1 more" in render_profile(FOUND)
+
+
+def test_markdown_has_the_same_numbers() -> None:
+    page = profile_markdown(FOUND)
+    assert page.startswith("# before.onnx → after.onnx\n")
+    assert re.search(r"\| (· )+(layer\.)?0…2 ×3 \| Layer \| 9\.60 \| 4\.80 \| −50 % \|", page)
+
+
+def test_csv_has_every_module_and_kernel_in_full() -> None:
+    lines = list(csv.DictReader(io.StringIO(profile_csv(FOUND))))
+    assert tuple(lines[0]) == FIELDS
+    for model in FOUND.models:
+        own = [line for line in lines if line["file"] == model.label]
+        assert [line["scope"] for line in own].count("module") == len(model.modules)
+        kernels = [line for line in own if line["scope"] == "kernel"]
+        assert [float(line["self_ms"]) for line in kernels] == [kernel.milliseconds for kernel in model.kernels]
+        assert HOSTILE in {line["kind"] for line in kernels}
+
+
+def test_nothing_to_show_is_no_error() -> None:
+    empty = replace(FOUND.models[0], kernels=(), modules=(), timeline=(), kernel_ms=0.0, attributed_ms=0.0)
+    text = render_profile(replace(FOUND, models=(empty,)))
+    assert text.splitlines()[-1].startswith("· ms in kernels")
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "·"),
+        (0.0006, "0.001"),
+        (0.1234, "0.123"),
+        (1.234, "1.23"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (12345, "12,345"),
+    ],
+)
+def test_milliseconds_have_three_digits(number: float, written: str) -> None:
+    assert ms(number) == written
+
+
+def test_changes_and_shares_are_never_rounded_to_nothing() -> None:
+    assert [change(1, 1), change(1, 1.0001), change(2, 1), change(0, 3)] == ["·", "+<0.1 %", "−50 %", "+3.00 ms"]
+    assert [share(0), share(1e-6), share(0.5)] == ["·", "<0.1 %", "50.0 %"]
+
+
+def test_a_record_read_back_reads_the_same() -> None:
+    assert render_profile(Profile.from_json(FOUND.to_json())) == render_profile(FOUND)

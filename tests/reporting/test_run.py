@@ -1,0 +1,136 @@
+"""The text report says what the Run says, reads the same every time, and lets no name touch the terminal."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reporting.sample_run import failed_verdict, sample_run, sample_verdict
+from sardonyx.records.run import Accuracy, ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
+from sardonyx.reporting.formatting import Style
+from sardonyx.reporting.options import View
+from sardonyx.reporting.run import closing_sentence, render_run
+from sardonyx.reporting.verdict import render_verdict
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def _dry(run: Run) -> Run:
+    return replace(run, options=run.options | {"dry_run": True}, result=replace(run.result, path=None), rolled_back=())
+
+
+def _failed(run: Run) -> Run:
+    return replace(run, status="verification-failed", verdict=failed_verdict(), result=replace(run.result, path=None))
+
+
+CASES = {
+    "run.txt": lambda: render_run(sample_run()),
+    "run_verbose.txt": lambda: render_run(sample_run(), View(verbose=True)),
+    "run_dry.txt": lambda: render_run(_dry(sample_run())),
+    "run_failed.txt": lambda: render_run(_failed(sample_run())),
+    "verdict.txt": lambda: render_verdict(sample_verdict(), "a.onnx", "b.onnx", verbose=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reads_as_the_golden_file_does(name: str) -> None:
+    # Run with REWRITE_GOLDEN=1 after a wanted change, and read the difference before committing it.
+    shown = CASES[name]()
+    if os.environ.get("REWRITE_GOLDEN"):
+        (GOLDEN / name).write_text(shown, encoding="utf-8")
+    assert shown == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_plain_output_has_no_escapes_and_no_trailing_space() -> None:
+    shown = render_run(sample_run(), View(verbose=True))
+    assert "\x1b" not in shown
+    assert all(line == line.rstrip() for line in shown.split("\n"))
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    import re
+
+    coloured = render_run(sample_run(), View(Style(color=True)))
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render_run(sample_run())
+
+
+def test_closing_sentence_says_what_happened() -> None:
+    run = replace(sample_run(), rolled_back=())
+    assert closing_sentence(run) == (
+        "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, verified on 12 trials (worst 2.1e-07) → small.onnx"
+    )
+    exact = replace(sample_verdict(), outputs=sample_verdict().outputs[1:])
+    assert "(bit for bit)" in closing_sentence(replace(run, verdict=exact))
+    assert "not verified → small.onnx" in closing_sentence(replace(run, verdict=None))
+    assert closing_sentence(replace(run, after=run.before)).startswith("324 nodes as before, ")
+
+
+def test_a_failed_run_never_says_proven() -> None:
+    shown = render_run(_failed(sample_run()))
+    assert "proven" not in shown
+    assert shown.endswith("verification failed: pooler_output differs by 0.5 with seed 3; nothing was written\n")
+
+
+def test_a_layer_that_differs_is_not_folded_away() -> None:
+    run = sample_run()
+    odd = tuple(replace(m, after=m.after - 1) if ".layer.5.output" in m.path else m for m in run.modules)
+    shown = render_run(replace(run, modules=odd))
+    assert "0…4 ×5" in shown
+    assert "6…11 ×6" in shown
+    assert "×12" not in shown
+
+
+def test_refusals_show_in_verbose_and_dry_runs_only() -> None:
+    reason = "would grow the model past the byte budget"
+    assert reason not in render_run(sample_run())
+    assert reason in render_run(sample_run(), View(verbose=True))
+    assert reason in render_run(_dry(sample_run()))
+
+
+HOSTILE = "[red]x[/] \x1b[31m\x1b]0;title\x07 \u202egnp\u202c \r\n\ttab \ud800 [/bold]"
+
+
+def test_hostile_names_print_literally_and_move_no_cursor() -> None:
+    run = sample_run()
+    record = PassRecord(HOSTILE, HOSTILE, Accuracy.EXACT, 1, -1, 0, 0, 0, 0.0, {HOSTILE: 1}, ())
+    refused = replace(record, rewrites=0, refusals=(RefusalGroup(HOSTILE, 1, (HOSTILE,)),))
+    hostile = replace(
+        run,
+        ops=(OpCount(HOSTILE, 2, 1),),
+        modules=(ModuleCount(HOSTILE, HOSTILE, 2, 1),),
+        passes=(record, refused),
+        rolled_back=(RolledBack(HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
+        source=replace(run.source, path=HOSTILE),
+        result=replace(run.result, path=HOSTILE),
+        verdict=replace(
+            sample_verdict(),
+            reference=HOSTILE,
+            failures=(HOSTILE,),
+            notes=(HOSTILE,),
+            outputs=(replace(sample_verdict().outputs[0], name=HOSTILE),),
+            trials=(replace(sample_verdict().trials[0], dims={HOSTILE: 3}, style=HOSTILE),),
+        ),
+    )
+    for view in (View(), View(verbose=True)):
+        shown = render_run(hostile, view)
+        assert "[red]x[/]" in shown
+        assert r"\x1b[31m" in shown
+        assert all(char.isprintable() or char == "\n" for char in shown)
+        shown.encode("utf-8")
+        assert len(shown.splitlines()) == shown.count("\n")
+
+
+def test_attention_shows_to_those_who_ask_for_everything_and_lets_no_name_through() -> None:
+    run = sample_run()
+    assert "\nAttention\n" not in render_run(run)
+    evil = "\x1b[31mevil\n\u202e"
+    site = replace(run.attention[0], module=evil, mask=evil, why=evil)
+    shown = render_run(replace(run, attention=(site,)), View(verbose=True))
+    assert "\nAttention\n" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\\x1b[31mevil" in shown

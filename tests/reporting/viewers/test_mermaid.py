@@ -1,0 +1,85 @@
+"""Mermaid text: what a module reads like, and that no name from a model means anything in it but itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reporting.sample_run import sample_run
+from sardonyx.errors import UsageError
+from sardonyx.records.run import Run, Wiring
+from sardonyx.reporting.viewers.mermaid import MOST, module_mermaid, quoted
+
+RUN = sample_run()
+LABEL = r'"[\w \-./:,()·…#;]*"'
+LINE = re.compile(
+    rf"flowchart TD|  n\d+(\[{LABEL}\]|\[\[{LABEL}\]\]|\(\[{LABEL}\]\))|  n\d+ --> n\d+|  class [n\d,]+ \w+"
+    r"|  classDef \w+ [\w:#,\- ]+"
+)
+HOSTILE = st.text(max_size=30) | st.sampled_from([
+    '"]; click n0 "javascript:alert(1)"',
+    "a\nclick n0 href",
+    "%%{init: {'securityLevel': 'loose'}}%%",
+    "<img src=x onerror=alert(1)>",
+    "#quot;<b>#60;script#62;",
+    "```\n</details><script>",
+    "~~~",
+    "&lt;script&gt;",
+    "end",
+    "`**bold**`",
+])  # fmt: skip
+
+
+def with_graph(wiring: Wiring) -> Run:
+    return replace(RUN, wiring_before=wiring, wiring_after=wiring)
+
+
+def shown(text: str) -> str:
+    return re.sub(r"#(\d+);", lambda found: chr(int(found[1])), text)
+
+
+@given(HOSTILE)
+def test_a_name_is_shown_as_it_is_and_means_nothing(name: str) -> None:
+    written = quoted(name)
+    assert re.fullmatch(LABEL, f'"{written}"')
+    assert shown(written).isprintable()
+    if name.isprintable():
+        assert shown(written) == name
+
+
+@given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+def test_every_line_is_one_of_ours(op_type: str, path: str, given: str, made: str) -> None:
+    wiring = Wiring(("", path), ("a", "b"), (op_type, op_type), (0, 1), ((0, 1),), {given: (0,)}, {made: 1})
+    text = module_mermaid(with_graph(wiring), "")
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        assert LINE.fullmatch(line), line
+
+
+def test_a_module_has_its_nodes_neighbours_and_what_is_new() -> None:
+    after, before = (module_mermaid(RUN, "encoder.layer.0.output", after=side) for side in (True, False))
+    assert '["Gemm (new)"]' in after
+    assert '(["from attention"])' in after
+    assert '["MatMul (removed)"]' in before
+    assert "classDef gone" in before
+    assert "classDef gone" not in after
+
+
+def test_a_module_that_is_too_large_is_told() -> None:
+    size = MOST + 1
+    names = tuple(f"n{at}" for at in range(size))
+    flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, (), {}, {})
+    assert module_mermaid(with_graph(flat), "") == (
+        f'flowchart TD\n  n0["(model): {size} boxes, too many to be read as one drawing"]\n'
+    )
+
+
+def test_unknown_modules_and_runs_without_a_graph_are_told() -> None:
+    with pytest.raises(UsageError, match="no module is called"):
+        module_mermaid(RUN, "nothing.here")
+    with pytest.raises(UsageError, match="keeps no graph"):
+        module_mermaid(replace(RUN, wiring_before=None), "")

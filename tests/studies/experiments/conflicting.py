@@ -1,0 +1,58 @@
+"""Passes for the experiment on their order: two that want the same node, and two that are in nobody's way."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match
+from sardonyx.passes import NodePass
+from sardonyx.records.run import Accuracy
+
+
+class Taking(NodePass):
+    """Two operators in a row become one; no equation, since an order is not proven but compared."""
+
+    accuracy = Accuracy.EXACT
+
+    def __init__(self, name: str, first: str, then: str, result: str) -> None:
+        self.name, self.roots, self._first, self._result = name, (then,), first, result
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return Match((maker, node)) if maker is not None and maker.op_type == self._first else None
+
+    def rewrite(self, match: Match, op: Builder) -> ir.Value:
+        return getattr(op, self._result)(match.nodes[0].inputs[0])
+
+
+class Becoming(NodePass):
+    """An operator becomes another one."""
+
+    accuracy = Accuracy.EXACT
+
+    def __init__(self, name: str, root: str, result: str) -> None:
+        self.name, self.roots, self._result = name, (root,), result
+
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        return Match((node,))
+
+    def rewrite(self, match: Match, op: Builder) -> ir.Value:
+        return getattr(op, self._result)(match.root.inputs[0])
+
+
+EARLY = Taking("takes-neg-abs", "Neg", "Abs", "Sigmoid")
+LATE = Taking("takes-abs-relu", "Abs", "Relu", "Tanh")  # whichever of the two comes first takes the Abs
+ASIDE = Taking("takes-exp-log", "Exp", "Log", "Softplus")
+BEHIND = Taking("takes-sin-cos", "Sin", "Cos", "Softsign")
+CHAIN = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[2,3] x) => (float[2,3] y) {
+  a = Exp(x)
+  b = Log(a)
+  c = Neg(b)
+  d = Abs(c)
+  e = Relu(d)
+  f = Sin(e)
+  y = Cos(f)
+}"""

@@ -1,0 +1,67 @@
+"""Families: counted right where the truth is known, silent where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.studies.experiment import Answered, Asked, Cell, Subject
+from sardonyx.studies.experiments.families import FEW, Families, wilson
+
+
+def _answered(name: str, known: str | None, before: str, after: str) -> Answered:
+    told = [{"family": each, "confidence": 0.5, "evidence": ["3 convolutions"]} for each in (before, after)]
+    cell = Cell("families", name, "fingerprints")
+    return Answered(cell, Subject(name, Path(), known), {"before": told[0], "after": told[1]})
+
+
+def _said(*answers: Answered) -> str:
+    experiment = Families()
+    tables = {table.name: table for table in experiment.tables(answers, Asked(), {})}
+    return " ".join(finding.text for finding in experiment.findings(tables, Asked()))
+
+
+def test_right_wrong_and_unknown() -> None:
+    said = _said(
+        _answered("a", "mlp", "mlp", "mlp"), _answered("b", "mlp", "mlp", "other"), _answered("c", None, "mlp", "mlp")
+    )
+    assert "the known one for 1 of 2 models" in said
+    assert "2 models are too few to say more" in said
+    assert "Told wrongly: b (mlp, told mlp before and other after)." in said
+    assert "of b (mlp → other), out of 3 models" in said
+
+
+def test_many_models_are_enough() -> None:
+    said = _said(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
+    assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in said
+    assert "wrongly" not in said
+    assert "Fusing changes the family of none" in said
+
+
+def test_nothing_is_claimed_where_nothing_is_known() -> None:
+    assert "nothing can be said about right or wrong" in _said(_answered("a", None, "mlp", "mlp"))
+
+
+@given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
+def test_the_interval_holds_the_share_and_narrows(case: tuple[int, int]) -> None:
+    right, count = case
+    low, high = wilson(right, count)
+    assert 0 <= low <= right / count <= high <= 1
+    more = wilson(10 * right, 10 * count)
+    assert more[1] - more[0] <= high - low
+
+
+def test_a_real_graph_is_told_before_and_after(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n,4] x) => (float[n,4] y) { i = Identity(x)  y = Relu(i) }'
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    subject = Subject("m", path)
+    (cell,) = Families().cells(subject, Asked())
+    answer = Families().run(cell, subject)
+    assert answer["before"]["family"] == answer["after"]["family"] == "other"

@@ -1,0 +1,70 @@
+"""Shuffled orders end alike where passes leave each other alone, and the two that do not are found and named."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sardonyx.studies.experiment import Answered, Asked, Subject
+from sardonyx.studies.experiments.order import ENDLESS, OTHER, SAME, Order
+from studies.experiments.conflicting import ASIDE, BEHIND, CHAIN, EARLY, LATE, Becoming
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Subject:
+    onnx.save(onnx.parser.parse_model(CHAIN), tmp_path / "chain.onnx")
+    return Subject("chain", tmp_path / "chain.onnx")
+
+
+def answered(order: Order, subject: Subject) -> list[Answered]:
+    cells = order.cells(subject, Asked(thorough=True))
+    return [Answered(cell, subject, order.run(cell, subject)) for cell in cells]
+
+
+def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject) -> None:
+    usual = [ASIDE, EARLY, LATE, BEHIND]
+    order = Order(usual)
+    answers = answered(order, chain)
+    for each in answers:
+        shuffled = list(usual)
+        random.Random(each.cell.options["shuffle"]).shuffle(shuffled)
+        swapped = shuffled.index(LATE) < shuffled.index(EARLY)
+        assert each.answer["outcome"] == (OTHER if swapped else SAME)
+        if swapped:
+            assert (each.answer["first"], each.answer["then"]) == (EARLY.name, LATE.name)
+            assert each.answer["alone"] is True
+            assert (
+                f"with {EARLY.name} first it takes Neg+Abs at d, nodes that {LATE.name} rewrites" in each.answer["why"]
+            )
+            assert each.answer["difference"] == "Relu(), Sigmoid() / Neg(), Tanh()"
+    outcomes = {each.answer["outcome"] for each in answers}
+    assert outcomes == {OTHER, SAME}  # of ten shuffles
+    (table,) = order.tables(answers, Asked(), {})
+    said = order.findings({"order": table}, Asked())
+    different = sum(each.answer["outcome"] == OTHER for each in answers)
+    assert f"{len(answers) - different} end in the usual graph" in said[0].text
+    assert said[1].text.startswith(f"The order of {EARLY.name} and {LATE.name} decides the graph")
+
+
+def test_passes_that_leave_each_other_alone_end_alike(chain: Subject) -> None:
+    order = Order([ASIDE, EARLY, BEHIND])
+    answers = answered(order, chain)
+    assert {each.answer["outcome"] for each in answers} == {SAME}
+    (table,) = order.tables(answers, Asked(), {})
+    (said,) = order.findings({"order": table}, Asked())
+    assert said.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} end in the usual graph")
+
+
+def test_an_order_without_an_end_is_an_outcome(chain: Subject) -> None:
+    there_and_back = [Becoming("there", "Neg", "Abs"), Becoming("back", "Abs", "Neg")]
+    for each in answered(Order([ASIDE, *there_and_back]), chain):
+        assert each.answer["outcome"] == ENDLESS
+        assert "these passes undo each other" in each.answer["why"]
+
+
+def test_the_usual_passes_are_taken_where_none_are_given(chain: Subject) -> None:
+    cell = Order().cells(chain, Asked())[0]
+    assert Order().run(cell, chain)["outcome"] == SAME

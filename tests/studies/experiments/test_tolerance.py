@@ -1,0 +1,116 @@
+"""Distances are what they are by definition, and what is recommended holds what was seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.records.study import Table
+from sardonyx.studies.experiment import Answered, Asked, Subject
+from sardonyx.studies.experiments.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
+
+EPS = 2.0**-23
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,16] x) => (float[n,16] y, int64[n] z)
+<float[16,16] w = {WEIGHT}, float[16] b = {BIAS}, float[16] scale = {BIAS}>
+{ i = Identity(x)  m = MatMul(i, w)  a = Add(m, b)  y = Mul(a, scale)  z = ArgMax<axis = 1, keepdims = 0>(y) }"""
+
+
+def _told(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
+    seen = Distances()
+    for reference, result in trials:
+        seen.see(np.array(reference, np.float32), np.array(result, np.float32))
+    return seen.told()
+
+
+def test_distances_by_hand() -> None:
+    told = _told(([1.0, 2.0, 4.0, 0.0], [1.0, 2.0 + 4 * EPS, 4.0, 0.0]), ([1.0], [1.0]))
+    assert (told["trials"], told["equal_trials"], told["elements"], told["equal"]) == (2, 1, 5, 4)
+    assert told["abs"]["max"] == 4 * EPS
+    assert told["rel"]["max"] == 2 * EPS
+    assert told["ulp"]["max"] == 2.0
+    assert told["scaled"]["max"] == EPS  # the median size is 2
+    assert told["abs"]["mean"] == 4 * EPS / 5
+    assert told["histogram"] == [[None, 4], [0, 1]]
+
+
+def test_not_a_number_is_itself_and_nothing_else() -> None:
+    assert _told(([np.nan, 1.0], [np.nan, 1.0]))["equal"] == 2
+    told = _told(([1.0, 1.0], [np.nan, 1.0]))
+    assert (told["equal"], told["pattern"]) == (1, "NaN in 1 of 2 elements where the reference has none")
+
+
+def test_integers_are_counted_and_have_no_distribution() -> None:
+    seen = Distances()
+    seen.see([np.array([1, 2]), np.array([3])], [np.array([1, 5]), np.array([3])])  # a sequence
+    seen.see(np.zeros((0, 3)), np.zeros((0, 3)))
+    told = seen.told()
+    assert (told["trials"], told["equal"], told["elements"], told["scaled"]) == (2, 2, 3, None)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_what_is_recommended_has_the_margin_and_not_twice_of_it(most: float) -> None:
+    assert MARGIN * most <= recommended_in_eps(most) < 2.0001 * MARGIN * most
+
+
+def test_large_models_are_asked_less_often() -> None:
+    assert [affordable(flops, 4) for flops in (0, 10**6, 3 * 10**9, 9 * 10**9)] == [
+        (4, None),
+        (4, None),
+        (2, None),
+        (1, 2),
+    ]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    rng = np.random.default_rng(0)
+    weight, bias = (", ".join(f"{x:.4f}" for x in rng.normal(size=size)) for size in (256, 16))
+    path = tmp_path_factory.mktemp("tolerance") / "m.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT.replace("WEIGHT", weight).replace("BIAS", bias)), path)
+    experiment, subject = Tolerance(), Subject("m", path)
+    (cell,) = experiment.cells(subject, Asked())
+    return Answered(cell, subject, json.loads(json.dumps(experiment.run(cell, subject))))
+
+
+def test_classes_are_told_apart(answered: Answered) -> None:
+    table, by_class, spread = Tolerance().tables([answered], Asked(), {})
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    exact = [row for row in rows if row["class"] == "exact"]
+    assert [row["output"] for row in exact] == ["y", "z"]
+    assert all(row["equal_share"] == 1.0 and row["passed"] for row in exact)
+    (loose,) = (row for row in rows if row["class"] == "reassociates" and row["output"] == "y")
+    assert 0 < loose["max_scaled"] <= loose["granted"]
+    assert loose["rewrites"] > exact[0]["rewrites"]
+    assert [row[0] for row in by_class.rows] == ["exact", "reassociates"]
+    for accuracy in ("exact", "reassociates"):  # the histogram misses nobody
+        told = sum(row["elements"] for row in rows if row["class"] == accuracy and row["output"] == "y")
+        assert sum(row[3] for row in spread.rows if row[1] == accuracy) == told
+
+
+def _class(answered: Answered, **changes: float | int) -> str:
+    tables = {table.name: table for table in Tolerance().tables([answered], Asked(), {})}
+    table = tables["tolerance_by_class"]
+    row = dict(zip(table.columns, table.rows[1], strict=True)) | changes
+    one = Table(table.name, table.title, table.columns, (tuple(row.values()),))
+    return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}, Asked()))
+
+
+def test_sentences_follow_the_numbers(answered: Answered) -> None:
+    assert "the proof grants 64 eps, which is enough" in _class(answered)
+    assert "at most 18.8% of trials" in _class(answered, trials=16)
+    assert "too few to say more" in _class(answered, trials=9)
+    assert "too few" not in _class(answered, trials=10)
+    assert "bit for bit equal" in _class(answered, max_scaled_in_eps=0.0)
+    assert "bit for bit equal" not in _class(answered)
+    assert "without that margin" in _class(answered, max_scaled_in_eps=50.0, recommended_in_eps=128.0)
+    assert "more than the 64 eps" in _class(answered, max_scaled_in_eps=65.0, recommended_in_eps=256.0)
+    assert "the proof fails for 1 model" in _class(answered, failed_models=1)
+    assert "No pass of the class exact or approximates did anything" in _class(answered)

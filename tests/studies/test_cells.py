@@ -1,0 +1,87 @@
+"""A cell's file holds the whole answer or none, under a name that changes with whatever can change the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.studies.cells import Shelf, identity, our_code
+from sardonyx.studies.experiment import Cell, Outcome
+
+CELL = Cell("order", "a model/with: odd*names", "shuffle 1", {"target": "ort", "seed": 0})
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(answer=st.dictionaries(st.text(), PLAIN, max_size=4), seconds=st.floats(0, 1e6))
+def test_what_is_kept_is_found(
+    tmp_path_factory: pytest.TempPathFactory, answer: dict[str, Any], seconds: float
+) -> None:
+    folder = tmp_path_factory.mktemp("kept")
+    Shelf(folder, "code").keep(CELL, "digest", Outcome(answer, None, seconds))
+    assert Shelf(folder, "code").find(CELL, "digest") == Outcome(answer, None, seconds)
+
+
+@given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
+def test_a_changed_byte_never_becomes_another_answer(
+    tmp_path_factory: pytest.TempPathFactory, place: float, change: int
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    outcome = Outcome({"nodes": 12, "why": "text"}, None, 1.5)
+    Shelf(folder, "code").keep(CELL, "digest", outcome)
+    (path,) = folder.rglob("*.json")
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= change
+    path.write_bytes(data)
+    assert Shelf(folder, "code").find(CELL, "digest") in (None, outcome)
+
+
+def test_a_failure_is_kept_but_not_taken_for_an_answer(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, "code")
+    shelf.keep(CELL, "digest", Outcome(None, "no memory", 0.1))
+    (path,) = tmp_path.rglob("*.json")
+    assert b"no memory" in path.read_bytes()
+    assert shelf.find(CELL, "digest") is None
+    shelf.keep(CELL, "digest", Outcome({"nodes": 1}, None, 0.1))
+    assert list(tmp_path.rglob("*.json")) == [path]
+    assert shelf.find(CELL, "digest") is not None
+
+
+def test_what_was_begun_when_a_run_was_killed_is_cleared(tmp_path: Path) -> None:
+    begun = tmp_path / "cells" / "order" / ".x.json.12ab.part"
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    Shelf(tmp_path, "code")
+    assert not begun.exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CELL, experiment="overview"),
+        replace(CELL, key="shuffle 2"),
+        replace(CELL, options={"target": "ort", "seed": 1}),
+        replace(CELL, timed=True),
+    ],
+)
+def test_whatever_changes_the_answer_changes_the_name(other: Cell) -> None:
+    assert identity(other, "digest", "code") != identity(CELL, "digest", "code")
+
+
+def test_the_model_and_the_code_are_part_of_the_name() -> None:
+    names = {identity(CELL, model, code) for model in ("one", "two") for code in ("old", "new")}
+    assert len(names) == 4
+    assert identity(replace(CELL, options={"seed": 0, "target": "ort"}), "one", "old") in names  # in whatever order
+    assert len(our_code()) == 64

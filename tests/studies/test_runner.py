@@ -1,0 +1,179 @@
+"""A study keeps what it finishes: killed, failed, damaged or asked anew, it computes what is missing, nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sardonyx.errors import OutputError, UsageError
+from sardonyx.studies import experiments, runner
+from sardonyx.studies.cells import alone_in
+from studies.planted import CELLS, Followed, Planted, Unlucky, conduct
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files to study: the experiments here read no more than their size."""
+    (tmp_path / "a").write_bytes(b"first")
+    (tmp_path / "b").write_bytes(b"second one")
+    return tmp_path
+
+
+def log(folder: Path) -> list[tuple[str, ...]]:
+    """What was computed: model, key, whether timed, beginning, end."""
+    path = folder / "log.txt"
+    return [tuple(line.split()) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "out" / "cells").rglob("*.json"))
+
+
+def test_a_second_run_computes_nothing_and_answers_the_same(folder: Path) -> None:
+    first = conduct(folder, [Planted()])
+    computed = log(folder)
+    second = conduct(folder, [Planted()])
+    assert len(computed) == first.cells == second.reused == 2 * CELLS
+    assert log(folder) == computed
+    assert first.to_json() == second.to_json()
+    assert [row[2] for row in first.tables[0].rows] == [*range(CELLS)] * 2  # as planned, whoever finished first
+
+
+def test_one_process_answers_what_several_do(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    many = conduct(folder, [Planted()], jobs=4)
+    other = tmp_path_factory.mktemp("other")
+    for name in ("a", "b"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    assert conduct(other, [Planted()], jobs=1).tables == many.tables
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_killed_at_a_random_moment_it_goes_on(folder: Path, draw: int) -> None:
+    command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.05"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    pause = random.Random(draw).uniform(0.1, 1.0)
+    until = time.monotonic() + 20
+    while not kept(folder) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)  # the first cell may take long on a busy machine: from then on it is a matter of luck
+    time.sleep(pause)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = len(kept(folder))
+    resumed = conduct(folder, [Planted(0.05, timed=1)])
+    assert resumed.reused == before > 0
+    times = Counter(entry[:2] for entry in log(folder))
+    assert len(times) == 2 * (CELLS + 1)
+    assert sum(times.values()) - len(times) <= 2  # at most what was under way in each process is computed again
+    assert resumed.tables == conduct(folder, [Planted(0.05, timed=1)]).tables
+    assert [row[2] for row in resumed.tables[0].rows] == [*range(CELLS + 1)] * 2
+    assert not list((folder / "out").rglob("*.part"))
+
+
+def test_workers_do_not_outlive_a_killed_study(folder: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.5"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    until = time.monotonic() + 30
+    while not log(folder) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.kill()  # the study alone: its workers are told by nobody
+    process.wait()
+    time.sleep(1.5)  # three times what a cell takes
+    done = log(folder)
+    time.sleep(1.0)
+    assert log(folder) == done
+    assert len(done) < 2 * (CELLS + 1)
+
+
+def test_timed_cells_run_alone_and_last(folder: Path) -> None:
+    conduct(folder, [Planted(0.02, timed=2)], jobs=4)
+    spans = [(float(began), float(ended), timed == "True") for _, _, timed, began, ended in log(folder)]
+    timed = sorted(span[:2] for span in spans if span[2])
+    assert len(timed) == 4
+    assert timed[0][0] >= max(ended for _, ended, is_timed in spans if not is_timed)
+    assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(timed))
+
+
+def test_what_fails_is_told_and_tried_again_and_stops_nothing(folder: Path) -> None:
+    found = conduct(folder, [Unlucky(), Planted()])
+    reasons = {failure.reason.partition(": ")[0]: failure.reason for failure in found.failures if failure.model == "a"}
+    assert set(reasons) == {"1", "2", "3", "4"}
+    assert reasons["1"] == "1: this model is not to be had"
+    assert "KeyError: 'nothing' (planted.py:" in reasons["2"]
+    assert "its process was killed (SIGKILL)" in reasons["3"]
+    assert "TypeError" in reasons["4"]
+    assert len(found.tables[0].rows) == 2 * 2
+    assert len(found.tables[1].rows) == 2 * CELLS
+    (folder / "mended").touch()
+    mended = conduct(folder, [Unlucky(), Planted()])
+    assert mended.failures == ()
+    assert mended.reused == 2 * 2 + 2 * CELLS
+
+
+def test_other_options_compute_only_what_they_change(folder: Path) -> None:
+    conduct(folder, [Planted()])
+    assert conduct(folder, [Planted()], seed=1).reused == 0
+    assert conduct(folder, [Planted()], seed=0).reused == 2 * CELLS
+    (folder / "b").write_bytes(b"another second")
+    changed = conduct(folder, [Planted()], seed=0)
+    assert changed.reused == CELLS
+    assert changed.tables[0].rows[-1][-1] == len(b"another second")
+
+
+def test_damaged_cells_are_computed_again(folder: Path) -> None:
+    first = conduct(folder, [Planted()])
+    torn, changed, emptied = kept(folder)[:3]
+    torn.write_bytes(torn.read_bytes()[:-20])
+    changed.write_bytes(changed.read_bytes().replace(b'"seed":0,"index"', b'"seed":9,"index"'))
+    emptied.write_bytes(b"")
+    second = conduct(folder, [Planted()])
+    assert second.reused == 2 * CELLS - 3
+    assert second.tables == first.tables
+
+
+def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
+    found = conduct(folder, [Followed()])
+    assert {row[2] for row in found.tables[0].rows} == {*range(CELLS), 100, 102, 104}
+    assert conduct(folder, [Followed()]).reused == found.cells == 2 * (CELLS + CELLS // 2)
+
+
+def test_two_studies_in_one_folder_are_refused(folder: Path) -> None:
+    with alone_in(folder / "out"), pytest.raises(OutputError, match="another study is at work in"):
+        conduct(folder, [Planted()])
+    conduct(folder, [Planted()])  # the folder is free again
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").touch()
+    with pytest.raises(OutputError, match="holds something that is no study"):
+        runner.study([tmp_path / "letters.txt"], tmp_path)
+    with pytest.raises(OutputError, match="is a file"):
+        runner.study([tmp_path / "letters.txt"], tmp_path / "letters.txt")
+
+
+def test_experiments_bring_along_what_they_build_on() -> None:
+    chosen = runner.selected(experiments.ALL, only=["correlation"])
+    assert [each.name for each in chosen] == ["overview", "correlation"]
+    assert "order" not in {each.name for each in runner.selected(experiments.ALL, skip=["order"])}
+    with pytest.raises(UsageError, match="no experiment 'ordr'") as error:
+        runner.selected(experiments.ALL, only=["ordr"])
+    assert error.value.hint == "did you mean order?"
+
+
+def test_every_experiment_has_a_name_and_builds_on_earlier_ones() -> None:
+    names = [each.name for each in experiments.ALL]
+    assert len(set(names)) == len(names)
+    for index, each in enumerate(experiments.ALL):
+        assert set(each.uses) <= set(names[:index]), each.name

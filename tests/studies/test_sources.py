@@ -1,0 +1,77 @@
+"""Files and folders become subjects with names of their own, and a subject is known by all its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.errors import UsageError
+from sardonyx.records.inspection import Family
+from sardonyx.studies import sources, zoo
+from sardonyx.studies.experiment import Asked
+
+TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Add(x, w) }'
+
+
+def save(path: Path, weight: float = 1.0, *, external: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    proto = onnx.parser.parse_model(TEXT)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.full(2, weight, np.float32), "w"))
+    location = f"{path.stem}.bin" if external else None
+    (path.parent / f"{path.stem}.bin").unlink(missing_ok=True)
+    onnx.save(proto, path, save_as_external_data=external, location=location, size_threshold=0)
+    return path
+
+
+def test_folders_are_looked_through_in_order_and_files_taken_once(tmp_path: Path) -> None:
+    for name in ("b.onnx", "a.onnx", "below/c.onnx", "out/models/own.onnx"):
+        save(tmp_path / name)
+    subjects = sources.found([tmp_path / "b.onnx", tmp_path], apart_from=tmp_path / "out")
+    assert [subject.name for subject in subjects] == ["b", "a", "c"]
+
+
+def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    save(tmp_path / "one/model.onnx")
+    save(tmp_path / "two/model.onnx")
+    names = [subject.name for subject in sources.found([tmp_path], apart_from=tmp_path / "out")]
+    assert names == [str(tmp_path / "one/model"), str(tmp_path / "two/model")]
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        sources.found([tmp_path / "nothing.onnx"], apart_from=tmp_path)
+    with pytest.raises(UsageError, match="has no ONNX file in it"):
+        sources.found([tmp_path], apart_from=tmp_path / "out")
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_other_weights_are_another_model(tmp_path: Path, external: bool) -> None:
+    before = sources.digest(save(tmp_path / "model.onnx", 1.0, external=external))
+    assert sources.digest(save(tmp_path / "model.onnx", 1.0, external=external)) == before
+    assert sources.digest(save(tmp_path / "model.onnx", 2.0, external=external)) != before
+
+
+def test_what_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    assert sources.digest(tmp_path / "broken.onnx")
+
+
+def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:
+    maker = zoo.Maker(zoo.recipes("small"))
+    subjects = maker.subjects(tmp_path)
+    assert len({subject.name for subject in subjects}) == len(subjects) >= 10
+    assert {subject.family for subject in subjects} == set(Family) - {Family.OTHER, Family.ENCODER_DECODER}
+    mlp = next(subject for subject in subjects if subject.name == "mlp")
+    (cell,) = maker.cells(mlp, Asked())
+    answer = maker.run(cell, mlp)
+    assert maker.is_there(mlp, answer)
+    first = mlp.path.read_bytes()
+    assert maker.run(cell, mlp) == answer  # an export that is done again is the same file
+    assert mlp.path.read_bytes() == first
+    mlp.path.write_bytes(first + b"\0")
+    assert not maker.is_there(mlp, answer)
+    with pytest.raises(UsageError, match="no zoo 'large'"):
+        zoo.recipes("large")

@@ -1,0 +1,137 @@
+"""The comparison by element and slice: what rounding explains passes, what hides behind a noisy neighbour does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.records.run import Accuracy
+from sardonyx.verification.deviation import Deviation, Moves
+from sardonyx.verification.tolerance import limit
+
+SINGLE = limit(np.dtype(np.float32), Accuracy.REASSOCIATES)
+EPS = float(np.finfo(np.float32).eps)
+SHAPES = st.sampled_from([(40,), (6, 16), (3, 4, 16), (2, 5, 4, 4), (1, 64), (16, 1, 9)])
+
+
+def moved(reference: np.ndarray, sigma: np.ndarray, rng: np.random.Generator, samples: int = 16) -> Moves:
+    """The noise that a probe would measure for errors of these deviations."""
+    gaps = np.abs(rng.standard_normal((samples, *reference.shape))) * sigma
+    return Moves(gaps.max(axis=0), np.square(gaps).mean(axis=0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.integers(0, 2**31), st.floats(-8, -1), st.floats(0.3, 1.5))
+def test_errors_like_the_noise_pass(shape: tuple[int, ...], seed: int, exponent: float, ratio: float) -> None:
+    """Errors up to one and a half times the measured noise, of any size, with slices that differ a thousandfold."""
+    rng = np.random.default_rng(seed)
+    reference = rng.standard_normal(shape)
+    sigma = 10.0**exponent * 10.0 ** rng.uniform(0, 3, shape[-1])
+    error = ratio * sigma * rng.standard_normal(shape)
+    assert Deviation(reference, reference + error, SINGLE).excess(moved(reference, sigma, rng)) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(SHAPES, st.integers(0, 2**31))
+def test_an_error_hidden_by_noise_elsewhere_is_found(shape: tuple[int, ...], seed: int) -> None:
+    """Half of the elements, in any arrangement, are 0.5 % off; the others are noise alone."""
+    rng = np.random.default_rng(seed)
+    reference = rng.standard_normal(shape)
+    noisy = (np.arange(reference.size) % 2 == 0).reshape(shape)
+    sigma = np.where(noisy, 1.0, EPS)
+    result = np.where(noisy, rng.standard_normal(shape), 1.005 * reference)
+    deviation = Deviation(reference, result, SINGLE)
+    assert deviation.excess() is not None
+    assert deviation.excess(moved(reference, sigma, rng)) is not None
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("factor", [1e5, 1e8])
+def test_one_slice_does_not_set_the_scale_of_the_others(axis: int, factor: float) -> None:
+    rng = np.random.default_rng(0)
+    reference = rng.standard_normal((8, 12, 16))
+    big = [slice(None)] * 3
+    big[axis] = slice(0, 5)
+    reference[tuple(big)] *= factor
+    small = np.ones_like(reference)
+    other = [slice(None)] * 3
+    other[axis] = slice(7, 8)
+    small[tuple(other)] = 1.005
+    assert Deviation(reference, reference * small, SINGLE).excess() is not None
+    assert (
+        Deviation(reference, reference * (1 + 4 * EPS * rng.uniform(-1, 1, reference.shape)), SINGLE).excess() is None
+    )
+
+
+def test_a_flat_output_of_two_scales_is_compared_element_by_element() -> None:
+    rng = np.random.default_rng(0)
+    reference = np.concatenate([1e6 * rng.standard_normal(40), rng.standard_normal(40)])
+    result = reference.copy()
+    result[40:] *= 1.005
+    assert Deviation(reference, result, SINGLE).excess() is not None
+    sigma = 1e6 * EPS * np.r_[np.ones(40), np.zeros(40)]
+    assert Deviation(reference, result, SINGLE).excess(moved(reference, sigma, rng)) is not None
+
+
+def test_cancellation_at_a_few_elements_needs_no_noise() -> None:
+    """Elements near zero carry the error of the terms that cancelled: a twentieth of a sum is always there."""
+    rng = np.random.default_rng(0)
+    reference = rng.standard_normal((32, 64))
+    result = reference + 6 * EPS * rng.standard_normal(reference.shape)
+    assert Deviation(reference, result, SINGLE).excess() is None
+
+
+def test_the_worst_place_is_told() -> None:
+    reference = np.ones((4, 8))
+    result = reference.copy()
+    result[2, 5] = 1.5
+    worst = Deviation(reference, result, SINGLE).worst()
+    assert worst is not None
+    assert worst.index == (2, 5)
+    assert worst.error == pytest.approx(0.5)
+    assert worst.allowed == pytest.approx(2 * SINGLE.rtol)
+    excess = Deviation(reference, result, SINGLE).excess()
+    assert excess is not None
+    assert "[2, 5]" in excess.text
+
+
+def test_what_is_not_finite_takes_no_part() -> None:
+    reference = np.array([[1.0, np.inf, np.nan, -2.0]] * 4)
+    assert Deviation(reference, reference.copy(), SINGLE).excess() is None
+    nothing = np.full((3, 3), np.nan)
+    assert Deviation(nothing, nothing, SINGLE).excess() is None
+    assert Deviation(nothing, nothing, SINGLE).worst() is None
+
+
+def test_an_approximation_is_compared_by_the_scale_of_the_whole() -> None:
+    """Another function close by is off everywhere, and most where it is small."""
+    close = limit(np.dtype(np.float32), Accuracy.APPROXIMATES)
+    reference = np.linspace(-3, 3, 400).reshape(20, 20)
+    result = reference + 5e-4
+    assert Deviation(reference, result, close, local=False).excess() is None
+    assert Deviation(reference, result, SINGLE).excess() is not None
+
+
+@pytest.mark.parametrize("rows", [3, 5, 20])
+def test_one_small_column_among_large_ones_is_compared_by_its_own_noise(rows: int) -> None:
+    """Too few rows to give the column a scale: it is off throughout, beyond what rounding does to its elements."""
+    rng = np.random.default_rng(0)
+    reference = rng.standard_normal((rows, 64)) * np.where(np.arange(64) == 7, 1.0, 1e6)
+    result = reference.copy()
+    result[:, 7] *= 1.005
+    deviation = Deviation(reference, result, SINGLE)
+    assert deviation.excess() is not None
+    sigma = EPS * np.abs(reference)
+    excess = deviation.excess(moved(reference, sigma, rng))
+    assert excess is not None
+    assert "7]" in excess.text
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 4), (1, 1, 1)])
+def test_any_shape_can_be_compared(shape: tuple[int, ...]) -> None:
+    reference = np.ones(shape, np.float32)
+    assert Deviation(reference, reference.copy(), SINGLE).excess() is None
+    if reference.size:
+        assert Deviation(reference, reference * np.float32(1.01), SINGLE).excess() is not None

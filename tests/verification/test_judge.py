@@ -1,0 +1,132 @@
+"""What a judge says of values that are no tensors, of rows that a mask hides, and of noise that excuses everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from sardonyx import verify
+from sardonyx.records.run import Accuracy
+from sardonyx.runtime import Value
+from sardonyx.verification.judge import Judge, Noise
+
+
+def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], Judge]:
+    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
+    return judge.compare([a], [b], lambda: None, hides_rows=hides_rows), judge
+
+
+TENSOR = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (TENSOR, [TENSOR], "a sequence of 1 instead of a tensor of float32[2, 3]"),
+        ([TENSOR], None, "an empty optional instead of a sequence of 1"),
+        ([{1: 0.5}], TENSOR, "a tensor of float32[2, 3] instead of a sequence of 1"),
+        ({1: 0.5}, [{1: 0.5}], "a sequence of 1 instead of a map of 1 keys"),
+        ([{1: 0.5}], [{2: 0.5}], "a map with the keys 2 instead of 1"),
+        ([{1: 0.5}, {1: 0.5}], [{1: 0.5}], "shape [1, 1] instead of [2, 1]"),
+        ([{"a": 0.5, "b": 0.5}], [{"a": 0.5, "b": 0.505}], "differs by up to 0.005"),
+    ],
+)
+def test_other_kinds_of_values_are_named_for_what_they_are(a: Value, b: Value, said: str) -> None:
+    lines, _ = compared(a, b)
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_equal_maps_pass_in_any_order() -> None:
+    assert compared([{"a": 0.25, "b": 0.75}], [{"b": 0.75, "a": 0.25 + 1e-8}])[0] == []
+
+
+def classifier(scale: float) -> onnx.ModelProto:
+    """A linear classifier of three classes as scikit-learn's converter writes it: labels and a sequence of maps."""
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],
+            coefficients=[0.3 * scale, -0.2, 0.5, 0.1, 0.7, -0.4], intercepts=[0.1, 0.0, -0.1],
+            post_transform="SOFTMAX",
+        ),
+        helper.make_node("ZipMap", ["scores"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]  # fmt: skip
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    )
+    graph = helper.make_graph(
+        nodes, "classifier", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]), helper.make_value_info("maps", maps)],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def test_a_sequence_of_maps_verifies() -> None:
+    assert verify(classifier(1.0), classifier(1.0)).passed
+    verdict = verify(classifier(1.0), classifier(1.01))
+    assert not verdict.passed
+    assert not any("instead of" in failure for failure in verdict.failures)
+
+
+def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
+    reference = np.ones((2, 3, 4), np.float32)
+    reference[1, 2] = np.nan
+    result = np.ones((2, 3, 4), np.float32)
+    result[1, 2] = 0
+    assert compared(reference, result)[0], "without a hidden row every NaN counts"
+    lines, judge = compared(reference, result, hides_rows=True)
+    assert lines == []
+    assert any("hides whole" in note for note in judge.notes)
+    assert compared(result, reference, hides_rows=True)[0], "a new NaN is never right"
+    partly = reference.copy()
+    partly[1, 2, 0] = 1
+    assert compared(partly, result, hides_rows=True)[0], "part of a row is not a hidden row"
+    result[0, 0, 0] = 1.01
+    assert compared(reference, result, hides_rows=True)[0], "the other rows are compared"
+
+
+def test_integers_that_rounding_changes_everywhere_are_named() -> None:
+    clean = np.arange(6)
+    noise = Noise([clean], lambda number: [clean + 1 + number])
+    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert judge.compare([clean], [clean + 5], lambda: noise) == []
+    assert any("every element" in note for note in judge.notes)
+
+
+def test_noise_that_excuses_much_is_named() -> None:
+    clean = np.ones((4, 16), np.float32)
+    rng = np.random.default_rng(0)
+    noise = Noise([clean], lambda _: [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])
+    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert judge.compare([clean], [clean + np.float32(0.05)], lambda: noise) == []
+    assert any("proves little" in note for note in judge.notes)
+
+
+def test_samples_are_limited_and_few_where_few_will_do() -> None:
+    clean, asked = np.ones((4, 16), np.float32), list[int]()
+    rng = np.random.default_rng(0)
+
+    def disturb(number: int) -> list[Value]:
+        asked.append(number)
+        return [clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)]
+
+    near = clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)
+    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert judge.compare([clean], [near], lambda: Noise([clean], disturb)) == []
+    assert len(asked) <= 8
+    asked.clear()
+    assert judge.compare([clean], [clean * np.float32(1.02)], lambda: Noise([clean], disturb, most=4))
+    assert len(asked) == 4
+
+
+def test_the_record_says_where_an_output_comes_closest_to_its_limit() -> None:
+    result = TENSOR.copy()
+    result[1, 2] = 1 + 1e-6
+    lines, judge = compared(TENSOR, result)
+    assert lines == []
+    (output,) = judge.outputs()
+    assert output.where == (1, 2)
+    assert 0 < output.error < output.allowed

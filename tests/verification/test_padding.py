@@ -1,0 +1,116 @@
+"""Which positions are left out of a comparison: padding that sees no key, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+import torch
+
+from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
+from sardonyx.records.run import Accuracy
+from sardonyx.runtime import Array
+from sardonyx.verification.judge import Judge
+from sardonyx.verification.padding import hidden_positions, unseeing
+
+MASK = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])  # one row padded on the left, one on the right
+UNSEEING = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)  # of which only these come before every key
+LENGTHS = frozenset((3, 5))
+
+
+def moved(shape: tuple[int, ...], where: Array) -> tuple[Array, Array]:
+    """Numbers, and the same with others at some places."""
+    numbers = np.random.default_rng(0).standard_normal(shape)
+    return numbers, np.where(where, numbers + 1, numbers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "where"),
+    [
+        ((2, 5, 7), UNSEEING[:, :, None]),  # logits
+        ((2, 4, 5, 8), UNSEEING[:, None, :, None]),  # keys of the cache
+        ((5, 2, 7), UNSEEING.T[:, :, None]),  # time first
+        ((2, 5), UNSEEING),
+    ],
+)
+def test_padding_is_found_on_the_axes_of_an_output(shape: tuple[int, ...], where: Array) -> None:
+    a, b = moved(shape, where)
+    (padding,) = unseeing([a], [b], hidden_positions([MASK]), LENGTHS)
+    assert padding is not None
+    assert np.array_equal(padding.where, where)
+    assert (padding.count, padding.positions) == (2, 10)
+
+
+def test_new_tokens_after_a_past_are_the_last_of_the_mask() -> None:
+    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]])  # two of the past, three new
+    where = np.array([[1, 0, 0], [0, 0, 0]], bool)[:, :, None]
+    a, b = moved((2, 3, 7), where)
+    (padding,) = unseeing([a], [b], hidden_positions([mask]), LENGTHS)
+    assert padding is not None
+    assert padding.count == 1
+
+
+@pytest.mark.parametrize("real", [(0, 2), (1, 0)])
+def test_nothing_is_left_out_if_a_real_position_depends_on_rows_without_a_key(real: tuple[int, int]) -> None:
+    where = UNSEEING.copy()
+    where[real] = True
+    a, b = moved((2, 5, 7), where[:, :, None])
+    assert unseeing([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+
+
+def test_a_cache_of_a_window_holds_the_last_of_the_mask() -> None:
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    a, b = moved((2, 4, 3, 8), np.array([[0, 0, 1], [0, 0, 0]], bool)[:, None, :, None])
+    (padding,) = unseeing([a], [b], hidden_positions([mask]), frozenset((5,)))
+    assert padding is not None
+    assert padding.count == 1
+
+
+def test_an_output_without_positions_is_compared_whole() -> None:
+    a, b = moved((2, 7), np.array([[True], [False]]))
+    assert unseeing([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+
+
+def test_masks_that_keep_everything_hide_nothing() -> None:
+    assert hidden_positions([np.ones((2, 5)), np.zeros((2, 1, 5, 5)), ["not an array"]]) == []
+
+
+def test_a_judge_counts_what_it_leaves_out_and_compares_the_rest() -> None:
+    a, b = moved((2, 5, 7), UNSEEING[:, :, None])
+    padding = unseeing([a], [b], hidden_positions([MASK]), LENGTHS)
+    judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset())
+    assert judge.compare([a], [b], lambda: None, padding=padding) == []
+    assert judge.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
+    for place in ((0, 2, 0), (1, 4, 6)):  # the first real one, and padding that sees keys before it
+        wrong = b.copy()
+        wrong[place] += 0.01
+        assert judge.compare([a], [wrong], lambda: None, padding=padding)
+
+
+Attend: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def eager(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    lowest = torch.finfo(query.dtype).min
+    return torch.softmax(query @ key.mT + torch.where(mask, 0.0, lowest), -1) @ value
+
+
+def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+
+
+@pytest.mark.parametrize("attend", [eager, fused])
+def test_only_rows_without_a_key_hold_other_numbers(attend: Attend) -> None:
+    torch.manual_seed(0)
+    operands = [torch.randn(2, 4, 5, 8) for _ in range(3)]
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    for mask, expected in ((MASK, UNSEEING), (np.ones_like(MASK), np.zeros_like(UNSEEING))):
+        seen = causal & torch.tensor(mask, dtype=torch.bool)[:, None, None, :]
+        plain = attend(*operands, seen)
+        with UnattendedRows() as rows:
+            other = attend(*operands, seen)
+        assert np.array_equal((plain != other).all(-1).all(1).numpy(), expected)
+        assert np.array_equal((plain != other).any(-1).any(1).numpy(), expected)
+        assert (rows.found, rows.lengths) == ((True, {5}) if expected.any() else (False, set()))

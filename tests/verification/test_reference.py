@@ -1,0 +1,170 @@
+"""What becomes a trial, what the budget leaves out, what no trial reached, and what further runtimes say."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from sardonyx.errors import UsageError
+from sardonyx.ir import io
+from sardonyx.records.run import Verdict
+from sardonyx.verification import verify
+from sardonyx.verification.budget import Budget
+from sardonyx.verification.coverage import Bodies
+from sardonyx.verification.subject import Subject
+
+MB = 1 << 20
+
+
+def text_model(body: str, opset: int = 18, **weights: np.ndarray) -> onnx.ModelProto:
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]>\n{body}')
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    return proto
+
+
+def same(a: str, b: str, **options: object) -> Verdict:
+    return verify(text_model(a), text_model(b), threads=1, **options)  # type: ignore[arg-type]
+
+
+def test_an_input_that_kills_the_runtime_is_no_trial() -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, 12, width)).astype(np.float32) for name, width in (("w", 2), ("r", 3))}
+    body = "g (float[s, n, 2] x) => (float[s, 1, n, 3] y) { y, h, c = LSTM <hidden_size = 3> (x, w, r) }"
+    lstm = text_model(body, **weights)
+    verdict = verify(lstm, lstm, threads=1)
+    assert verdict.passed
+    assert all(trial.dims["n"] > 0 for trial in verdict.trials)
+    wrong = text_model(body, w=weights["w"] * np.float32(1.01), r=weights["r"])
+    assert not verify(lstm, wrong, threads=1).passed
+
+
+def test_what_a_kernel_leaves_unwritten_is_no_trial() -> None:
+    """An LSTM over a sequence of nothing returns whatever its memory held."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, 64, width)).astype(np.float32) for name, width in (("w", 2), ("r", 16))}
+    body = "g (float[s, 2, 2] x) => (float[1, 2, 16] h) { y, h, c = LSTM <hidden_size = 16> (x, w, r) }"
+    for seed in range(3):
+        verdict = verify(text_model(body, **weights), text_model(body, **weights), seeds=(seed,), threads=1)
+        assert verdict.passed, verdict.failures
+
+
+def test_a_candidate_that_kills_the_runtime_fails() -> None:
+    split = """g (float[n, 4] x) => (float[n, 4] y) { s = Shape (x) z = Sub (s, s) r = Add (s, z) %s }"""
+    plain = split % "y = Reshape (x, r)"
+    verdict = same(plain, split % "q = Div (s, z) y = Reshape (x, q)")
+    assert not verdict.passed
+    assert any("the other model does not" in line for line in verdict.failures)
+
+
+def test_a_model_that_loops_without_end_on_some_inputs_is_verified_on_the_others() -> None:
+    """The loop ends once a sum that starts at the largest element is at least 0: never, where that is negative."""
+    loop = """g (float[n] x) => (float y) { big = ReduceMax <keepdims = 0> (x) zero = Constant <value = float {0}> ()
+        yes = Constant <value = bool {1}> () y = Loop (, yes, big) <body = b (int64 i, bool c, float v) =>
+        (bool on, float w) { w = Add (v, v) on = Less (w, zero) }> }"""
+    model = text_model(loop)
+    feeds = {"x": np.array([3.0], np.float32)}
+    verdict = verify(model, model, inputs=feeds, seconds=0.5, threads=1)
+    assert verdict.passed
+    assert not same(loop, loop.replace("w = Add", "w = Sub"), inputs=feeds, seconds=0.5).passed
+
+
+def test_branches_that_no_trial_took_are_listed() -> None:
+    branch = """g (float[n] x) => (float[n] y) {
+        s = ReduceSum <keepdims = 0> (x) big = Constant <value = float {1e30}> ()
+        c = Greater (s, big) y = If (c) <
+            then_branch = t () => (float[n] u) { u = %s (x) },
+            else_branch = e () => (float[n] v) { v = Neg (x) }> }"""
+    verdict = same(branch % "Abs", branch % "Relu")
+    if verdict.passed:
+        assert any("the then branch of If 'y' never ran" in gap for gap in verdict.not_covered)
+    assert not any("else branch" in gap for gap in verdict.not_covered)
+    assert set(verdict.not_covered) <= set(verdict.notes)
+
+
+def test_bodies_are_found_wherever_they_are() -> None:
+    nested = """g (float[n] x, int64 k) => (float[n] y) { yes = Constant <value = bool {1}> ()
+        y = Loop (k, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool c2, float[n] w) {
+            c2 = Identity (c) two = Constant <value = int64 {2}> () late = Greater (i, two)
+            w = If (late) <then_branch = t () => (float[n] p) { p = Neg (v) },
+                           else_branch = e () => (float[n] q) { q = Abs (v) }> }> }"""
+    bodies = Bodies(io.from_proto(text_model(nested)))
+    assert bodies.marked is not None
+    for trips, missing in ((0, 3), (2, 1), (5, 0)):
+        with Subject(bodies.marked).session(threads=1, profile=True) as session:
+            session.run({"x": np.ones(2, np.float32), "k": np.array(trips)})
+            assert len(bodies.never_entered(session.executed())) == missing
+    assert Bodies(io.from_proto(text_model("g (float[n] x) => (float[n] y) { y = Abs (x) }"))).marked is None
+
+
+def test_the_budget_allows_ten_runs_and_then_what_time_allows() -> None:
+    budget = Budget(seconds=20.0)
+    for _ in range(5):
+        assert budget.fits(100)
+        budget.count(100, 3.0, 0)
+    assert not budget.fits(1), "30 s are spent with the candidate's runs"
+    swift = Budget(seconds=20.0)
+    for _ in range(50):
+        assert swift.fits(100)
+        swift.count(100, 0.1, 0)
+    assert not swift.fits(10_000), "a hundred times as large takes 10 s, twice"
+
+
+def test_the_budget_leaves_out_what_needs_twice_the_memory() -> None:
+    budget = Budget(weights=1000 * MB)
+    budget.count(100, 0.1, 1500 * MB)
+    assert budget.fits(100)
+    assert budget.fits(350)
+    assert not budget.fits(500)
+    small = Budget()
+    small.count(100, 0.1, 100 * MB)
+    assert small.fits(900), "memory does not matter below a gigabyte"
+
+
+def test_empty_trials_do_not_make_the_next_ones_look_expensive() -> None:
+    budget = Budget()
+    for elements in (0, 100, 0, 1, 0, 0):
+        budget.count(elements, 0.5, 300 * MB)
+    assert budget.fits(1000), "half a second for no element is no rate"
+
+
+RELU = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"
+
+
+@pytest.mark.parametrize("runtime", ["reference", "openvino"])
+def test_a_second_runtime_confirms(runtime: str) -> None:
+    longer = "g (float[n, 4] x) => (float[n, 4] y) { z = Constant <value = float {0}> () m = Sub (x, z) y = Relu (m) }"
+    verdict = same(longer, RELU, runtimes=("ort", runtime))
+    assert verdict.passed, verdict.failures
+    (check,) = verdict.runtimes
+    assert check.runtime.startswith("onnx.reference" if runtime == "reference" else runtime)
+    assert check.trials >= 4
+    assert check.from_rewrite == ()
+
+
+def test_what_a_second_runtime_cannot_run_of_the_result_fails() -> None:
+    """A rewrite that leaves what one runtime knows is to blame for it, although the first runs it."""
+    spelled = """g (float[n, 4] x) => (float[n, 4] y) { a = Sigmoid (x) y = Mul (x, a) }"""
+    own = parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> '
+        "g (float[n, 4] x) => (float[n, 4] y) { y = com.microsoft.QuickGelu <alpha = 1.0> (x) }"
+    )
+    assert verify(text_model(spelled), own, threads=1).passed
+    verdict = verify(text_model(spelled), own, threads=1, runtimes=("ort", "reference"))
+    assert not verdict.passed
+    assert any(line.startswith("in onnx.reference") for line in verdict.failures)
+
+
+def test_a_runtime_that_differs_on_the_reference_is_told_of_and_nothing_fails() -> None:
+    """OpenVINO's Relu answers 0 to NaN, where the standard and ONNX Runtime answer NaN."""
+    feeds = {"x": np.array([[np.nan, 1, 2, 3]], np.float32)}
+    verdict = same(RELU, RELU, inputs=feeds, runtimes=("ort", "openvino"))
+    assert verdict.passed
+    assert any("NaN" in line for line in verdict.runtimes[0].from_runtime)
+    assert verdict.runtimes[0].from_rewrite == ()
+
+
+def test_an_unknown_runtime_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no runtime 'tpu'"):
+        same(RELU, RELU, runtimes=("tpu",))

@@ -1,0 +1,142 @@
+"""Half precision compared in single precision: a weight that is half a percent off shows, a right rewrite passes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+
+from sardonyx import verify
+from sardonyx.ir import io
+from sardonyx.runtime import Session
+from sardonyx.verification.subject import Subject
+from sardonyx.verification.upcast import new_constants, upcast
+
+DEPTH, WIDTH = 8, 32
+
+
+def deep(*, factor: float = 1.0, at: int = 3, fold: bool = False, dtype: type = np.float16) -> onnx.ModelProto:
+    """Layers of (h @ w) * s, tanh, residual, norm; `factor` scales one weight, `fold` stores w * s."""
+    rng = np.random.default_rng(0)
+    kind = "float16" if dtype is np.float16 else "bfloat16"
+    lines, stored, h = [], {}, "x"
+    for layer in range(DEPTH):
+        weight = rng.standard_normal((WIDTH, WIDTH)) / np.sqrt(WIDTH) * (factor if layer == at else 1.0)
+        stored[f"w{layer}"] = (weight.astype(dtype).astype(np.float64) * (1.1 if fold else 1.0)).astype(dtype)
+        product = f"m{layer} = MatMul ({h}, w{layer})"
+        lines += [product] if fold else [f"n{layer} = MatMul ({h}, w{layer})", f"m{layer} = Mul (n{layer}, s)"]
+        lines += [f"t{layer} = Tanh (m{layer})", f"a{layer} = Add ({h}, t{layer})"]
+        lines += [f"h{layer} = LayerNormalization <axis = -1> (a{layer}, g)"]
+        h = f"h{layer}"
+    stored |= {"g": np.ones(WIDTH, dtype)} | ({} if fold else {"s": np.asarray(1.1, dtype)})
+    body = "\n".join([*lines, f"y = Identity ({h})"])
+    head = f'<ir_version: 9, opset_import: ["" : 18]> deep ({kind}[n, s, {WIDTH}] x) => ({kind}[n, s, {WIDTH}] y)'
+    model = parser.parse_model(head + "{" + body + "}")
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    return model
+
+
+@pytest.mark.parametrize("at", [0, 3, DEPTH - 1])
+@pytest.mark.parametrize("factor", [1.005, 0.99])
+def test_a_weight_half_a_percent_off_is_found(factor: float, at: int) -> None:
+    verdict = verify(deep(), deep(factor=factor, at=at), seeds=(0,), trials=1)
+    assert not verdict.passed
+    assert any("single precision" in failure for failure in verdict.failures)
+
+
+def test_a_folded_scale_passes_though_every_weight_is_rounded_anew() -> None:
+    verdict = verify(deep(), deep(fold=True))
+    assert verdict.passed, verdict.failures
+    assert not verify(deep(), deep(fold=True, factor=1.005)).passed
+
+
+def test_only_what_the_inputs_reach_is_widened() -> None:
+    """What follows from constants keeps its rounding: a rewrite may have stored it so."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    table (float16[n, 4] x) => (float16[n, 4] y, int64[2] size)
+    {
+        angle = Mul (position, rate)
+        turned = Cos (angle)
+        y = Mul (x, turned)
+        size = Shape (x)
+    }
+    """
+    model = parser.parse_model(text)
+    values = {"position": np.full(4, 1000, np.float16), "rate": np.array([0.1, 0.3, 0.7, 1.1], np.float16)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in values.items())
+    wide = upcast(io.from_proto(model))
+    assert wide is not None
+    x = np.ones((2, 4), np.float16)
+    narrow_y, _ = Session(model).run({"x": x})
+    wide_y, size = Subject(wide).open(Session).run({"x": x})
+    assert isinstance(narrow_y, np.ndarray)
+    assert isinstance(wide_y, np.ndarray)
+    assert wide_y.dtype == np.float32
+    assert np.array_equal(narrow_y, wide_y.astype(np.float16))
+    assert np.array_equal(size, [2, 4])
+
+
+def test_bodies_and_casts_compute_in_single_precision_too() -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    bodies (float[n, 4] x, bool flip, float16[4] h) => (float[n, 4] y, bfloat16[n, 4] z)
+    {
+        small = Cast <to = 10> (x)
+        chosen = If (flip) <
+            then_branch = a () => (float16[n, 4] p) { p = Mul (small, third) },
+            else_branch = b () => (float16[n, 4] q) { q = Add (small, h) }
+        >
+        y = Cast <to = 1> (chosen)
+        z = Cast <to = 16> (y)
+    }
+    """
+    model = parser.parse_model(text)
+    third = helper.make_node("Constant", [], ["third"], value=numpy_helper.from_array(np.array(0.333, np.float16)))
+    model.graph.node.insert(0, third)
+    wide = upcast(io.from_proto(model))
+    assert wide is not None
+    session = Subject(wide).open(Session)
+    x, h = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32), np.ones(4, np.float16)
+    for flip, expected in ((True, x * np.float32(np.float16(0.333))), (False, x + 1)):
+        y, z = session.run({"x": x, "flip": np.asarray(flip), "h": h})
+        assert np.allclose(y, expected, rtol=1e-6)
+        assert np.allclose(z, expected, rtol=1e-6)
+
+
+def test_the_source_stays_as_it_is() -> None:
+    source = io.from_proto(deep())
+    before = io.to_proto(source).SerializeToString(deterministic=True)
+    assert upcast(source) is not None
+    assert io.to_proto(source).SerializeToString(deterministic=True) == before
+
+
+def test_a_model_without_half_precision_has_no_copy() -> None:
+    text = '<ir_version: 9, opset_import: ["" : 18]> plain (float[n] x) => (float[n] y) { y = Exp (x) }'
+    assert upcast(io.from_proto(parser.parse_model(text))) is None
+
+
+def test_new_constants_are_those_with_other_values() -> None:
+    changed = new_constants(io.from_proto(deep(factor=1.01)), io.from_proto(deep()))
+    assert changed == {"w3"}
+    assert new_constants(io.from_proto(deep()), io.from_proto(deep())) == frozenset()
+
+
+def test_a_bfloat16_output_half_a_percent_off_is_found() -> None:
+    def model(factor: float) -> onnx.ModelProto:
+        text = '<ir_version: 9, opset_import: ["" : 18]> out (float[n, 8] x) => (bfloat16[n, 8] y)'
+        made = parser.parse_model(text + "{ s = Mul (x, k) y = Cast <to = 16> (s) }")
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(factor, np.float32), "k"))
+        return made
+
+    assert verify(model(1.0), model(1.0)).passed
+    assert not verify(model(1.0), model(1.005)).passed
+    assert verify(model(1.0), model(1.0 + 1e-7)).passed
+
+
+def test_bfloat16_layers_are_compared_in_single_precision() -> None:
+    kind = ml_dtypes.bfloat16
+    if upcast(io.from_proto(deep(dtype=kind))) is None:
+        pytest.fail("bfloat16 counts as half precision")
