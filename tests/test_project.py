@@ -95,6 +95,12 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_the_files_that_the_tour_names_are_there() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]*\w\.py)`", (ROOT / "docs" / "how-it-works.md").read_text())
+    assert len(set(named)) > 30
+    assert [name for name in named if not (ROOT / "src" / "sardonyx" / name).exists()] == []
+
+
 def test_nothing_of_the_makers_machine_is_in_the_files() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
