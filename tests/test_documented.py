@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "sardonyx"
 GROUP: Any = typer.main.get_command(_app([]))
+FUNCTIONS = [name for name in sardonyx.__all__ if inspect.isfunction(getattr(sardonyx, name))]
 COMMON = (DOCS / "options.md").read_text()
 
 
@@ -35,13 +36,13 @@ def args(doc: str) -> list[str]:
     return re.findall(r"^    (\w+): \S", section[1], re.MULTILINE) if section else []
 
 
-@pytest.mark.parametrize("verb", sardonyx.__all__)
+@pytest.mark.parametrize("verb", FUNCTIONS)
 def test_every_verb_explains_every_parameter(verb: str) -> None:
     public = getattr(sardonyx, verb)
     assert args(inspect.getdoc(public) or "") == list(inspect.signature(public).parameters)
 
 
-@pytest.mark.parametrize("verb", sardonyx.__all__)
+@pytest.mark.parametrize("verb", FUNCTIONS)
 def test_every_verb_is_shown_on_a_page(verb: str) -> None:
     pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
     assert re.search(rf"\bsardonyx\.{verb}\b", pages)

@@ -1,6 +1,7 @@
-"""Sardonyx: from PyTorch to ONNX with the layers still visible, and optimized with proof.
+"""Sardonyx: PyTorch models to ONNX with their modules visible, and verified optimization of ONNX graphs.
 
-The public verbs load what they need when they are first used, so that importing the package costs nothing.
+Everything listed in `__all__` is public; the rest of the package may change at any time. Public names are loaded when
+they are first used, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -15,41 +16,91 @@ if TYPE_CHECKING:
     from sardonyx.analysis.dag import dag as dag
     from sardonyx.analysis.diff import compare as compare
     from sardonyx.analysis.inspector import inspect as inspect
+    from sardonyx.errors import GateNotMet as GateNotMet
+    from sardonyx.errors import ModelError as ModelError
+    from sardonyx.errors import OutputError as OutputError
+    from sardonyx.errors import RuntimeFailure as RuntimeFailure
+    from sardonyx.errors import SardonyxError as SardonyxError
+    from sardonyx.errors import UsageError as UsageError
+    from sardonyx.errors import VerificationFailed as VerificationFailed
     from sardonyx.exporting.adopt import adopt as adopt
     from sardonyx.exporting.export import export as export
     from sardonyx.exporting.extract import extract as extract
     from sardonyx.frontend.attention.decompose import decompose as decompose
     from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
+    from sardonyx.ir.builder import Builder as Builder
+    from sardonyx.ir.facts import Facts as Facts
+    from sardonyx.ir.rules import Drop as Drop
+    from sardonyx.ir.rules import Match as Match
+    from sardonyx.ir.rules import Proposal as Proposal
+    from sardonyx.ir.rules import Refused as Refused
+    from sardonyx.ir.rules import Share as Share
     from sardonyx.measurement.bench import bench as bench
     from sardonyx.measurement.profiling.profiler import profile as profile
     from sardonyx.optimizer.opportunities import opportunities as opportunities
     from sardonyx.optimizer.pipeline import optimize as optimize
+    from sardonyx.passes.base import Example as Example
+    from sardonyx.passes.base import ModelPass as ModelPass
+    from sardonyx.passes.base import NodePass as NodePass
+    from sardonyx.passes.base import Pass as Pass
+    from sardonyx.records.analysis import Analysis as Analysis
+    from sardonyx.records.analysis import Decomposed as Decomposed
+    from sardonyx.records.bench import Benchmark as Benchmark
+    from sardonyx.records.comparison import Comparison as Comparison
+    from sardonyx.records.export import Export as Export
+    from sardonyx.records.extraction import Extraction as Extraction
+    from sardonyx.records.inspection import Adoption as Adoption
+    from sardonyx.records.inspection import Inspection as Inspection
+    from sardonyx.records.inspection import ModuleInspection as ModuleInspection
+    from sardonyx.records.inspection import Opportunities as Opportunities
+    from sardonyx.records.module_graph import HierarchyDag as HierarchyDag
+    from sardonyx.records.profile import Profile as Profile
+    from sardonyx.records.run import Accuracy as Accuracy
+    from sardonyx.records.run import Run as Run
+    from sardonyx.records.run import Verdict as Verdict
+    from sardonyx.records.study import Study as Study
     from sardonyx.reporting.report import report as report
     from sardonyx.studies.runner import study as study
     from sardonyx.verification import verify as verify
 
-_VERBS = {
-    "adopt": "sardonyx.exporting.adopt",
-    "analyze": "sardonyx.analysis.analyze",
-    "bench": "sardonyx.measurement.bench",
-    "compare": "sardonyx.analysis.diff",
-    "dag": "sardonyx.analysis.dag",
-    "decompose": "sardonyx.frontend.attention.decompose",
-    "export": "sardonyx.exporting.export",
-    "extract": "sardonyx.exporting.extract",
-    "fuse_attention": "sardonyx.frontend.attention.fuse",
-    "inspect": "sardonyx.analysis.inspector",
-    "opportunities": "sardonyx.optimizer.opportunities",
-    "optimize": "sardonyx.optimizer.pipeline",
-    "profile": "sardonyx.measurement.profiling.profiler",
-    "report": "sardonyx.reporting.report",
-    "study": "sardonyx.studies.runner",
-    "verify": "sardonyx.verification",
-}
-
-_ON_TORCH = frozenset(("decompose", "export", "fuse_attention"))
+    __version__: str
 
 __all__ = [
+    "Accuracy",
+    "Adoption",
+    "Analysis",
+    "Benchmark",
+    "Builder",
+    "Comparison",
+    "Decomposed",
+    "Drop",
+    "Example",
+    "Export",
+    "Extraction",
+    "Facts",
+    "GateNotMet",
+    "HierarchyDag",
+    "Inspection",
+    "Match",
+    "ModelError",
+    "ModelPass",
+    "ModuleInspection",
+    "NodePass",
+    "Opportunities",
+    "OutputError",
+    "Pass",
+    "Profile",
+    "Proposal",
+    "Refused",
+    "Run",
+    "RuntimeFailure",
+    "SardonyxError",
+    "Share",
+    "Study",
+    "UsageError",
+    "Verdict",
+    "VerificationFailed",
+    "__version__",
     "adopt",
     "analyze",
     "bench",
@@ -68,18 +119,75 @@ __all__ = [
     "verify",
 ]
 
+_DEFINED_IN = {
+    "Accuracy": "sardonyx.records.run",
+    "Adoption": "sardonyx.records.inspection",
+    "Analysis": "sardonyx.records.analysis",
+    "Benchmark": "sardonyx.records.bench",
+    "Builder": "sardonyx.ir.builder",
+    "Comparison": "sardonyx.records.comparison",
+    "Decomposed": "sardonyx.records.analysis",
+    "Drop": "sardonyx.ir.rules",
+    "Example": "sardonyx.passes.base",
+    "Export": "sardonyx.records.export",
+    "Extraction": "sardonyx.records.extraction",
+    "Facts": "sardonyx.ir.facts",
+    "GateNotMet": "sardonyx.errors",
+    "HierarchyDag": "sardonyx.records.module_graph",
+    "Inspection": "sardonyx.records.inspection",
+    "Match": "sardonyx.ir.rules",
+    "ModelError": "sardonyx.errors",
+    "ModelPass": "sardonyx.passes.base",
+    "ModuleInspection": "sardonyx.records.inspection",
+    "NodePass": "sardonyx.passes.base",
+    "Opportunities": "sardonyx.records.inspection",
+    "OutputError": "sardonyx.errors",
+    "Pass": "sardonyx.passes.base",
+    "Profile": "sardonyx.records.profile",
+    "Proposal": "sardonyx.ir.rules",
+    "Refused": "sardonyx.ir.rules",
+    "Run": "sardonyx.records.run",
+    "RuntimeFailure": "sardonyx.errors",
+    "SardonyxError": "sardonyx.errors",
+    "Share": "sardonyx.ir.rules",
+    "Study": "sardonyx.records.study",
+    "UsageError": "sardonyx.errors",
+    "Verdict": "sardonyx.records.run",
+    "VerificationFailed": "sardonyx.errors",
+    "adopt": "sardonyx.exporting.adopt",
+    "analyze": "sardonyx.analysis.analyze",
+    "bench": "sardonyx.measurement.bench",
+    "compare": "sardonyx.analysis.diff",
+    "dag": "sardonyx.analysis.dag",
+    "decompose": "sardonyx.frontend.attention.decompose",
+    "export": "sardonyx.exporting.export",
+    "extract": "sardonyx.exporting.extract",
+    "fuse_attention": "sardonyx.frontend.attention.fuse",
+    "inspect": "sardonyx.analysis.inspector",
+    "opportunities": "sardonyx.optimizer.opportunities",
+    "optimize": "sardonyx.optimizer.pipeline",
+    "profile": "sardonyx.measurement.profiling.profiler",
+    "report": "sardonyx.reporting.report",
+    "study": "sardonyx.studies.runner",
+    "verify": "sardonyx.verification",
+}
+
+_NEEDS_TORCH = frozenset(("decompose", "export", "fuse_attention"))
+
 
 def __getattr__(name: str) -> Any:
-    """Load a verb on first use (PEP 562)."""
-    if name not in _VERBS:
+    """Load a public name on first use (PEP 562)."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("sardonyx")
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
     with gc_pause.paused():
         importlib.import_module("sardonyx.ir")  # first, since it makes onnx_ir load quickly
-        if name in _ON_TORCH:
+        if name in _NEEDS_TORCH:
             importlib.import_module("sardonyx.frontend.installed").require_torch()
-        return getattr(importlib.import_module(_VERBS[name]), name)
+        return getattr(importlib.import_module(_DEFINED_IN[name]), name)
 
 
 def __dir__() -> list[str]:
-    """The public verbs."""
+    """The public names."""
     return [*__all__]

@@ -1,0 +1,68 @@
+"""What `import sardonyx` offers: the names in `__all__`, nothing else, and nothing loaded before it is used."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sardonyx
+
+ROOT = Path(__file__).parent.parent
+ERRORS = {"GateNotMet", "ModelError", "OutputError", "RuntimeFailure", "SardonyxError", "UsageError"}
+FOR_PASSES = {"Accuracy", "Builder", "Example", "Facts", "Match", "ModelPass", "NodePass", "Pass", "Refused"}
+
+
+def in_a_process(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_dir_and_star_import_give_the_public_names_and_no_others() -> None:
+    assert dir(sardonyx) == sorted(sardonyx.__all__)
+    code = "before = {*globals()}\nfrom sardonyx import *\nprint(*{*globals()} - before - {'before'})"
+    assert sorted(in_a_process(code)) == sorted(sardonyx.__all__)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """They read the imports under TYPE_CHECKING, which are never run."""
+    tree = ast.parse((ROOT / "src" / "sardonyx" / "__init__.py").read_text())
+    (block,) = (each for each in tree.body if isinstance(each, ast.If))
+    imports = {
+        alias.asname: each.module for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names
+    }
+    assert imports == sardonyx._DEFINED_IN  # pyright: ignore[reportPrivateUsage]
+    assert {*imports, "__version__"} == {*sardonyx.__all__}
+
+
+@pytest.mark.parametrize("name", [name for name in sardonyx.__all__ if name != "__version__"])
+def test_every_public_name_is_documented_where_it_is_defined(name: str) -> None:
+    public = getattr(sardonyx, name)
+    assert public.__name__ == name
+    assert inspect.getdoc(public)
+
+
+def test_the_names_a_caller_needs_are_there() -> None:
+    assert {"optimize", "export", "verify", "Run", "Verdict", *ERRORS, *FOR_PASSES} <= {*sardonyx.__all__}
+    assert issubclass(sardonyx.UsageError, sardonyx.SardonyxError)
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        sardonyx.optimise  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    assert sardonyx.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = in_a_process("import sys, sardonyx\nprint(*sys.modules)")
+    assert [name for name in loaded if name.startswith("sardonyx")] == [
+        "sardonyx",
+        "sardonyx.records",
+        "sardonyx.records.gc_pause",
+    ]
+    assert {"onnx", "onnx_ir", "numpy", "msgspec", "importlib.metadata", "torch", "onnxruntime"}.isdisjoint(loaded)
