@@ -21,7 +21,8 @@ Example:
 
 Each pass with its algebra, what it may do to the numbers (exact: bit for bit the same; reassociates: other rounding;
 approximates: a close function) and the targets it runs for. The names are those of `optimize --only` and `--skip`.
-Those marked * make a graph smaller but measured slower: they run with `optimize --fewest-nodes` alone.
+Those marked * make a graph smaller but measured slower: they run with `optimize --fewest-nodes` alone. Passes of other
+installed packages (entry-point group `sardonyx.passes`) are listed last, with the names of their packages.
 """
 
 
@@ -34,14 +35,24 @@ class Listed:
     accuracy: Accuracy
     targets: tuple[str, ...]
     slower: str  # what was measured, of those that run on request only
+    package: str  # where it comes from, with its version where that is another package
 
 
 def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
     """Show the table of passes."""
-    from sardonyx.passes import ALL
+    from sardonyx.passes.installed import available, installed
 
+    packages = {each.rule.name: each.package for each in installed()}
     known = [
-        Listed(one.name, one_line(one.algebra), one.accuracy, tuple(map(str, one.targets)), one.slower) for one in ALL
+        Listed(
+            one.name,
+            one_line(one.algebra),
+            one.accuracy,
+            tuple(map(str, one.targets)),
+            one.slower,
+            packages.get(one.name, "sardonyx"),
+        )
+        for one in available()
     ]
     if as_json:
         put_json(msgspec.json.encode(known))
@@ -52,5 +63,7 @@ def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
         Line((one.name + "*" * bool(one.slower), one.accuracy.value, ", ".join(one.targets), one.algebra))
         for one in known
     ]
-    put("\n".join([*table(columns, lines, style, indent=""), "", plural(len(known), "pass", "passes")]) + "\n")
+    others = [f"{name} is of the package {package}" for name, package in packages.items()]
+    count = plural(len(known), "pass", "passes")
+    put("\n".join([*table(columns, lines, style, indent=""), "", *map(one_line, others), count]) + "\n")
     return 0

@@ -8,7 +8,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
 from sardonyx.optimizer.rollback import Inputs, Prover, Verification
 from sardonyx.optimizer.tuning.options import BUDGET, Wish
-from sardonyx.passes import ALL, Pass
+from sardonyx.passes import Pass
+from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment
 from sardonyx.records.run import Artifact, Likeness, Run
 from sardonyx.records.tuning import Tuning
@@ -50,6 +51,7 @@ def optimize(
     verify: Literal["each", "end", "off"] = "end",
     verify_seconds: float = 20.0,
     runtimes: Sequence[str] = ("ort",),
+    passes: Sequence[Pass] = (),
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
     fewest_nodes: bool = False,
@@ -78,6 +80,7 @@ def optimize(
         verify: prove after each pass, at the end, or not at all.
         verify_seconds: about how long verification may run models, ten runs in any case.
         runtimes: "ort", "reference" or "openvino", to verify on; a rewrite under which one of them differs is undone.
+        passes: passes of your own to run as well, after the built-in ones and those of installed packages.
         only: names of the passes to run; all of the target's where None.
         skip: names of passes to leave out.
         fewest_nodes: run those passes too that make a graph smaller but measured slower.
@@ -113,12 +116,13 @@ def optimize(
     if file is not None:
         check_free(file, force=force)
     hashed = (verify != "off" if hashes is None else hashes) and not dry_run
-    usual, bound = select(target, only, skip, fewest_nodes=fewest_nodes), _opset_bound(max_opset, keep=keep_opset)
-    passes = select(target, only, skip, fewest_nodes=True) if tune else usual
-    left_out = frozenset((each.name, WHOLE_PASS) for each in passes if each not in usual)
+    bound = _opset_bound(max_opset, keep=keep_opset)
+    usual = select(target, only, skip, passes=passes, fewest_nodes=fewest_nodes)
+    every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
+    left_out = frozenset((each.name, WHOLE_PASS) for each in every if each not in usual)
     tell: Progress = progress or (lambda _phase, _fraction: None)
     kept = tuple(keep_modules or ())
-    job = Job(source, passes, target, tell, max_opset=bound, allow_growth=allow_growth, keep_modules=kept)
+    job = Job(source, every, target, tell, max_opset=bound, allow_growth=allow_growth, keep_modules=kept)
     how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
     prover = Prover(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
@@ -199,7 +203,7 @@ def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact
         rolled_back=settled.rolled_back,
         verdict=settled.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
-        notes=(*job.notes, *run_tables.growth_notes(before.counts, candidate.log)),
+        notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log)),
         fingerprint=ended.likeness,
         tuning=tuning,
         wiring_before=before.wiring,
@@ -207,6 +211,13 @@ def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact
         attention=paired(before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
         model=candidate.model,
     )
+
+
+def _packages(passes: Sequence[Pass]) -> Iterator[str]:
+    """Which of the passes came with which installed package: without it the run would be another."""
+    for each in installed():
+        if each.rule in passes:
+            yield f"the pass {each.rule.name} is of the package {each.package}"
 
 
 @contextlib.contextmanager
@@ -229,19 +240,24 @@ def select(
     only: Iterable[str] | None = None,
     skip: Iterable[str] | None = None,
     *,
+    passes: Iterable[Pass] = (),
     fewest_nodes: bool = False,
 ) -> tuple[Pass, ...]:
     """The passes of a target, narrowed by name; one that measured slower only where asked for.
 
+    Built-in passes come first, then those of installed packages, then `passes`.
+
     Raises:
         UsageError: for a name that no pass has.
+        SardonyxError: where the passes of an installed package cannot be loaded.
     """
-    known = [each.name for each in ALL]
+    passes = available(passes)
+    known = [each.name for each in passes]
     for name in (*(only or ()), *(skip or ())):
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
             raise UsageError(f"there is no pass {name!r}", hint=hint)
-    usual = (each.name for each in ALL if fewest_nodes or not each.slower)
+    usual = (each.name for each in passes if fewest_nodes or not each.slower)
     wanted = set(usual if only is None else only) - set(skip or ())
-    return tuple(each for each in ALL if each.name in wanted and target in each.targets)
+    return tuple(each for each in passes if each.name in wanted and target in each.targets)

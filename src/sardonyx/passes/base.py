@@ -47,8 +47,8 @@ class Pass(Rule):
 
 
 def _said(rule: Rule) -> list[str]:
-    """What the file of a pass begins with, line by line."""
-    text = sys.modules[type(rule).__module__].__doc__ or ""
+    """What the file of a pass begins with, line by line; a pass that was typed in has only a class."""
+    text = sys.modules[type(rule).__module__].__doc__ or type(rule).__doc__ or rule.name
     return text.strip().splitlines()
 
 

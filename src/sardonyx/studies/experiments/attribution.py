@@ -14,7 +14,8 @@ from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.rewriter import Tally
 from sardonyx.optimizer.candidates import WHOLE_PASS, Job
 from sardonyx.optimizer.pipeline import select
-from sardonyx.passes import ALL, Pass
+from sardonyx.passes import Pass
+from sardonyx.passes.installed import available
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
 from sardonyx.studies.experiments import results
@@ -69,7 +70,7 @@ def _fewer(change: int | None) -> int | None:
 def matrix(graphs: Sequence[Answered]) -> Table:
     """Model by pass, nodes removed within the pipeline; a row's sum is what the pipeline removes."""
     names = [entry["name"] for each in graphs for entry in each.answer["passes"] if entry["within"]["nodes"]]
-    every = [each.name for each in (*ALL, RAISE)]
+    every = [each.name for each in (*available(), RAISE)]
     passes = [name for name in every if name in set(names)]
     rows: list[tuple[Entry, ...]] = []
     for each in graphs:
