@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 from sardonyx.errors import SardonyxError, UsageError, reason
 from sardonyx.passes import ALL
@@ -69,7 +69,7 @@ def _load(point: EntryPoint) -> tuple[Pass, ...]:
     except Exception as error:  # whatever somebody else's package raises while it is imported
         hint = "repair or uninstall the package"
         raise SardonyxError(f"{where} cannot be loaded: {reason(error)}", hint=hint) from error
-    passes: tuple[Any, ...] = tuple(loaded) if isinstance(loaded, (list, tuple)) else (loaded,)  # pyright: ignore[reportUnknownArgumentType]
+    passes = tuple(cast("Iterable[Any]", loaded)) if isinstance(loaded, (list, tuple)) else (loaded,)
     for each in passes:
         if problem := _problem(each):
             raise SardonyxError(f"{where} gives {each!r}, which is not a pass: {problem}", hint=_FORM)
