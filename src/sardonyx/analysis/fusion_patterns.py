@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import RANDOM, Facts
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import RANDOM, VIEWS
 from sardonyx.ir.scopes import bodies, is_constant
-from sardonyx.passes._views import VIEWS
 
 # One look over a whole graph that the detectors share: its nodes by operator, and what in it depends on no input.
 
@@ -184,7 +184,7 @@ def _is_idle(node: ir.Node, survey: Survey) -> bool:
 
 def idle_reshapes(survey: Survey) -> Iterator[Finding]:
     """Reshapes whose result has the shape they were given."""
-    return ((node,) for node in survey.of(*VIEWS) if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
+    return ((node,) for node in survey.of(*sorted(VIEWS)) if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
 
 
 def idle_expands(survey: Survey) -> Iterator[Finding]:
@@ -194,7 +194,7 @@ def idle_expands(survey: Survey) -> Iterator[Finding]:
 
 def reshape_chains(survey: Survey) -> Iterator[Finding]:
     """Reshape, Squeeze, Unsqueeze and Flatten one after the other."""
-    return survey.chains(survey.of(*VIEWS))
+    return survey.chains(survey.of(*sorted(VIEWS)))
 
 
 def transpose_chains(survey: Survey) -> Iterator[Finding]:

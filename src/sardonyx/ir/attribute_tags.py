@@ -12,6 +12,7 @@ import json
 import onnx_ir as ir
 
 from sardonyx import provenance as p
+from sardonyx.ir.ops import ARITHMETIC, CASTS, KEEPS_ORDER, MATRIX_PRODUCTS
 from sardonyx.ir.scopes import is_constant
 from sardonyx.provenance.codec import strings
 
@@ -28,23 +29,7 @@ _WORN = "sardonyx.armour"
 _FUSED_INTO_GEMM = frozenset(
     ["Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"]
 )
-_ABSORBED = frozenset(
-    [
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Identity",
-        "Dropout",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Cast",
-        "BatchNormalization",
-    ]
-)
+_ABSORBED = ARITHMETIC | KEEPS_ORDER | CASTS | {"BatchNormalization", "Dropout", "Transpose"}
 
 
 def order(node: ir.Node) -> None:
@@ -98,7 +83,7 @@ def _follows_a_product(node: ir.Node) -> bool:
             maker = value.producer() if value is not None else None
             if maker is None or maker in seen:
                 continue
-            if maker.domain or maker.op_type in ("Gemm", "MatMul"):  # of another domain: nobody knows what is inside
+            if maker.domain or maker.op_type in MATRIX_PRODUCTS:  # of another domain: nobody knows what is inside
                 return True
             seen.add(maker)
             if maker.op_type in _ABSORBED:

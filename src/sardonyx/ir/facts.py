@@ -23,11 +23,6 @@ Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
 _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 SMALL = 1 << 16  # bytes of a constant that matchers may look into
 
-# Operators whose result is not a function of their inputs.
-RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-
 
 class Facts:
     """Constants, types, shapes and uses of the values of one model."""

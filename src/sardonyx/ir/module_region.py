@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.ir.facts import RANDOM
+from sardonyx.ir.ops import RANDOM, READS_SHAPE
 from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import bodies, is_constant, label
 from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common, merge, module_of
@@ -19,8 +19,6 @@ from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common
 # A node with bodies (If, Loop, Scan) counts as one with everything inside it: it reads what its bodies capture and
 # comes
 # from where their nodes come from.
-
-_MEASURES = frozenset({"Shape", "Size"})
 
 
 class Flow:
@@ -46,7 +44,7 @@ class Flow:
         """Whether a node measures, or computes from constants and measures alone."""
         if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM or any(True for _ in bodies(node)):
             return False
-        return node.op_type in _MEASURES or all(map(self.is_size, self.reads[node]))
+        return node.op_type in READS_SHAPE or all(map(self.is_size, self.reads[node]))
 
     def is_size(self, value: ir.Value) -> bool:
         """Whether a value follows from constants and from the sizes of other values."""

@@ -21,8 +21,6 @@ NO_CONSTANT_BIAS = "the bias before it is not a constant"
 BIAS_VARIES = "the bias before it varies within a channel"
 WRONG_BIAS = "the runtime adds a wrong bias to grouped convolutions in half precision"
 
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-PRODUCTS = frozenset({"Gemm", "MatMul"})
 _D = ir.DataType
 FLOATS = frozenset({_D.FLOAT, _D.FLOAT16, _D.BFLOAT16, _D.DOUBLE})
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import RANDOM, Facts
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import MAKES_SEQUENCE, OPTIONALS, QUANTIZES, RANDOM
 from sardonyx.ir.rules import Replacement
 
 LARGE = 1 << 20  # constants from this size on are not held in memory
@@ -25,10 +26,7 @@ OUTPUT = "the graph's output would lose its name"
 UNSIZED = "the size of its result is not known before it is computed"
 FAILED = "no engine here can evaluate it"
 
-_NEVER = RANDOM | {
-    "Constant", "Dropout", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
-    "SequenceConstruct", "SequenceEmpty", "SplitToSequence", "Optional", "OptionalHasElement", "OptionalGetElement",
-}  # fmt: skip
+_NEVER = RANDOM | QUANTIZES | MAKES_SEQUENCE | OPTIONALS | {"Constant", "Dropout"}
 _A = ir.AttributeType
 _PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
 _GIVEN_UP = "sardonyx.cannot-be-evaluated"

@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.passes._views import VIEWS
+from sardonyx.ir.ops import MOVES_DATA
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is looked at
 _BIAS = 64.0  # what is no larger ranks keys and hides none
 _COARSE = (2.0**14, 1e9)  # between them a unit in the last place is neither small nor more than the scores
 _MOST_NODES = 64  # that are looked at for the least number of a mask
-_MOVES = (*VIEWS, "Transpose", "Expand", "Slice", "Gather", "Identity")
+_MOVES = MOVES_DATA - {"Split"}  # of one result
 
 
 @dataclass(frozen=True, eq=False)

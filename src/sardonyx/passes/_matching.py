@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
@@ -12,7 +14,7 @@ def operand(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def maker(node: ir.Node, index: int, op_types: tuple[str, ...]) -> ir.Node | None:
+def maker(node: ir.Node, index: int, op_types: Container[str]) -> ir.Node | None:
     """The node beside this one that makes its input, where it is one of these standard operators.
 
     Not one whose attributes are a function's parameters: no rule can know their values.

@@ -15,17 +15,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC
 from sardonyx.passes._matching import operand
 
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Cast", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish",
-        "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign",
-        "Sin", "Cos", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
-    }
-)  # fmt: skip
-PAIRWISE = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "And", "Or", "Equal", "Less", "Greater"})
-ALONG_ROWS = frozenset({"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"})
+PAIRWISE = BINARY | VARIADIC
+ALONG_ROWS = SOFTMAXES | {"LayerNormalization", "RMSNormalization"}
 NEGATIVE_AXES_SINCE = 11
 
 
@@ -44,7 +38,7 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
     if node.domain or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     place = next(index for index, given in enumerate(node.inputs) if given is value)
-    if node.op_type in ELEMENTWISE:
+    if node.op_type in UNARY:
         return RowStep(node, place, by_rows=False) if place == 0 else None
     if node.op_type in PAIRWISE:
         return _pairwise(node, place, graph)

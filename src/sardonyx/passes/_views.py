@@ -13,8 +13,6 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.passes._matching import given, ints, operand
 
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-
 
 def normal_axes(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
     """Axes counted from the front, in order; None where one counts from an end that is not known."""

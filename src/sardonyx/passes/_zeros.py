@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import PREDICATES, READS_SHAPE
 from sardonyx.passes._casts import FLOATS
 from sardonyx.passes._matching import operand
 
@@ -19,12 +20,9 @@ _NEARBY = 32  # nodes that are looked at
 
 # Operators that never give -0.0, and those that give the same for both zeros. Relu is neither: it depends on the place.
 _POSITIVE = frozenset({"Abs", "Cos", "Cosh", "Exp", "ReduceL1", "ReduceL2", "Sigmoid", "Softmax", "Softplus"})
-_SAME = _POSITIVE | frozenset(
-    {
-        "ArgMax", "ArgMin", "Attention", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual",
-        "LogSoftmax", "NonZero", "ReduceLogSumExp", "ReduceSumSquare", "Shape", "Size",
-    }
-)  # fmt: skip
+_SAME = _POSITIVE | PREDICATES | READS_SHAPE | {
+    "ArgMax", "ArgMin", "Attention", "LogSoftmax", "NonZero", "ReduceLogSumExp", "ReduceSumSquare",
+}  # fmt: skip
 
 
 def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:

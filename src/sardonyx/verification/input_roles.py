@@ -12,6 +12,19 @@ from enum import StrEnum
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import (
+    ARITHMETIC,
+    BINARY,
+    BITWISE,
+    CASTS,
+    FILLS,
+    LOOPS,
+    MATRIX_PRODUCTS,
+    MOVES_DATA,
+    NORMALIZES,
+    PREDICATES,
+    VARIADIC,
+)
 from sardonyx.ir.scopes import bodies
 from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words
 from sardonyx.verification.interface import dims
@@ -71,20 +84,10 @@ class _Step:
 
 
 # Operators that move or cast the elements of their first operand.
-_MOVES = frozenset(
-    (
-        "Cast", "CastLike", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Flatten", "Slice",
-        "Tile", "Split", "Gather", "GatherElements", "GatherND", "Trilu", "Pad", "OptionalGetElement",
-    )
-)  # fmt: skip
-_COMBINES = frozenset(
-    (
-        "Add", "Sub", "Mul", "Div", "Min", "Max", "Neg", "Abs", "Clip", "Not", "And", "Or", "Xor", "Equal", "Greater",
-        "Less", "GreaterOrEqual", "LessOrEqual", "Where", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Mod",
-        "Pow", "Log",
-    )
-)  # fmt: skip
-_ANSWERS = frozenset(("Not", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"))
+_MOVES = MOVES_DATA | FILLS | CASTS | {"OptionalGetElement"}
+_COMBINES = BINARY - BITWISE | VARIADIC | {
+    "Where", "Neg", "Abs", "Clip", "Not", "Log", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin",
+}  # fmt: skip
 # Operands that hold sizes, axes, counts and the like: (operator, operand).
 _SHAPE_SLOTS = frozenset(
     (
@@ -103,13 +106,7 @@ _MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("Where", 
 _BIAS_SLOTS = frozenset(
     (("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10))
 )  # real numbers there
-_NORMS = frozenset(
-    (
-        "LayerNormalization", "SkipLayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
-        "SkipSimplifiedLayerNormalization", "InstanceNormalization", "GroupNormalization", "GroupNorm",
-        "LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceL2",
-    )
-)  # fmt: skip
+_NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # by statistics of the values themselves
 _EPSILON = "epsilon"  # the attribute of a norm that counts on rows of small variance only
 _HIDDEN = -1e3  # a constant at or below it hides a position when it reaches a softmax
 
@@ -221,7 +218,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, found: _Found) -> _Step:
     )
     hides = step.hides or (op in ("Mul", "Where") and any(c <= _HIDDEN for c in constants))
     to_scores = step.same and op == "Add" and any(_is_scores(v) for v in others)
-    answers = step.yes_or_no or op in _ANSWERS
+    answers = step.yes_or_no or op in PREDICATES
     # 0 and 1 are what masks are made of; a real number is compared with them for other reasons too
     compared = answers and bool(constants) and (found.floating or any(c not in (0.0, 0.5, 1.0) for c in constants))
     return _Step(
@@ -231,7 +228,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, found: _Found) -> _Step:
         hides,
         to_scores or step.to_scores,
         answers,
-        step.compared or (compared and op in _ANSWERS),
+        step.compared or (compared and op in PREDICATES),
     )
 
 
@@ -239,7 +236,7 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
     """Operands of Loop and Scan are inputs of their body; captured values are found through their uses."""
     if node.op_type == "Loop" and operand < 2:
         return
-    if node.op_type in ("Loop", "Scan"):
+    if node.op_type in LOOPS:
         for _, body in bodies(node):
             if operand < len(body.inputs):
                 yield replace(step, value=body.inputs[operand])
@@ -295,9 +292,9 @@ def _is_scores(value: ir.Value) -> bool:
     """Whether a value is a scaled or shifted matrix product: what masks are added to."""
     for _ in range(4):
         producer = value.producer()
-        if producer is None or producer.op_type in ("MatMul", "Einsum", "Gemm"):
+        if producer is None or producer.op_type in MATRIX_PRODUCTS | {"Einsum"}:
             return producer is not None
-        first = producer.inputs[0] if producer.op_type in ("Div", "Mul", "Add", "Sub") and producer.inputs else None
+        first = producer.inputs[0] if producer.op_type in ARITHMETIC and producer.inputs else None
         if first is None:
             return False
         value = first

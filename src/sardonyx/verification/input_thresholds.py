@@ -13,22 +13,31 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import (
+    ARITHMETIC,
+    CASTS,
+    COMPARISONS,
+    FILLS,
+    GLOBAL_POOLS,
+    LOOPS,
+    MOVES_DATA,
+    POOLS,
+    REDUCES,
+    VARIADIC,
+)
 from sardonyx.ir.scopes import bodies
 
 _MOST_STEPS = 3000
 _FEW = 64  # elements of a constant that are looked at
 _MOST_NUMBERS = 12
-_SAME = frozenset(
-    (
-        "Cast", "CastLike", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Flatten", "Slice",
-        "Tile", "Split", "Gather", "GatherElements", "GatherND", "Concat", "Pad", "Floor", "Ceil", "Round", "Relu",
-        "LeakyRelu", "Clip", "Max", "Min", "Mod", "Where", "MaxPool", "AveragePool", "GlobalAveragePool",
-        "GlobalMaxPool", "DequantizeLinear", "OptionalGetElement", "Sum", "Mean", "ThresholdedRelu", "Abs",
-    )
-)  # fmt: skip
-_SAME_BUT_FIRST = frozenset(("Concat", "Max", "Min", "Sum", "Mean", "Where"))  # which take data in other operands too
-_REDUCES = frozenset(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL1", "ReduceL2"))
-_COMPARES = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "Max", "Min", "Clip", "Mod"))
+_SAME_BUT_FIRST = VARIADIC | {"Concat", "Where"}  # which take data in other operands too
+# Operators after which elements are numbers in the units of the input, if not the same numbers.
+_SAME = MOVES_DATA | FILLS | CASTS | _SAME_BUT_FIRST | POOLS - {"LpPool"} | GLOBAL_POOLS - {"GlobalLpPool"} | {
+    "Abs", "Ceil", "Clip", "DequantizeLinear", "Floor", "LeakyRelu", "Mod", "OptionalGetElement", "Relu", "Round",
+    "ThresholdedRelu",
+}  # fmt: skip
+_REDUCES = REDUCES - {"ReduceLogSum", "ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"}  # in other units
+_COMPARES = COMPARISONS | {"Clip", "Max", "Min", "Mod"}
 _OPERANDS = {("NonMaxSuppression", 1): 4}  # (operator, operand): which other operand holds its threshold
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "Clip": ("min", "max"),
@@ -95,7 +104,7 @@ class _Walk:
             if operand < len(function.inputs):
                 yield _Step(function.inputs[operand], step.undone, step.whole)
             return
-        if op in ("Loop", "Scan"):
+        if op in LOOPS:
             for _, body in bodies(node):
                 if operand < len(body.inputs) and not (op == "Loop" and operand < 2):
                     yield _Step(body.inputs[operand], step.undone, step.whole)
@@ -127,7 +136,7 @@ class _Walk:
             yield from (_Step(output, step.undone, step.whole) for output in outputs)
         elif op in _UNDO:
             yield _Step(outputs[0], (*step.undone, (op, 0.0)), step.whole)
-        elif op in ("Add", "Sub", "Mul", "Div", "Pow") and len(others) == 1:
+        elif op in ARITHMETIC | {"Pow"} and len(others) == 1:
             constant = _typical(others[0])
             if constant is not None:
                 side = "" if operand == 0 or op in ("Add", "Mul") else "from"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import RANDOM
+from sardonyx.ir.ops import RANDOM
 from sardonyx.ir.scopes import bodies
 
 

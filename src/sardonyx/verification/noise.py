@@ -16,24 +16,34 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import (
+    ARITHMETIC,
+    CASTS,
+    CONVOLUTIONS,
+    EXACT_UNARY,
+    MATRIX_PRODUCTS,
+    PREDICATES,
+    READS_SHAPE,
+    RECURRENT,
+    SOFTMAXES,
+    UNARY,
+)
 from sardonyx.ir.scopes import bodies
 from sardonyx.runtime import Value
 
-_SUMS = frozenset(
+_BY_ROW = SOFTMAXES - {"Hardmax"} | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
+_BY_CHANNEL = frozenset(
     (
-        "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2",
-        "Softmax", "LogSoftmax", "LayerNormalization", "BatchNormalization", "InstanceNormalization",
-        "GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "AveragePool", "GlobalAveragePool",
-        "LSTM", "GRU", "RNN", "Attention", "CumSum", "Resize", "DequantizeLinear",
+        "BatchNormalization", "InstanceNormalization", "GroupNormalization", "AveragePool", "GlobalAveragePool",
+        "ConvTranspose", "Resize",
     )
 )  # fmt: skip
-_ELEMENTWISE = frozenset(
-    (
-        "Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Erf", "Gelu", "Tanh", "Sigmoid",
-        "HardSwish", "Swish", "Mish", "Softplus", "Elu", "Selu", "Sin", "Cos", "PRelu", "LeakyRelu", "ReduceProd",
-    )
-)  # fmt: skip
+_SUMS = MATRIX_PRODUCTS | CONVOLUTIONS | RECURRENT | _BY_ROW | _BY_CHANNEL | {
+    "Attention", "CumSum", "DequantizeLinear", "Einsum", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare",
+}  # fmt: skip
+_ELEMENTWISE = ARITHMETIC | UNARY - EXACT_UNARY - CASTS | {"Mean", "PRelu", "Pow", "ReduceProd", "Sum"}
 _KEEPS_TYPE_OF_SECOND = frozenset(("Where", "DequantizeLinear"))
+_OTHER_TYPE = PREDICATES | READS_SHAPE  # than that of their operand
 # The size of the disturbance: eps where a sum rounds at every term, and half of it, the largest error of one rounding,
 # for the narrow types, whose sums the runtime takes in single precision.
 _FLOATS = {
@@ -47,13 +57,6 @@ _SUBNORMAL = {ir.DataType.FLOAT16: 2.0**-24}
 _LEAST = 1e-38
 _HUGE = 1e30
 NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
-_BY_ROW = frozenset(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"))
-_BY_CHANNEL = frozenset(
-    (
-        "BatchNormalization", "InstanceNormalization", "GroupNormalization", "AveragePool", "GlobalAveragePool",
-        "ConvTranspose", "Resize",
-    )
-)  # fmt: skip
 _NEGATIVE_AXES = 11
 _AXES_ARE_AN_INPUT = 18
 FREQUENCY = "sardonyx.noise.frequency"
@@ -111,7 +114,7 @@ def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
                 kind = ir.DataType(node.attributes["to"].as_int())
             elif node.op_type == "Constant" and "value" in node.attributes:
                 kind = node.attributes["value"].as_tensor().dtype
-            elif kind is None and len(node.inputs) > kept and node.op_type not in ("Shape", "Size", "Equal", "Not"):
+            elif kind is None and len(node.inputs) > kept and node.op_type not in _OTHER_TYPE:
                 kind = look(node.inputs[kept])
             if kind is not None:
                 types.update(dict.fromkeys(node.outputs, kind))
@@ -206,7 +209,7 @@ def _scale(node: ir.Node, size: ir.Value, nodes: _Nodes) -> ir.Value:
     """The size of what cancels in a sum, as a value that broadcasts to its result; `size` is the result's magnitude."""
     local: ir.Value | None = None
     if nodes.opset >= _NEGATIVE_AXES:
-        if node.op_type in ("MatMul", "Gemm"):
+        if node.op_type in MATRIX_PRODUCTS:
             local = _product_scale(node, nodes)
         elif node.op_type == "Conv":
             local = _convolution_scale(node, nodes)

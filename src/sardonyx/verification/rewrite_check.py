@@ -15,6 +15,7 @@ import onnx
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
 from sardonyx.records.run import Accuracy, RewriteChecks, RolledBack
@@ -35,13 +36,7 @@ _RUN_SECONDS = 5.0  # for what is sent together
 _NOISE_SAMPLES = 4
 _SECONDS = 0.3  # for one excerpt, once it has been compared on the first borders
 # Operators that only choose among elements or move them, and those of them that choose by comparing.
-_MOVING = frozenset(
-    (
-        "Identity", "Reshape", "Transpose", "Slice", "Concat", "Split", "Gather", "GatherND", "GatherElements",
-        "Expand", "Unsqueeze", "Squeeze", "Flatten", "Tile", "Where", "Pad", "Shape", "Size", "DepthToSpace",
-        "SpaceToDepth",
-    )
-)  # fmt: skip
+_MOVING = MOVES_DATA | FILLS | READS_SHAPE | {"Concat", "Where"}
 _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
 
 

@@ -14,8 +14,21 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.ir.facts import RANDOM, Facts
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import MAX_IR_VERSION
+from sardonyx.ir.ops import (
+    ALL_CONVOLUTIONS,
+    ALL_PRODUCTS,
+    ARITHMETIC,
+    ATTENTION_NAMES,
+    CASTS,
+    LOOKUPS,
+    LOOPS,
+    MOVES_DATA,
+    NORMALIZES,
+    RANDOM,
+    RECURRENT,
+)
 from sardonyx.ir.scopes import bodies, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
@@ -27,23 +40,11 @@ _OWN_DOMAIN = "com.microsoft"
 
 # No rewrite can rely on the values these compute, so the border stays below them: random values of their results reach
 # what random values of their operands hardly ever do (a negative zero, an infinity in one place).
-_OPAQUE = frozenset(
-    (
-        "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "MatMulInteger", "ConvInteger", "QLinearMatMul",
-        "QLinearConv", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-        "RMSNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization", "Attention", "MultiHeadAttention", "LSTM", "GRU", "RNN", "Loop", "Scan",
-    )
-)  # fmt: skip
+_OPAQUE = ALL_PRODUCTS | ALL_CONVOLUTIONS | NORMALIZES | RECURRENT | LOOPS | ATTENTION_NAMES | RANDOM
 
 # Where an operator takes a number that is added to attention scores, and what such a number passes through.
 _SCORES = {"Softmax": 0, "Attention": 3, "MultiHeadAttention": 5}
-_PASSED = frozenset(
-    (
-        "Add", "Sub", "Where", "Mul", "Div", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice",
-        "Identity", "Concat", "Max", "Min", "Clip",
-    )
-)  # fmt: skip
+_PASSED = ARITHMETIC | MOVES_DATA - LOOKUPS | CASTS | {"Clip", "Concat", "Max", "Min", "Where"}  # not of its indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Excerpt:
 
     def _is_telling(self, node: ir.Node) -> bool:
         """Whether a rewrite may rely on what a node computes; not on the rows of a large table."""
-        if node.op_type in _OPAQUE | RANDOM or is_constant(node) or any(bodies(node)):
+        if node.op_type in _OPAQUE or is_constant(node) or any(bodies(node)):
             return False
         return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 

@@ -12,25 +12,18 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import ARITHMETIC, CASTS, COMPARISONS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.scopes import bodies
 from sardonyx.ir.shapes import Expr, Size
 from sardonyx.verification.size_requirements import atom_name, names_in, numbers_in
 
-_COMPARES = frozenset(
-    ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip", "Mod", "Div", "Trilu")
-)
+_COMPARES = COMPARISONS | {"Clip", "Div", "Max", "Min", "Mod", "Trilu"}
+_MOVES = MOVES_DATA | CASTS  # these hold what their first operand holds; the others only say where
 # Operators after which a number is still a position or a size, or a difference of such.
-_PASSES = frozenset(
-    (
-        "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Gather", "Concat",
-        "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Min", "Max", "Clip", "Range", "ConstantOfShape", "NonZero", "Tile",
-        "Floor", "Ceil", "Where", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "CumSum", "Split", "If", "Loop",
-        "Mod",
-    )
-)  # fmt: skip
-_MOVES = frozenset(  # these hold what their first operand holds; the others only say where
-    ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Slice", "Gather", "Tile", "Split")
-)
+_PASSES = _MOVES | ARITHMETIC | {
+    "Abs", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Floor", "If", "Loop", "Max", "Min", "Mod", "Neg",
+    "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Where",
+}  # fmt: skip
 _KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
 _WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
 _LARGEST = 1 << 24  # above it a number stands for "no limit"
@@ -80,7 +73,7 @@ class _Walk:
         op = node.op_type
         operands = node.inputs[:1] if op in _MOVES else node.inputs
         known = [(value, self.of[value]) for value in operands if value is not None and value in self.of]
-        if op in ("Shape", "Size"):
+        if op in READS_SHAPE:
             self._start(node)
             return
         if op == "CumSum" and not known:

@@ -14,19 +14,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import BROADCASTS, CONVOLUTIONS, POOLS, QUANTIZED_CONVOLUTIONS
 from sardonyx.ir.scopes import bodies
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
 
 _MOST = 400  # distinct requirements; more do not make the search better, only slower
-_BROADCASTS = frozenset(
-    (
-        "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "And", "Or", "Xor", "Equal",
-        "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    )
-)  # fmt: skip
-_WINDOWS = frozenset(
-    ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "SpaceToDepth")
-)
+_WINDOWS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | POOLS | {"SpaceToDepth"}
 _RESHAPES = frozenset(("Reshape", "Flatten", "SpaceToDepth", "DepthToSpace"))
 _CHECKS: dict[str, Callable[[int, int], bool]] = {
     "at least": lambda one, other: one >= other,
@@ -90,7 +83,7 @@ class Requirements:
         if op in _WINDOWS and made is not None:
             for dim in made[2:]:
                 self.require("at least", (dim,), (1,))
-        if op in _BROADCASTS:
+        if op in BROADCASTS:
             self._require_broadcast(shapes)
         elif op in _RESHAPES and made is not None and shapes[0] is not None:
             self.require("same", shapes[0], made)

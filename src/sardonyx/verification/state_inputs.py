@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS
 from sardonyx.verification.interface import dims
 
-_MOVES = frozenset(("Identity", "Transpose", "Reshape", "Cast", "Unsqueeze", "Squeeze", "Slice", "Split"))
+# Not operators that repeat elements or look them up: their result is not the state itself.
+_MOVES = REARRANGES | CASTS | SELECTS - LOOKUPS
 # Operators that answer with a state that is an operand, continued: which operand each of their outputs continues.
 _CONTINUES: dict[str, dict[int, int]] = {
     "Attention": {1: 4, 2: 5},

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Choice, Value
 from sardonyx.verification.tolerance import beyond_rounding
 
 _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
-_MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
+_MOVES = KEEPS_ORDER | CASTS  # indices are compared in the order that they are stored in
 
 
 @dataclass(frozen=True, slots=True)

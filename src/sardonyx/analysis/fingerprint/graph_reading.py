@@ -14,7 +14,7 @@ from enum import IntEnum
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from sardonyx.ir.facts import RANDOM
+from sardonyx.ir.ops import RANDOM
 from sardonyx.ir.scopes import bodies
 
 # Writes a model out without calls, in time that grows with its nodes.

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
+from sardonyx.ir.ops import RANDOM, REDUCES, SOFTMAXES
 from sardonyx.ir.opsets.adapter_base import Adapter, CannotRaise, Rewrite, Step, rebuilt, rewritten
 from sardonyx.ir.shapes import expr
 
@@ -291,22 +292,12 @@ def flattened(step: Step) -> Rewrite:
     return rewrite
 
 
-_REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
-
 # Operators that ONNX Runtime 1.31 runs up to opset 21 only.
-_WITHOUT_KERNEL = [
-    "GlobalLpPool",
-    "MaxRoiPool",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-]
+_WITHOUT_KERNEL = RANDOM - {"Bernoulli"} | {"GlobalLpPool", "MaxRoiPool"}
 
 ADAPTERS: Mapping[str, Adapter] = {
     **dict.fromkeys(_WITHOUT_KERNEL, without_kernel),
-    **{f"Reduce{name}": axes for name in _REDUCTIONS},
+    **dict.fromkeys(REDUCES, axes),
     "Squeeze": axes,
     "Unsqueeze": axes,
     "Split": split,
@@ -316,9 +307,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "Clip": clip,
     "Pad": pad,
     "Dropout": dropout,
-    "Softmax": flattened,
-    "LogSoftmax": flattened,
-    "Hardmax": flattened,
+    **dict.fromkeys(SOFTMAXES, flattened),
     "Resize": resize,
     "Upsample": upsample,
     "AveragePool": pool,

@@ -7,16 +7,16 @@ from typing import cast
 
 import onnx_ir as ir
 
+from sardonyx.ir.ops import PREDICATES, RANDOM, READS_SHAPE
 from sardonyx.ir.shapes.attributes import attributes, body, number, operand, tensor
 from sardonyx.ir.shapes.queries import Ask
 
 Source = int | ir.DataType  # the type of an input, or always the same
 _INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
 _BY_NUMBER: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
-_TRUTH = ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
 _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # those not named make the type of their first input
-    **dict.fromkeys(_TRUTH, (_BOOL,)),
-    **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "Shape", "Size"), (_INT64,)),
+    **dict.fromkeys(PREDICATES, (_BOOL,)),
+    **dict.fromkeys(READS_SHAPE | {"ArgMax", "ArgMin", "NonZero"}, (_INT64,)),
     "Where": (1,),
     "CastLike": (1,),
     "OneHot": (2,),
@@ -34,9 +34,7 @@ _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # those not named make the type 
     "SkipLayerNormalization": (0, _FLOAT, _FLOAT, 0),
     "SkipSimplifiedLayerNormalization": (0, _FLOAT, _FLOAT, 0),
 }
-_NAMED = {"Cast": "to"} | dict.fromkeys(
-    ["Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"], "dtype"
-)
+_NAMED = {"Cast": "to"} | dict.fromkeys(RANDOM - {"Multinomial"} | {"EyeLike"}, "dtype")
 _ASK_ONNX = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 

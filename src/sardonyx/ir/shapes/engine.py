@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import MAKES_SEQUENCE
 from sardonyx.ir.scopes import operator
 from sardonyx.ir.shapes import (
     attention,
@@ -98,7 +99,6 @@ _LOOKED_INTO = 1 << 12  # bytes of a constant that onnx is shown
 SMALL = 64  # elements of a tensor that may hold sizes
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 _FILLING = ("Expand", "ConstantOfShape")  # their one element is all there is
-_NO_TENSORS = frozenset({"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"})
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
 _NOTHING: Typed = (None, None)
 _DEEP = 25  # questions within questions, after which makers are asked one by one
@@ -388,7 +388,7 @@ class Shapes:
         ]
 
     def _outputs_without_rule(self, node: ir.Node) -> Sequence[Typed]:
-        if node.op_type in _NO_TENSORS:
+        if node.op_type in MAKES_SEQUENCE:
             return [_NOTHING] * len(node.outputs)
         if not node.domain:
             from sardonyx.ir.shapes import standard  # only now: most models never need it, and it loads onnx

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.ir.ops import BROADCASTS, CASTS, RECURRENT, REDUCES, SOFTMAXES, UNARY
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import attributes, number, operand, text
 from sardonyx.ir.shapes.expr import Size
@@ -17,25 +18,13 @@ Shapely = Sequence["Shape | None"]
 Rule = Callable[[ir.Node, Ask], "Shapely | None"]
 
 
-def _words(names: str) -> list[str]:
-    return names.split()
-
-
-_ALIKE = _words("""
-    Abs Acos Acosh Asin Asinh Atan Atanh Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh CumSum
-    DequantizeLinear Elu Erf Exp EyeLike Floor Gelu GroupNormalization HardSigmoid HardSwish Hardmax Identity
-    InstanceNormalization IsInf IsNaN LRN LeakyRelu Log LogSoftmax LpNormalization MeanVarianceNormalization Mish Neg
-    Not PRelu QuantizeLinear RMSNormalization RandomNormalLike RandomUniformLike Reciprocal Relu ReverseSequence
-    RotaryEmbedding Round ScatterElements ScatterND Selu Shrink Sigmoid Sign SimplifiedLayerNormalization Sin Sinh
-    Softmax Softplus Softsign Sqrt Swish Tan Tanh TensorScatter ThresholdedRelu Trilu
-""")
-_BROADCAST = _words("""
-    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod
-    Mul Or Pow Sub Sum Where Xor
-""")
-_REDUCE = _words("""
-    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
-""")
+# The result has the shape of the first operand: elementwise functions of it, and these.
+_ALIKE = UNARY | SOFTMAXES | CASTS | {
+    "Bernoulli", "CumSum", "DequantizeLinear", "EyeLike", "GroupNormalization", "Identity", "InstanceNormalization",
+    "LRN", "LpNormalization", "MeanVarianceNormalization", "PRelu", "QuantizeLinear", "RMSNormalization",
+    "RandomNormalLike", "RandomUniformLike", "ReverseSequence", "RotaryEmbedding", "ScatterElements", "ScatterND",
+    "SimplifiedLayerNormalization", "TensorScatter", "Trilu",
+}  # fmt: skip
 
 
 def alike(node: ir.Node, ask: Ask) -> Shapely | None:
@@ -177,8 +166,8 @@ def _recurrent(node: ir.Node, ask: Ask) -> Shapely | None:
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_ALIKE, alike),
-    **dict.fromkeys(_BROADCAST, _broadcast),
-    **dict.fromkeys(_REDUCE, _reduce),
+    **dict.fromkeys(BROADCASTS, _broadcast),
+    **dict.fromkeys(REDUCES, _reduce),
     "Dropout": _dropout,
     "LayerNormalization": _layer_norm,
     "BatchNormalization": _batch_norm,
@@ -189,7 +178,5 @@ RULES: Mapping[str, Rule] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
     "Einsum": _einsum,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
+    **dict.fromkeys(RECURRENT, _recurrent),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import GLOBAL_POOLS, POOLS
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import number, numbers, operand, text
 from sardonyx.ir.shapes.expr import Size
@@ -136,17 +137,13 @@ def _grid_sample(node: ir.Node, ask: Ask) -> Shapely | None:
     return None if shape is None or grid is None else ((*shape[:2], *grid[1:-1]),)
 
 
-def _picture(names: Sequence[str], rule: Rule) -> dict[str, Rule]:
-    return dict.fromkeys(names, rule)
-
-
 RULES: Mapping[str, Rule] = {
     "Conv": conv_of(1),
     "ConvInteger": conv_of(1),
     "QLinearConv": conv_of(3),
     "ConvTranspose": _conv_transpose,
-    **_picture(("MaxPool", "AveragePool", "LpPool"), _pool),
-    **_picture(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global_pool),
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
     "Resize": _resize,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,

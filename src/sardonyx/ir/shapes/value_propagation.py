@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.shapes import expr, value_arithmetic
 from sardonyx.ir.shapes.attributes import numbers, tensor
 from sardonyx.ir.shapes.expr import Size
@@ -181,7 +182,7 @@ def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
 
 RULES: Mapping[str, Rule] = {
     **value_arithmetic.RULES,
-    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _same),
+    **dict.fromkeys(sorted(KEEPS_ORDER), _same),
     "Cast": _cast,
     "CastLike": _cast,
     "Shape": _shape,

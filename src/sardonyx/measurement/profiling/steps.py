@@ -13,7 +13,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from sardonyx.ir.facts import RANDOM, SMALL, constant_tensor
+from sardonyx.ir.facts import SMALL, constant_tensor
+from sardonyx.ir.ops import RANDOM
 from sardonyx.ir.scopes import bodies, is_constant
 
 _NEVER_EQUAL = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.SPARSE_TENSOR)

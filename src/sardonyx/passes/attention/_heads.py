@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.shapes.expr import exact_quotient, product
 from sardonyx.passes._matching import operand
-from sardonyx.passes._views import VIEWS
 
 
 class Part:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.passes._matching import operand
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.attention._heads import Axes, flat, new_axes, regroup, same_axes
 
 FARTHEST = 256  # nodes that are looked at above one Softmax: sums of shared values have as many ways up as they like

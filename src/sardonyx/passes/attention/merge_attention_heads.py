@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.attention._heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
 from sardonyx.passes.attention._layouts import Steps, way
 from sardonyx.passes.base import Example, NodePass

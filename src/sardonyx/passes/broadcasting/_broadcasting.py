@@ -1,4 +1,4 @@
-"""Operators that broadcast their operands, and what shape that gives."""
+"""The shape that operands broadcast to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.shapes.expr import broadcast
-
-COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-LOGIC = ("And", "Or", "Xor")
-BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Where", *COMPARISONS, *LOGIC)
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.shapes.expr import add, at_least, multiply, product, subtract
 from sardonyx.passes._matching import operand
 
-_VIEWS = ("Unsqueeze", "Squeeze", "Reshape", "Flatten")
 _INTEGERS = (int(ir.DataType.INT32), int(ir.DataType.INT64))
 _DEEP = 16  # nodes to follow; what people write has a handful
 
@@ -100,7 +100,7 @@ def _ramp_of(value: ir.Value, graph: Facts, known: dict[ir.Value, Ramp | None], 
         return None
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) in _INTEGERS:
         return source
-    if node.op_type in _VIEWS:
+    if node.op_type in VIEWS:
         return _viewed(source, shape)
     if node.op_type not in ("Expand", "Add", "Sub", "Mul"):
         return None

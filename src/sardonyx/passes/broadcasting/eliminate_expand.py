@@ -12,11 +12,12 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import BROADCASTS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import ints, maker, operand
 from sardonyx.passes._views import normal_axes
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.broadcasting._broadcasting import BROADCASTING, fits_without
+from sardonyx.passes.broadcasting._broadcasting import fits_without
 from sardonyx.records.run import Accuracy
 
 
@@ -25,7 +26,7 @@ class EliminateExpand(NodePass):
 
     name = "eliminate-expand"
     accuracy = Accuracy.EXACT
-    roots = BROADCASTING
+    roots = tuple(sorted(BROADCASTS))
     opset = 8  # from which on all of them broadcast by the same rule
     example = Example(
         before="""

@@ -12,12 +12,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes.expr import product
 from sardonyx.passes._matching import maker, operand
 from sardonyx.passes._pieces import is_last
 from sardonyx.passes._sizes import inserted_axes
-from sardonyx.passes._views import VIEWS, reshape_target
+from sardonyx.passes._views import reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
 from sardonyx.records.run import Accuracy

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes.expr import at_least, subtract
 from sardonyx.passes._matching import operand
@@ -90,7 +91,7 @@ def always(value: ir.Value | None, graph: Facts) -> bool | None:
     if table is not None:
         return bool(table.flat[0]) if table.size and (table == table.flat[0]).all() else None
     node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type not in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
+    if node is None or node.domain or node.op_type not in ORDERS:
         return None
     one, two = (ramp_of(operand(node, index), graph) for index in (0, 1))
     if one is None or two is None:

@@ -14,15 +14,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.broadcasting._broadcasting import BROADCASTING, fits_without
+from sardonyx.passes.broadcasting._broadcasting import fits_without
 from sardonyx.records.run import Accuracy
 
-# Operators whose results hold nothing but elements of their first input
-_PICKING = (*VIEWS, "Expand", "Slice", "Gather", "GatherElements", "GatherND", "Tile", "Transpose", "Identity")
 _DEEP = 16
 
 
@@ -31,7 +29,7 @@ class FoldRepeatedGather(NodePass):
 
     name = "fold-repeated-gather"
     accuracy = Accuracy.EXACT
-    roots = BROADCASTING
+    roots = tuple(sorted(BROADCASTS))
     opset = 8
     example = Example(
         before="""
@@ -93,6 +91,6 @@ def _only_number(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> int
         same = table.size and table.dtype.kind in "iu" and (table == table.flat[0]).all()
         return int(cast("np.integer", table.flat[0])) if same else None
     node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type not in _PICKING or deep == 0:
+    if node is None or node.domain or node.op_type not in MOVES_DATA or deep == 0:
         return None
     return _only_number(operand(node, 0), graph, deep - 1)

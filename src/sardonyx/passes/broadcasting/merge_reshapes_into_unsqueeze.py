@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import maker, operand
 from sardonyx.passes._sizes import inserted_axes
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 

@@ -10,13 +10,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import BROADCASTS, UNARY
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import maker, operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.broadcasting._broadcasting import BROADCASTING
 from sardonyx.records.run import Accuracy
-
-_UNARY = ("Cast", "Not", "Neg", "Abs", "Exp", "Log", "Sqrt")
 
 
 class SinkExpand(NodePass):
@@ -24,7 +22,7 @@ class SinkExpand(NodePass):
 
     name = "sink-expand"
     accuracy = Accuracy.EXACT
-    roots = (*BROADCASTING, *_UNARY)
+    roots = tuple(sorted(BROADCASTS | UNARY))
     opset = 8  # from which on there is Expand
     example = Example(
         before="""

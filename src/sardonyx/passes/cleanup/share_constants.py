@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import onnx_ir as ir
 
 from sardonyx.ir.facts import SMALL, Facts
+from sardonyx.ir.ops import CONTROL_FLOW
 from sardonyx.ir.rules import Share
 from sardonyx.ir.scopes import Scope
 from sardonyx.ir.tensors import FileTensor, SparseTensor, TransposedTensor
@@ -22,7 +23,6 @@ from sardonyx.records.run import Accuracy
 
 KeyOf = Callable[[ir.TensorProtocol], Hashable | None]
 
-_SEES_OUTER = frozenset({"If", "Loop", "Scan"})
 _SAMPLE = 1 << 12  # bytes looked at in three places of a large constant before all of it is read
 _BLOCK = 1 << 20  # bytes read at a time
 
@@ -154,7 +154,7 @@ def _reaches(value: ir.Value, scope: Scope, graph: Facts) -> bool:
     """Whether a constant can be read in a scope."""
     if value.graph is scope.graph:
         return True
-    while (holder := scope.holder) is not None and holder.domain == "" and holder.op_type in _SEES_OUTER:
+    while (holder := scope.holder) is not None and holder.domain == "" and holder.op_type in CONTROL_FLOW:
         assert holder.graph is not None
         scope = graph.scopes[holder.graph]
         if scope.graph is value.graph:

@@ -14,7 +14,8 @@ from typing import cast
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import RANDOM, SMALL, Facts
+from sardonyx.ir.facts import SMALL, Facts
+from sardonyx.ir.ops import COMMUTATIVE, RANDOM
 from sardonyx.ir.rules import Match, Proposal
 from sardonyx.ir.scopes import Scope
 from sardonyx.passes.base import Example, ModelPass
@@ -22,7 +23,6 @@ from sardonyx.records.run import Accuracy
 
 _PURE_DOMAINS = frozenset({"", "ai.onnx.ml"})
 _NEVER = RANDOM | {"Dropout"}  # a Dropout that outlives identity elimination is one in training
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 _SYMMETRIC_SINCE = 7  # before, operands were broadcast by an attribute, one way only
 
 _A = ir.AttributeType
@@ -97,7 +97,7 @@ def _key(node: ir.Node, scope: Scope) -> Hashable | None:
     inputs = [0 if value is None else id(value) for value in node.inputs]
     while inputs and not inputs[-1]:
         inputs.pop()
-    if node.domain == "" and node.op_type in _COMMUTATIVE and scope.opset >= _SYMMETRIC_SINCE:
+    if node.domain == "" and node.op_type in COMMUTATIVE and scope.opset >= _SYMMETRIC_SINCE:
         inputs.sort()
     outputs = [bool(output.name) for output in node.outputs]
     while outputs and not outputs[-1]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Evaluate, Facts
+from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.rules import Match, Proposal, Refused
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._foldable import (
@@ -32,13 +33,13 @@ from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, 
 LARGEST = 1 << 27  # bytes around one node beyond which it is not evaluated at all
 TOO_LARGE = "too large to evaluate"
 
-_VIEWS = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})  # need no evaluation
+_NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes do these without reading the constant
 
 
 def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
     """Every such node of the model."""
     for node in _readers_of_large_constants(graph):
-        if node.op_type in _VIEWS or not is_foldable(node, graph) or not _reads_constants(node, graph):
+        if node.op_type in _NOT_EVALUATED or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
         wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
         if wanted:  # a node that nothing reads is dead, and removed as such

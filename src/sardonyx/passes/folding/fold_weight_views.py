@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._views import VIEWS, viewed_shape
+from sardonyx.passes._views import viewed_shape
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
@@ -27,7 +28,7 @@ class FoldWeightViews(NodePass):
 
     name = "fold-weight-views"
     accuracy = Accuracy.EXACT
-    roots = ("Transpose", *VIEWS)
+    roots = ("Transpose", *sorted(VIEWS))
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>

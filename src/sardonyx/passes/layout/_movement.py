@@ -15,9 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.layout._digits import Factor, found_in, numbered, permuted
-from sardonyx.passes.layout._regions import Region
+from sardonyx.passes.layout._regions import KEEPS_SIZE, Region
 from sardonyx.passes.layout._steps import MOST_ROWS, Steps
 
 
@@ -57,7 +56,7 @@ def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
         return None
     whole = not free or out[0] == 1
     place = (rest if free else start, out[1:] if free and whole else out, free, whole)
-    if all(node.op_type in (*VIEWS, "Transpose") for node in order):
+    if all(node.op_type in KEEPS_SIZE for node in order):
         return _exchange(place, order, sizes)
     origin = _worked_out(region.source, result, order, sizes, unit)
     return None if origin is None else Movement(*place, unit, found_in(origin, unit), origin)

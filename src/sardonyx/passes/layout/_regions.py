@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.passes._views import VIEWS
+from sardonyx.ir.ops import SELECTS, VIEWS
 
 LONGEST = 24  # nodes of a region; a longer one is taken in parts
-MOVING = (*VIEWS, "Transpose", "Slice", "Concat", "Split", "Gather", "GatherND")
+KEEPS_SIZE = VIEWS | {"Transpose"}
+MOVING = KEEPS_SIZE | SELECTS - {"GatherElements"} | {"Concat"}  # those that `Steps` can carry out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

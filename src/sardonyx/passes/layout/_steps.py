@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.passes._matching import given, ints, operand
-from sardonyx.passes._views import VIEWS
+from sardonyx.passes.layout._regions import KEEPS_SIZE
 
 MOST_ROWS = 1 << 16  # units to be worked out one by one
 
@@ -33,7 +33,7 @@ class Steps:
         if axes is None or any(not 0 <= axis < len(source) for axis in axes) or (self._free and 0 in axes):
             return None
         for output in node.outputs:
-            shape = self._local(output, size if node.op_type in (*VIEWS, "Transpose") else None)
+            shape = self._local(output, size if node.op_type in KEEPS_SIZE else None)
             if shape is None:
                 return None
             self.shapes[output] = shape

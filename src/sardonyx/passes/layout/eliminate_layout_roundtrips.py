@@ -18,10 +18,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
 from sardonyx.passes._rows import RowStep, permuted_back, rebuilt, row_step, viewed_back
-from sardonyx.passes._views import VIEWS, reshape_target
+from sardonyx.passes._views import reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
@@ -52,7 +53,7 @@ class EliminateLayoutRoundtrips(NodePass):
 
     name = "eliminate-layout-roundtrips"
     accuracy = Accuracy.REASSOCIATES
-    roots = (*VIEWS, "Transpose")
+    roots = (*sorted(VIEWS), "Transpose")
     opset = 9  # before, a Constant node could not hold integers
     example = Example(
         before="""
@@ -121,7 +122,7 @@ def _has_bias(node: ir.Node) -> bool:
 
 def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
     """The way up from a move to the one before it."""
-    kinds = ("Transpose",) if node.op_type == "Transpose" else VIEWS
+    kinds = {"Transpose"} if node.op_type == "Transpose" else VIEWS
     steps: list[RowStep] = []
     user, value = node, operand(node, 0)
     while value is not None and len(steps) < LONGEST:

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._views import VIEWS
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout._arranging import Step, arrangements, build, copies
 from sardonyx.passes.layout._movement import movement
@@ -28,7 +28,7 @@ class MergeRearrangements(NodePass):
 
     name = "merge-rearrangements"
     accuracy = Accuracy.EXACT
-    roots = MOVING
+    roots = tuple(sorted(MOVING))
     opset = 9  # before, a Constant node could not hold integers
     example = Example(
         before="""

@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import ints, maker, operand
-from sardonyx.passes._views import VIEWS, normal_axes, reshape_target
+from sardonyx.passes._views import normal_axes, reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -27,7 +28,7 @@ class MergeReshapes(NodePass):
 
     name = "merge-reshapes"
     accuracy = Accuracy.EXACT
-    roots = VIEWS
+    roots = tuple(sorted(VIEWS))
     opset = 5  # before, Reshape had its target as an attribute
     example = Example(
         before="""

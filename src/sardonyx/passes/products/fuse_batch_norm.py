@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._channels import CONVOLUTIONS, PRODUCTS, linear_before, rebuilt
+from sardonyx.passes._channels import linear_before, rebuilt
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -62,7 +63,7 @@ class FuseBatchNorm(NodePass):
             return Refused("it is in training mode", (node,))
         if node.attributes.get_int("spatial", 1) == 0:
             return Refused("it normalises every position for itself", (node,))
-        found = linear_before(node.inputs[0], node, graph, CONVOLUTIONS | PRODUCTS)
+        found = linear_before(node.inputs[0], node, graph, CONVOLUTIONS | MATRIX_PRODUCTS)
         if found is None:
             return Refused("no convolution or matrix product with a constant weight comes before it", (node,))
         if isinstance(found, str):

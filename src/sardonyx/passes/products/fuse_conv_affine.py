@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import CONVOLUTIONS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._channels import CONVOLUTIONS, Linear, linear_before, rebuilt
+from sardonyx.passes._channels import Linear, linear_before, rebuilt
 from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

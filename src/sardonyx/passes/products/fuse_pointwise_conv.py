@@ -17,11 +17,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import UNARY
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._rows import ELEMENTWISE
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
@@ -147,7 +147,7 @@ def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
 
 def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
     """The layer that makes the first input of a node."""
-    step = maker(user, 0, tuple(ELEMENTWISE))
+    step = maker(user, 0, UNARY)
     if step is not None:
         return _Layer(step)
     product, add = maker(user, 0, ("MatMul",)), maker(user, 0, ("Add",))

@@ -1,0 +1,154 @@
+"""Traits of operators: the one table of what the operators of ONNX do.
+
+A trait is the set of the names that have it, so that `node.op_type in MOVES_DATA` is the question. Names are of the
+default domain; the sets of operators of ONNX Runtime say so. A caller that also meets other domains checks the domain.
+A pass that can treat only some operators of a trait subtracts the others where it is defined, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+Operators: TypeAlias = frozenset[str]
+
+# Operators that only move data: every element of their results is an element of their first operand. Further operands
+# are shapes, axes, repeats and indices.
+
+VIEWS: Operators = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+KEEPS_ORDER = VIEWS | {"Identity"}  # the same elements in the same order
+PERMUTES: Operators = frozenset({"DepthToSpace", "ReverseSequence", "SpaceToDepth", "Transpose"})
+REARRANGES = KEEPS_ORDER | PERMUTES  # every element once
+REPEATS: Operators = frozenset({"Expand", "Tile"})
+LOOKUPS: Operators = frozenset({"Gather", "GatherElements", "GatherND"})  # elements at given indices
+SELECTS = LOOKUPS | {"Slice", "Split"}  # some of the elements
+MOVES_DATA = REARRANGES | REPEATS | SELECTS
+
+FILLS: Operators = frozenset({"CenterCropPad", "Pad", "Trilu"})  # elements of the first operand, or one other number
+CASTS: Operators = frozenset({"Cast", "CastLike"})
+
+# Operators that compute element by element.
+
+ARITHMETIC: Operators = frozenset({"Add", "Div", "Mul", "Sub"})
+ORDERS: Operators = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+COMPARISONS = ORDERS | {"Equal"}
+LOGIC: Operators = frozenset({"And", "Or", "Xor"})
+BITWISE: Operators = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+BINARY = ARITHMETIC | COMPARISONS | LOGIC | BITWISE | {"Mod", "Pow"}
+VARIADIC: Operators = frozenset({"Max", "Mean", "Min", "Sum"})  # of any number of operands
+BROADCASTS = BINARY | VARIADIC | {"Where"}  # every operand is broadcast to the shape of the result
+PREDICATES = COMPARISONS | LOGIC | {"IsInf", "IsNaN", "Not"}  # results are true or false
+
+# The same result, bit by bit, with the operands in another order. Not Max and Min, whose result for 0.0 and -0.0 or for
+# two NaN may be either, and not Sum and Mean, which round after every operand.
+COMMUTATIVE: Operators = frozenset({"Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Mul", "Or", "Xor"})
+
+ACTIVATIONS: Operators = frozenset(
+    {
+        "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu", "Shrink", "Sigmoid",
+        "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu",
+    }
+)  # fmt: skip
+TRIGONOMETRIC: Operators = frozenset(
+    {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"}
+)
+# Unary operators whose results are exact: an element of the operand, its negative, a bound, an integer or a bool.
+EXACT_UNARY: Operators = frozenset(
+    {
+        "Abs", "BitwiseNot", "Ceil", "Clip", "Floor", "IsInf", "IsNaN", "Neg", "Not", "Relu", "Round", "Sign",
+        "ThresholdedRelu",
+    }
+)  # fmt: skip
+# A function of the element in the same place of the first operand; other operands (the bounds of Clip) are scalars.
+UNARY = ACTIVATIONS | TRIGONOMETRIC | EXACT_UNARY | {"Cast", "Erf", "Exp", "Log", "Reciprocal", "Sqrt"}
+
+# Operators that combine elements.
+
+REDUCES: Operators = frozenset(
+    {
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+        "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    }
+)  # fmt: skip
+SOFTMAXES: Operators = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+LAYER_NORMS: Operators = frozenset({"LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization"})
+RMS_NORMS: Operators = frozenset(
+    {"RMSNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
+)
+NORMALIZES = LAYER_NORMS | RMS_NORMS | {
+    "BatchNormalization", "GroupNorm", "GroupNormalization", "InstanceNormalization", "LpNormalization",
+    "MeanVarianceNormalization",
+}  # fmt: skip
+POOLS: Operators = frozenset({"AveragePool", "LpPool", "MaxPool"})
+GLOBAL_POOLS: Operators = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+RECURRENT: Operators = frozenset({"GRU", "LSTM", "RNN"})
+
+MATRIX_PRODUCTS: Operators = frozenset({"Gemm", "MatMul"})  # of floating-point numbers, with a weight of two dims
+CONVOLUTIONS: Operators = frozenset({"Conv", "ConvTranspose"})
+QUANTIZED_PRODUCTS: Operators = frozenset({"MatMulInteger", "QLinearMatMul"})
+QUANTIZED_CONVOLUTIONS: Operators = frozenset({"ConvInteger", "QLinearConv"})
+# Those and the ones of com.microsoft and of the runtime's layout domain.
+ALL_PRODUCTS = MATRIX_PRODUCTS | QUANTIZED_PRODUCTS | {
+    "DynamicQuantizeMatMul", "Einsum", "FusedGemm", "FusedMatMul", "FusedMatMulActivation", "GemmFastGelu",
+    "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "TransposeMatMul",
+}  # fmt: skip
+ALL_CONVOLUTIONS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | {"DeformConv", "FusedConv", "NhwcConv", "NhwcFusedConv"}
+GELUS: Operators = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})  # the others are of com.microsoft
+
+# What results depend on beside the values of the operands.
+
+RANDOM: Operators = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+READS_SHAPE: Operators = frozenset({"Shape", "Size"})  # the result depends on the shape of the operand alone
+READS_SHAPE_AND_TYPE: Operators = frozenset({"EyeLike"})
+READS_TYPE_OF_SECOND: Operators = frozenset({"CastLike"})
+
+# Operators with bodies, on quantized numbers, and on what is not a tensor.
+
+LOOPS: Operators = frozenset({"Loop", "Scan"})
+CONTROL_FLOW = LOOPS | {"If"}
+QUANTIZES: Operators = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+MAKES_SEQUENCE: Operators = frozenset(
+    {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
+)
+OPTIONALS: Operators = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOperands:
+    """Which operands of an attention operator are which; -1 where it has no such operand."""
+
+    key: int  # -1: queries, keys and values are one operand, or are computed from one
+    masks: tuple[int, ...] = ()
+    past: int = -1
+    causal: bool = False  # always, without an attribute
+
+
+_ORT = "com.microsoft"
+ATTENTION: Mapping[tuple[str, str], AttentionOperands] = MappingProxyType(
+    {
+        ("", "Attention"): AttentionOperands(1, (3,), 4),
+        (_ORT, "Attention"): AttentionOperands(-1, (3, 5), 4),
+        (_ORT, "QAttention"): AttentionOperands(-1, (5,), 8),
+        (_ORT, "PackedAttention"): AttentionOperands(-1, (5,)),
+        (_ORT, "LongformerAttention"): AttentionOperands(-1),
+        (_ORT, "MultiHeadAttention"): AttentionOperands(1, (4, 5), 6),
+        (_ORT, "PackedMultiHeadAttention"): AttentionOperands(1, (6,)),
+        (_ORT, "DecoderMaskedMultiHeadAttention"): AttentionOperands(1, (), 5),
+        (_ORT, "DecoderMaskedSelfAttention"): AttentionOperands(-1, (), 4, causal=True),
+        (_ORT, "GroupQueryAttention"): AttentionOperands(1, (), 3, causal=True),
+        (_ORT, "SparseAttention"): AttentionOperands(1, (), 3, causal=True),
+        (_ORT, "PagedAttention"): AttentionOperands(1, (), 3, causal=True),
+    }
+)
+ATTENTION_NAMES: Operators = frozenset(name for _, name in ATTENTION)
+
+
+def attention_operands(node: ir.Node) -> AttentionOperands | None:
+    """The operands of an attention operator; None for any other node."""
+    return ATTENTION.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
