@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,24 @@ def test_the_result_depends_on_the_shape_alone(op_type: str) -> None:
 def test_of_the_second_operand_of_cast_like_only_the_type_counts() -> None:
     one, other = (outputs("CastLike", [SPREAD, np.array(each, np.float64)], {})[0] for each in (0, [5, 7]))
     np.testing.assert_array_equal(one, other)
+
+
+def literals(tree: ast.AST) -> Iterable[tuple[int, frozenset[str]]]:
+    """The sets, tuples and lists of strings in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Set | ast.Tuple | ast.List):
+            names = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            if len(names) == len(node.elts) and all(isinstance(name, str) for name in names):
+                yield node.lineno, frozenset(map(str, names))
+
+
+def test_no_other_file_writes_a_trait_out_again() -> None:
+    again = [
+        f"{path.relative_to(SOURCE)}:{line} is {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path != Path(ops.__file__)
+        for line, names in literals(ast.parse(path.read_text()))
+        for name, trait in TRAITS.items()
+        if len(trait) > 2 and names == trait
+    ]
+    assert again == []

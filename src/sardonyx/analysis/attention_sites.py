@@ -12,10 +12,26 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx import provenance as p
-from sardonyx.analysis.fingerprint.attention import CONVOLUTIONS, FUSED, PRODUCTS, Attention, Site, fused
-from sardonyx.analysis.fingerprint.graph_reading import Kind, Reading
+from sardonyx.analysis.fingerprint.attention import Attention, Site
+from sardonyx.analysis.fingerprint.graph_reading import Reading
 from sardonyx.ir import origins
+from sardonyx.ir.dataflow import Dependence
 from sardonyx.ir.facts import Dim, Facts
+from sardonyx.ir.ops import (
+    ALL_CONVOLUTIONS,
+    ALL_PRODUCTS,
+    ARITHMETIC,
+    CASTS,
+    KEEPS_ORDER,
+    LAYER_NORMS,
+    LOOKUPS,
+    MOVES_DATA,
+    QUANTIZES,
+    REPEATS,
+    RMS_NORMS,
+    UNARY,
+    attention_operands,
+)
 from sardonyx.ir.scopes import label
 from sardonyx.records import gc_pause
 from sardonyx.records.run import AttentionForm, AttentionSite, Refusal, RolledBack
@@ -29,7 +45,7 @@ _CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT = (
 _ORDER = (_CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT)
 _MIXES = frozenset({"Add", "Sub", "Where", "Max", "Min", "Sum"})
 _FACTORS = frozenset({"Mul", "Div"})
-_VIEWS = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Expand", "Cast", "Identity", "Transpose", "Slice"})
+_MASK_MOVES = MOVES_DATA - LOOKUPS | CASTS  # what is looked up follows from the indices, not from the table
 
 
 class Masking:
@@ -52,7 +68,8 @@ class Masking:
 
     def fused(self, node: ir.Node) -> str:
         """Of an operator: what it is by nature or was told to be, and its masks."""
-        way = FUSED["" if node.domain == "ai.onnx" else node.domain, node.op_type]
+        way = attention_operands(node)
+        assert way is not None
         asked = any(node.attributes.get_int(name, 0) for name in ("is_causal", "unidirectional"))
         found = {_CAUSAL} if way.causal or asked else set[str]()
         masks = (node.inputs[index] for index in way.masks if index < len(node.inputs))
@@ -84,7 +101,7 @@ class Masking:
             term = waiting.pop()
             maker = term.producer()
             name = self._reading.names.get(maker, "") if maker is not None else ""
-            if maker is None or maker in self._layers or name not in _VIEWS | {"Add"}:
+            if maker is None or maker in self._layers or name not in _MASK_MOVES | {"Add"}:
                 yield term
                 continue
             inputs = [each for each in maker.inputs if each is not None]
@@ -95,17 +112,17 @@ class Masking:
 
     def _is_number(self, value: ir.Value) -> bool:
         shape = self._facts.shape(value)
-        return shape is not None and set(shape) <= {1} and self._reading.kind(value) is Kind.FIXED
+        return shape is not None and set(shape) <= {1} and self._reading.dependence(value) is Dependence.CONSTANT
 
     def _of_term(self, term: ir.Value) -> Iterator[str]:
-        kind, causal = self._reading.kind(term), self._causal(term)
+        kind, causal = self._reading.dependence(term), self._causal(term)
         if causal:
             yield _CAUSAL
-        if kind is Kind.DATA:
+        if kind is Dependence.DATA:
             handed_in = any(value.producer() is None for value in self._reading.upward(term, self._layers))
             yield _INPUT if handed_in else _COMPUTED
         elif not causal:
-            yield _CONSTANT if kind is Kind.FIXED else _BY_POSITION
+            yield _CONSTANT if kind is Dependence.CONSTANT else _BY_POSITION
 
 
 def _said(found: set[str] | frozenset[str]) -> str:
@@ -115,8 +132,7 @@ def _said(found: set[str] | frozenset[str]) -> str:
 
 # Which nodes an attention that is spelled out consists of: from the scale of its operands to the product of values.
 
-_SCALES = frozenset({"Mul", "Div"})
-_MOVES_OF_PARTS = frozenset({"Transpose", "Identity", "Cast"})
+_MOVES_OF_PARTS = CASTS | {"Identity", "Transpose"}
 
 
 class Parts:
@@ -158,7 +174,7 @@ class Parts:
             name = self._reading.names[maker]
             if len(data) != 1 or maker in self._layers:
                 return
-            if name in _SCALES and self._is_one_number(maker, data[0]):
+            if name in _FACTORS and self._is_one_number(maker, data[0]):
                 yield from (*moves, maker)
                 moves = []
             elif name in _MOVES_OF_PARTS:
@@ -177,13 +193,8 @@ class Parts:
 
 _FAR = 32  # values looked at between the product of values and the layer that follows
 # Ways on which the last axis keeps all that heads made: moves, and whatever works element by element.
-_MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast", "Dropout"})
-_KEEPS = _MOVES | {
-    "Add", "Mul", "Sub", "Div", "Relu", "Gelu", "Sigmoid", "Tanh", "LayerNormalization", "RMSNormalization",
-    "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Where",
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
-}  # fmt: skip
-_REPEATS = frozenset({"Expand", "Tile"})
+_MOVES = KEEPS_ORDER | CASTS | {"Dropout", "Transpose"}
+_KEEPS = _MOVES | ARITHMETIC | UNARY | LAYER_NORMS | RMS_NORMS | QUANTIZES | {"Where"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +290,10 @@ class Measuring:
     def _read(self, layer: ir.Node, value: ir.Value) -> int | None:
         """How wide a layer's input is, on the axis that it sums over."""
         shape, name = self._facts.shape(value), self._reading.names[layer]
-        if shape is None or len(shape) < 2 or name not in PRODUCTS | CONVOLUTIONS:
+        if shape is None or len(shape) < 2 or name not in ALL_PRODUCTS | ALL_CONVOLUTIONS:
             return None
         from_left = value is layer.inputs[0]
-        return _number(shape[1] if name in CONVOLUTIONS else shape[-1] if from_left else shape[-2])
+        return _number(shape[1] if name in ALL_CONVOLUTIONS else shape[-1] if from_left else shape[-2])
 
     def _fits(self, result: ir.Node, heads: int) -> bool:
         """Whether there are as many matrices in a product as heads, or a multiple."""
@@ -304,7 +315,7 @@ class Measuring:
                 return None
             if maker in self._layers:
                 shape = self._facts.shape(value)
-                return _quotient(_number(shape[-1]), size) if shape and maker.op_type in PRODUCTS else None
+                return _quotient(_number(shape[-1]), size) if shape and maker.op_type in ALL_PRODUCTS else None
             data = list(self._reading.data(maker))
             if len(data) != 1 or self._reading.names[maker] not in _KEEPS:
                 return None
@@ -327,9 +338,9 @@ class Measuring:
         while (maker := value.producer() if value is not None else None) is not None and maker not in self._layers:
             data = list(self._reading.data(maker))
             name = self._reading.names[maker]
-            if len(data) != 1 or name not in _REPEATS | _MOVES | {"Mul", "Div"}:
+            if len(data) != 1 or name not in REPEATS | _MOVES | {"Mul", "Div"}:
                 break
-            times *= self._factor(maker) if name in _REPEATS else 1
+            times *= self._factor(maker) if name in REPEATS else 1
             value = data[0]
         return times
 
@@ -398,7 +409,7 @@ class _Describe:
 
     def __call__(self, site: Site) -> FoundSite:
         last = site.nodes[-1]
-        spelled = fused(site.first) is None
+        spelled = attention_operands(site.first) is None
         nodes = self._parts.of(site) if spelled else site.nodes
         sizes = self._measuring.spelled(site) if spelled else self._measuring.fused(site.first)
         operator = "" if spelled else _operator(site.first)

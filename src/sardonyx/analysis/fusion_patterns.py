@@ -9,9 +9,22 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.analysis.attention_sites import Parts
+from sardonyx.analysis.fingerprint.attention import Attention
+from sardonyx.analysis.fingerprint.graph_reading import Reading
+from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import RANDOM, VIEWS
-from sardonyx.ir.scopes import bodies, is_constant
+from sardonyx.ir.ops import (
+    CONVOLUTIONS,
+    GELUS,
+    LAYER_NORMS,
+    MATRIX_PRODUCTS,
+    READS_SHAPE,
+    RMS_NORMS,
+    VIEWS,
+    attention_operands,
+)
+from sardonyx.ir.scopes import is_constant
 
 # One look over a whole graph that the detectors share: its nodes by operator, and what in it depends on no input.
 
@@ -24,12 +37,17 @@ class Survey:
     def __init__(self, facts: Facts) -> None:
         """A survey of the model as it is now; it does not follow later changes."""
         self.facts = facts
-        self.nodes = [node for scope in facts.live_scopes() for node in scope.graph if not is_constant(node)]
+        self.nodes: list[ir.Node] = []
         self._by_type: dict[str, list[ir.Node]] = defaultdict(list)
+        self._flow = Dataflow()
         self._fixed: set[ir.Node] = set()
-        for node in self.nodes:
+        for node in (node for scope in facts.live_scopes() for node in scope.graph):
+            depends = self._flow.visit(node)
+            if is_constant(node):
+                continue
+            self.nodes.append(node)
             self._by_type[node.op_type].append(node)
-            if self._is_fixed(node):
+            if depends is Dependence.CONSTANT:
                 self._fixed.add(node)
 
     def of(self, *op_types: str) -> Iterator[ir.Node]:
@@ -42,18 +60,21 @@ class Survey:
 
     def fixed(self, value: ir.Value | None) -> bool:
         """Whether a value is the same in every run: a constant, or computed from nothing else."""
-        if value is None:
-            return False
-        return value.producer() in self._fixed or self.facts.tensor(value) is not None
+        return value is not None and self._flow.of(value) is Dependence.CONSTANT
 
     def fixed_nodes(self) -> Collection[ir.Node]:
         """The nodes that compute the same in every run."""
         return self._fixed
 
-    def _is_fixed(self, node: ir.Node) -> bool:
-        if not node.inputs or node.op_type in RANDOM or any(True for _ in bodies(node)):
-            return False
-        return all(value is None or self.fixed(value) for value in node.inputs)
+    @functools.cached_property
+    def attention(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """Every place of attention: those that are decomposed, and those that are one operator."""
+        reading = Reading(self.facts.model)
+        facts = self.facts if reading.model is self.facts.model else Facts(reading.model)
+        attention = Attention(reading)
+        parts = Parts(facts, reading, attention)
+        fused = tuple(site.nodes for site in attention.sites if attention_operands(site.first) is not None)
+        return tuple(parts.of(site) for site in attention.sites if site.nodes not in fused), fused
 
     def maker(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
         """The node that makes a value, where it is one of these standard operators."""
@@ -95,58 +116,19 @@ class Survey:
         return after if after is not None and after.inputs[0] is node.outputs[0] else None
 
 
-# Attention and what goes with it, spelled out in products and slices.
+# Attention as the fingerprint finds it, and the rotation that goes with it.
 
-# What may stand between the scores and the Softmax: scale, mask, cap, type; and between it and the last product.
-_SCORING = ("Add", "Mul", "Div", "Sub", "Where", "Cast", "Tanh", "Reshape", "Identity")
-_WEIGHING = ("Cast", "Where", "Reshape", "Identity", "Dropout", "Mul")
 _PARTS = ("Slice", "Split", "Gather")
-_STEPS = 8
 
 
 def cores(survey: Survey) -> Iterator[Finding]:
     """softmax(q @ kᵀ · scale + mask) @ v, spelled out."""
-    for softmax in survey.of("Softmax"):
-        above, below = _scores(softmax, survey), _weighed(softmax, survey)
-        if above is not None and below is not None:
-            yield *above, softmax, *below
+    return iter(survey.attention[0])
 
 
-def _scores(softmax: ir.Node, survey: Survey) -> Finding | None:
-    """The nodes from the product of queries and keys to the Softmax, by the shortest way: the mask's is not one."""
-    ways: list[Finding] = [(softmax,)]
-    for _ in range(_STEPS):
-        further: list[Finding] = []
-        for way in ways:
-            for value in way[0].inputs:
-                maker = survey.maker(value, "MatMul", *_SCORING)
-                if maker is None:
-                    continue
-                if _is_of_data(maker, survey):
-                    return maker, *way[:-1]
-                if maker.op_type != "MatMul":
-                    further.append((maker, *way))
-        ways = further
-    return None
-
-
-def _weighed(softmax: ir.Node, survey: Survey) -> Finding | None:
-    """The nodes from the Softmax to the product with the values."""
-    path: list[ir.Node] = []
-    node: ir.Node | None = softmax
-    for _ in range(_STEPS):
-        readers = [] if node is None else survey.users(node, "MatMul", *_WEIGHING)
-        product = next((reader for reader in readers if _is_of_data(reader, survey)), None)
-        if product is not None:
-            return *path, product
-        node = next((reader for reader in readers if reader.op_type != "MatMul"), None)
-        path += [node] if node is not None else []
-    return None
-
-
-def _is_of_data(node: ir.Node, survey: Survey) -> bool:
-    """Whether it is a product of two things that are both computed."""
-    return node.op_type == "MatMul" and not any(map(survey.fixed, node.inputs))
+def attention_operators(survey: Survey) -> Iterator[Finding]:
+    """Attention in one operator."""
+    return iter(survey.attention[1])
 
 
 def rotations(survey: Survey) -> Iterator[Finding]:
@@ -275,7 +257,6 @@ def gelus(survey: Survey) -> Iterator[Finding]:
 
 FLAT = 2  # the rank that Gemm takes
 TRIPLE = 3
-CONVOLUTIONS = ("Conv", "ConvTranspose")
 ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish")
 
 
@@ -313,7 +294,7 @@ def shared_input(survey: Survey) -> Iterator[Finding]:
 def normalized(survey: Survey) -> Iterator[Finding]:
     """A BatchNormalization right after the layer whose weights could hold it."""
     for norm in survey.of("BatchNormalization"):
-        layer = survey.maker(norm.inputs[0], *CONVOLUTIONS, "MatMul", "Gemm")
+        layer = survey.maker(norm.inputs[0], *CONVOLUTIONS, *MATRIX_PRODUCTS)
         if layer is not None and survey.user(layer, "BatchNormalization") is norm:
             yield layer, norm
 
@@ -336,7 +317,7 @@ _ARITHMETIC = (
 
 def shape_chains(survey: Survey) -> Iterator[Finding]:
     """A Shape that is read at run time, and the arithmetic that follows from it alone."""
-    for start in survey.of("Shape", "Size"):
+    for start in survey.of(*sorted(READS_SHAPE)):
         chain, edge = {start: None}, [start]
         while edge:
             readers = {use.node: None for node in edge for value in node.outputs for use in value.uses()}
@@ -390,23 +371,18 @@ def _each(op_types: tuple[str, ...], survey: Survey) -> Iterator[Finding]:
     return ((node,) for node in survey.named(*op_types))
 
 
-LAYER_NORM = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
-RMS_NORM = ("RMSNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
-GELU = ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")
-ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention")
-
 PATTERNS = (
     Pattern("attention-cores", "attention, spelled out", cores),
-    Pattern("attention-operators", "attention, one operator", _operators(*ATTENTION), made=True),
+    Pattern("attention-operators", "attention, one operator", attention_operators, made=True),
     Pattern("qkv-products", "three products of one input (Q, K, V)", shared_input),
     Pattern("rotary-rotations", "rotary rotation, spelled out", rotations),
     Pattern("rotary-operators", "rotary embedding, one operator", _operators("RotaryEmbedding"), made=True),
     Pattern("layer-norms", "LayerNorm, spelled out", layer_norms),
-    Pattern("layer-norm-operators", "LayerNorm, one operator", _operators(*LAYER_NORM), made=True),
+    Pattern("layer-norm-operators", "LayerNorm, one operator", _operators(*sorted(LAYER_NORMS)), made=True),
     Pattern("rms-norms", "RMSNorm, spelled out", rms_norms),
-    Pattern("rms-norm-operators", "RMSNorm, one operator", _operators(*RMS_NORM), made=True),
+    Pattern("rms-norm-operators", "RMSNorm, one operator", _operators(*sorted(RMS_NORMS)), made=True),
     Pattern("gelus", "GELU, spelled out", gelus),
-    Pattern("gelu-operators", "GELU, one operator", _operators(*GELU), made=True),
+    Pattern("gelu-operators", "GELU, one operator", _operators(*sorted(GELUS)), made=True),
     Pattern("deep-products", "MatMul + Add, 3-D or more", deep_products),
     Pattern("flat-products", "MatMul + Add, 2-D", flat_products),
     Pattern("layer-batch-norms", "BatchNorm after a layer", normalized),

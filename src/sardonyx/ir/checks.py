@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.ops import ARITHMETIC
 from sardonyx.ir.precision import FORMATS, GUARD, Impossible, ScaledTensor
 from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import bodies, is_constant, operator
@@ -37,7 +38,7 @@ _NUMBERS: Types = _MOST | {_D.INT16, _D.UINT16}
 
 KERNELS: Mapping[str, Types] = MappingProxyType(
     {
-        **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _NUMBERS),
+        **dict.fromkeys(ARITHMETIC, _NUMBERS),
         **dict.fromkeys(("Expand", "Equal"), _NUMBERS | {_D.BOOL}),
         **dict.fromkeys(("Clip", "Max", "Min"), _MOST),
         "Where": _MOST - {_D.UINT64} | {_D.STRING},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.errors import ModelError
-from sardonyx.ir.ops import RANDOM, READS_SHAPE
+from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import bodies, is_constant, label
 from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common, merge, module_of
@@ -30,25 +30,19 @@ class Flow:
         self.reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
         self.readers: dict[ir.Value, list[ir.Node]] = defaultdict(list)
         self.origins: dict[ir.Node, Origins] = {}
-        self._sizes: set[ir.Value] = set()
+        self._flow = Dataflow()
         for node in self.nodes:
             within = list(_nodes_inside(node))
             self.reads[node] = tuple(dict.fromkeys(_read(node)))
             self.origins[node] = merge(map(origins, (node, *within))) if within else origins(node)
             for value in self.reads[node]:
                 self.readers[value].append(node)
-            if self._is_arithmetic(node):
-                self._sizes.update(node.outputs)
-
-    def _is_arithmetic(self, node: ir.Node) -> bool:
-        """Whether a node measures, or computes from constants and measures alone."""
-        if node.domain not in ("", "ai.onnx") or node.op_type in RANDOM or any(True for _ in bodies(node)):
-            return False
-        return node.op_type in READS_SHAPE or all(map(self.is_size, self.reads[node]))
+            if node.domain in ("", "ai.onnx"):  # results of other operators count as data
+                self._flow.visit(node)
 
     def is_size(self, value: ir.Value) -> bool:
         """Whether a value follows from constants and from the sizes of other values."""
-        return value in self._sizes or is_fixed(value)
+        return self._flow.of(value) is not Dependence.DATA
 
     def only_sizes(self, node: ir.Node) -> bool:
         """Whether all that a node makes are constants and sizes."""

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import REPEATS
 from sardonyx.passes._matching import given, ints, maker, operand
 from sardonyx.passes._views import normal_axes
 
@@ -170,7 +171,7 @@ def _repeated_numbers(table: np.ndarray, interleaved: bool) -> np.ndarray | None
 def _expanded(value: ir.Value, graph: Facts) -> ir.Value | None:
     """Reshape(Expand(a[..., None])) or Reshape(Tile(a[..., None])): every element of a twice."""
     view = value.producer()
-    repeat = None if view is None or view.op_type != "Reshape" else maker(view, 0, ("Expand", "Tile"))
+    repeat = None if view is None or view.op_type != "Reshape" else maker(view, 0, REPEATS)
     unsqueeze = None if repeat is None else _unsqueezed_last(repeat, 0, graph)
     half = None if unsqueeze is None else operand(unsqueeze, 0)
     shape = graph.shape(half)

@@ -15,9 +15,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.tensors import FileTensor
 
-_EITHER_SIDE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Min", "Max", "Sum", "Equal"))
+_EITHER_SIDE = COMMUTATIVE | VARIADIC  # up to rounding
 _FEW = 64  # numbers of a constant that counts as part of the structure: sizes, axes, a scale
 _NEWEST = onnx.defs.onnx_opset_version()
 _Constant = Callable[[ir.TensorProtocol], bytes]

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.scopes import bodies
 from sardonyx.verification.noise import NARROW, element_types
 
@@ -24,8 +25,6 @@ Constants: TypeAlias = Literal["keep", "round", "widen"]
 _ROUNDING = "upcast.rounded."
 _BORDER = "upcast."  # what the names of the added casts begin with
 _WIDE = ir.TensorType(ir.DataType.FLOAT)
-_SIZES = frozenset(("Shape", "Size"))
-_SOURCES = frozenset(("RandomNormal", "RandomUniform"))
 
 
 def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None:
@@ -128,15 +127,13 @@ def _is_constant(node: ir.Node) -> bool:
 def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[ir.Value]:
     """Values that depend on more than constants and sizes, or may; with `everything` all results of operators."""
     computed = {value for graph in graphs for value in graph.inputs}
+    flow = Dataflow(types_are_data=True)  # a type that changes is of consequence here
     for graph in graphs:  # outer graphs come first, and nodes in order
         for node in graph:
             if everything:
                 computed.update(node.outputs if node.op_type != "Constant" else ())
                 continue
-            if node.op_type in _SIZES:
-                continue
-            inside = any(True for _ in bodies(node))
-            if inside or node.op_type in _SOURCES or any(value in computed for value in node.inputs):
+            if flow.visit(node) is Dependence.DATA:
                 computed.update(node.outputs)
     return computed
 

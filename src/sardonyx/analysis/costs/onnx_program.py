@@ -18,11 +18,12 @@ import onnx_ir as ir
 
 from sardonyx import provenance
 from sardonyx.analysis.costs.operators.description import Description
-from sardonyx.analysis.costs.operators.onnx import SHARING, describe
+from sardonyx.analysis.costs.operators.onnx import describe
 from sardonyx.analysis.costs.program import ITEM_BYTES, Buffer, Kind, Operation, Program, Store, Value
 from sardonyx.errors import ModelError
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import bodies, is_constant, label, operator
 from sardonyx.ir.shapes import Shapes
 from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, symbol
@@ -229,7 +230,7 @@ class _Writer:
         for value in node.outputs:
             if not value.name:
                 continue
-            if kind in SHARING and reads:
+            if kind in KEEPS_ORDER and reads:
                 made, _ = frame.value(value, self.values[reads[0]].buffer)
                 writes.append(self._keep(value, made, frame))
             else:

@@ -9,50 +9,10 @@ import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading
 from sardonyx.analysis.fingerprint.masks import Masks
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, ATTENTION_NAMES, AttentionOperands, attention_operands
 
-PRODUCTS = frozenset(
-    {"MatMul", "Gemm", "Einsum", "FusedMatMul", "FusedGemm", "TransposeMatMul", "GemmFastGelu", "MatMulNBits"}
-    | {
-        "QLinearMatMul",
-        "MatMulInteger",
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul",
-        "QGemm",
-        "FusedMatMulActivation",
-    }
-)
-CONVOLUTIONS = frozenset(
-    {"Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv", "NhwcConv", "ConvInteger", "QLinearConv", "DeformConv"}
-)
 _TURNS = frozenset({"Sin", "Cos"})  # what rotates queries and keys is no source of them
-_LAYERS = PRODUCTS | CONVOLUTIONS | _TURNS
-
-
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """Where an attention operator has its parts; -1 where it has no such input."""
-
-    key: int  # -1: queries, keys and values are one input, or come from one
-    masks: tuple[int, ...] = ()
-    past: int = -1
-    causal: bool = False  # by its nature
-
-
-FUSED: dict[tuple[str, str], Fused] = {
-    ("", "Attention"): Fused(1, (3,), 4),
-    ("com.microsoft", "Attention"): Fused(-1, (3, 5), 4),
-    ("com.microsoft", "QAttention"): Fused(-1, (5,), 8),
-    ("com.microsoft", "PackedAttention"): Fused(-1, (5,)),
-    ("com.microsoft", "LongformerAttention"): Fused(-1),
-    ("com.microsoft", "MultiHeadAttention"): Fused(1, (4, 5), 6),
-    ("com.microsoft", "PackedMultiHeadAttention"): Fused(1, (6,)),
-    ("com.microsoft", "DecoderMaskedMultiHeadAttention"): Fused(1, (), 5),
-    ("com.microsoft", "DecoderMaskedSelfAttention"): Fused(-1, (), 4, causal=True),
-    ("com.microsoft", "GroupQueryAttention"): Fused(1, (), 3, causal=True),
-    ("com.microsoft", "SparseAttention"): Fused(1, (), 3, causal=True),
-    ("com.microsoft", "PagedAttention"): Fused(1, (), 3, causal=True),
-}
-_FUSED_NAMES = frozenset(name for _, name in FUSED)
+_LAYERS = ALL_PRODUCTS | ALL_CONVOLUTIONS | _TURNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +26,16 @@ class Site:
     cross: bool
 
 
-def fused(node: ir.Node) -> Fused | None:
-    """How a node attends, if it is an attention operator."""
-    return FUSED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
-
-
 class Attention:
     """The places of attention of one model."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         names = reading.names
-        named = (node for node, name in names.items() if name in _FUSED_NAMES)  # most are none: a set is quick to ask
-        self._fused = {node: way for node in named if (way := fused(node)) is not None}
+        named = (
+            node for node, name in names.items() if name in ATTENTION_NAMES
+        )  # most are none: a set is quick to ask
+        self._fused = {node: way for node in named if (way := attention_operands(node)) is not None}
         self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
         self.layers.update(node for node, name in names.items() if name == "Gather" and self._looks_up(node))
         self.masks = Masks(reading, self.layers)
@@ -95,7 +52,7 @@ class Attention:
 
     def mutual(self, node: ir.Node) -> bool:
         """Whether a node multiplies activations with activations."""
-        if self._reading.names[node] not in PRODUCTS or len(node.inputs) < 2:
+        if self._reading.names[node] not in ALL_PRODUCTS or len(node.inputs) < 2:
             return False
         return all(map(self._reading.is_data, node.inputs[:2]))
 
@@ -129,7 +86,7 @@ class Attention:
                 return Site(scores, (scores, softmax, result), causal, cached, self._is_cross(query, key))
         return None
 
-    def _fused_site(self, node: ir.Node, shape: Fused) -> Site:
+    def _fused_site(self, node: ir.Node, shape: AttentionOperands) -> Site:
         def given(index: int) -> ir.Value | None:
             return node.inputs[index] if 0 <= index < len(node.inputs) else None
 

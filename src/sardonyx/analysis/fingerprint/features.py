@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.analysis.fingerprint.attention import CONVOLUTIONS, PRODUCTS, Attention
+from sardonyx.analysis.fingerprint.attention import Attention
 from sardonyx.analysis.fingerprint.graph_reading import Reading, above
 from sardonyx.analysis.fingerprint.recurrence import count_recurrences
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, POOLS
 from sardonyx.records.inspection import Features
 
-_POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _TRANSFORMS = frozenset({"DFT", "STFT", "Rfft", "Irfft"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
-_SPEAKING = CONVOLUTIONS | PRODUCTS | _POOLS | _TRANSFORMS | _LOOKUPS
+_SPEAKING = ALL_CONVOLUTIONS | ALL_PRODUCTS | POOLS | _TRANSFORMS | _LOOKUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ def features(model: ir.Model) -> Features:
 def _says(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> Iterator[str]:
     """What a node speaks for."""
     name = reading.names[node]
-    if name in CONVOLUTIONS:
+    if name in ALL_CONVOLUTIONS:
         yield from _of_convolution(Window.of(node), stem)
-    elif name in PRODUCTS:
+    elif name in ALL_PRODUCTS:
         yield "mutual" if attention.mutual(node) else "product"
-    elif name in _POOLS and Window.of(node).overlaps and set(Window.of(node).strides) == {1}:
+    elif name in POOLS and Window.of(node).overlaps and set(Window.of(node).strides) == {1}:
         yield "window"
     elif name in _LOOKUPS and not reading.is_data(node.inputs[0]) and reading.is_data(node.inputs[1]):
         yield "lookup"

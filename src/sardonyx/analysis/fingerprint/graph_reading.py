@@ -1,7 +1,6 @@
-"""A model as the fingerprint reads it: its live nodes in order, and which values are data, sizes or constants.
+"""A model as the fingerprint reads it: its live nodes in order, and what their values depend on.
 
-Liveness keeps dead nodes from speaking. Constants stay what they are under any amount of folding: a weight behind a
-Transpose is the weight, and a mask made from sizes is known to come from no input.
+Dead nodes are left out.
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Container, Iterator
-from enum import IntEnum
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from sardonyx.ir.ops import RANDOM
+from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.scopes import bodies
 
 # Writes a model out without calls, in time that grows with its nodes.
@@ -49,16 +47,6 @@ _GROWTH = 4
 _DEEPEST = 64  # calls within calls
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
-_MEASURES = frozenset({"Shape", "Size", "EyeLike"})
-_LIKE = frozenset({"CastLike"})  # of its second input only the type counts
-
-
-class Kind(IntEnum):
-    """What a value follows from."""
-
-    FIXED = 0  # constants alone
-    SIZE = 1  # constants and the sizes of other values
-    DATA = 2  # inputs
 
 
 class Reading:
@@ -69,41 +57,25 @@ class Reading:
         self.model = model
         self.graph = model.graph
         self.names: dict[ir.Node, str] = {}  # live nodes in order, and their operators; "" for foreign ones
-        self._kinds: dict[ir.Value, Kind] = {}
+        self._flow = Dataflow(defaults_are_constants=True)
         live, holders = _live(model.graph)
         for node in _in_order(model.graph, live, holders):
             name = node.op_type if node.domain in _DOMAINS else ""
             self.names[node] = name
-            kind = self._made(node, name, node in holders)
-            for output in node.outputs:
-                self._kinds[output] = kind
+            self._flow.visit(node, op_type=name)
 
-    def _made(self, node: ir.Node, name: str, holds: bool) -> Kind:
-        if name in _MEASURES:
-            return Kind.SIZE
-        if holds or name in RANDOM:
-            return Kind.DATA
-        most = Kind.FIXED
-        for value in node.inputs[:1] if name in _LIKE else node.inputs:
-            if value is not None and (kind := self.kind(value)) > most:
-                most = kind
-        return most
-
-    def kind(self, value: ir.Value) -> Kind:
-        """What a value follows from; an input with a default is the weight that it was before IR version 4."""
-        found = self._kinds.get(value)
-        if found is None:
-            found = self._kinds[value] = Kind.FIXED if value.is_initializer() else Kind.DATA
-        return found
+    def dependence(self, value: ir.Value) -> Dependence:
+        """What a value depends on; an input with a default is the weight that it was before IR version 4."""
+        return self._flow.of(value)
 
     def is_data(self, value: ir.Value | None) -> bool:
         """Whether a value follows from inputs."""
-        return value is not None and self.kind(value) is Kind.DATA
+        return value is not None and self._flow.of(value) is Dependence.DATA
 
     def data(self, node: ir.Node) -> Iterator[ir.Value]:
         """The inputs of a node that follow from inputs of the model."""
-        inputs = node.inputs[:1] if self.names[node] in _LIKE else node.inputs
-        return (value for value in inputs if value is not None and self.kind(value) is Kind.DATA)
+        operands = self._flow.operands(node, self.names[node])
+        return (value for value in operands if value is not None and self._flow.of(value) is Dependence.DATA)
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """The live nodes that read a value."""
@@ -133,7 +105,7 @@ class Reading:
                 if reader in stop:
                     continue
                 for each in reader.outputs:
-                    if each not in seen and self.kind(each) is Kind.DATA:
+                    if each not in seen and self._flow.of(each) is Dependence.DATA:
                         seen.add(each)
                         waiting.append(each)
 

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.graph_reading import Reading
 from sardonyx.ir.facts import constant_tensor
+from sardonyx.ir.ops import ORDERS, READS_SHAPE
 from sardonyx.ir.scopes import is_constant
 
-_COMPARISONS = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 _POSITIONS = frozenset({"Range", "CumSum"})
-_LEAVES = frozenset({"Shape", "Size", "Range"})
+_LEAVES = READS_SHAPE | {"Range"}
 _CORNER = 64  # rows and columns of a constant mask that are looked at
 _BLOCKED = -1e4  # what a mask of numbers adds where it blocks, or less; float16 has no more than -65504
 
@@ -56,7 +56,7 @@ class Masks:
             return False
         if self._reading.names[maker] == "Trilu":
             return not self._reading.is_data(maker.inputs[0]) and not any(map(_mirrors, self._reading.readers(value)))
-        return self._reading.names[maker] in _COMPARISONS and self._orders(maker)
+        return self._reading.names[maker] in ORDERS and self._orders(maker)
 
     def _orders(self, comparison: ir.Node) -> bool:
         """Whether positions are compared with positions, not with a number or a length."""

@@ -8,10 +8,10 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading
+from sardonyx.ir.ops import LOOPS, RECURRENT
 from sardonyx.ir.scopes import bodies
 
-_OPERATORS = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM", "AttnLSTM"})
-_LOOPS = frozenset({"Loop", "Scan"})
+_OPERATORS = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
 _PICKS = frozenset({"Gather", "Slice", "Split"})
 _STEPS = 4  # as many steps written out, each on the next piece of a value and on what the last step made
 
@@ -19,7 +19,7 @@ _STEPS = 4  # as many steps written out, each on the next piece of a value and o
 def count_recurrences(reading: Reading, layers: Container[ir.Node]) -> int:
     """How many recurrences there are; one that is written out counts once."""
     spelled = sum(
-        name in _OPERATORS or (name in _LOOPS and _carries(node, layers)) for node, name in reading.names.items()
+        name in _OPERATORS or (name in LOOPS and _carries(node, layers)) for node, name in reading.names.items()
     )
     return spelled + _count_unrolled(reading, layers)
 

@@ -12,26 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.measurement.profiling.steps import Step, Steps
 from sardonyx.measurement.profiling.value_equivalence import Values, consumers
 
 BLOCKED = "_nchwc"  # after the value that a kernel on blocks of channels makes
 _ADDED = re.compile(r"(/+[A-Za-z0-9]*Fusion[A-Za-z0-9]*(_token_\d+)?/*|/+|_new_reshape)$")
 _FUSED = "fused "
-_MOVES = frozenset(
-    [
-        "Cast",
-        "Identity",
-        "MemcpyFromHost",
-        "MemcpyToHost",
-        "ReorderInput",
-        "ReorderOutput",
-        "Reshape",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ]
-)
+_INSERTED = frozenset({"MemcpyFromHost", "MemcpyToHost", "ReorderInput", "ReorderOutput"})  # by the runtime
+_MOVES = KEEPS_ORDER | CASTS | _INSERTED | {"Transpose"}
 
 
 class Names:

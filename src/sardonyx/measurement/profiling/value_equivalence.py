@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
+from sardonyx.ir.dataflow import Dependence, dependence
 from sardonyx.measurement.profiling.steps import Step, Steps
-
-_SIZES = ("Shape", "Size")
 
 
 class Values:
@@ -36,12 +35,13 @@ class Values:
         if step.likeness is not None and not step.bodies:
             same = (step.likeness, tuple(self.like(name) for name in step.inputs))
         key = self._keys.setdefault(same, len(self._keys))  # short, or keys of keys would grow without end
-        of_sizes = step.op_type in _SIZES or all(name in self._sizes for name in step.inputs if name)
+        operands = (Dependence.SIZE if name in self._sizes else Dependence.DATA for name in step.inputs if name)
+        depends = dependence(step.op_type, operands, has_bodies=bool(step.bodies))
         for place, name in enumerate(step.outputs):
             if name:
                 self.maker[name] = index
                 self._class[name] = self.like(step.inputs[0]) if step.op_type == "Identity" else (key, place)
-                if of_sizes and step.inputs:
+                if depends is not Dependence.DATA and step.inputs:
                     self._sizes.add(name)
         return key
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import CONVOLUTIONS
+from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import Linear, linear_before, rebuilt
 from sardonyx.passes._zeros import may_flip
@@ -26,7 +26,7 @@ class FuseConvAffine(NodePass):
 
     name = "fuse-conv-affine"
     accuracy = Accuracy.REASSOCIATES
-    roots = ("Mul", "Add", "Sub", "Div")
+    roots = tuple(sorted(ARITHMETIC))
     opset = 7  # before, operands were broadcast by an attribute
     example = Example(
         before="""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import maker, operand
 from sardonyx.passes.base import Example, NodePass
@@ -70,7 +71,7 @@ class FuseMatMulAdd(NodePass):
 
 def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
     """The match with the product on that side of the sum."""
-    product, bias = maker(node, side, ("MatMul", "Gemm")), node.inputs[1 - side]
+    product, bias = maker(node, side, MATRIX_PRODUCTS), node.inputs[1 - side]
     if product is None or bias is None or operand(product, 2) is not None:
         return None
     value = product.outputs[0]

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import FLOATS, Linear
 from sardonyx.passes._matching import maker, operand
@@ -103,7 +104,7 @@ def _scaled(node: ir.Node, place: int, graph: Facts) -> _Scaled | Refused | None
     below, at = (node, place) if move is None else (move, 0)
     add = maker(below, at, ("Add",))
     if add is None:
-        return _found(maker(below, at, ("MatMul", "Gemm")), None, None, move, node, graph)
+        return _found(maker(below, at, MATRIX_PRODUCTS), None, None, move, node, graph)
     for side in (0, 1):
         product, bias = maker(add, side, ("MatMul",)), add.inputs[1 - side]
         if product is not None and graph.tensor(bias) is not None:

@@ -23,6 +23,27 @@ from sardonyx.analysis.costs.operators.description import (
     recurrent,
 )
 from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.ir.ops import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    BITWISE,
+    CASTS,
+    EXACT_UNARY,
+    FILLS,
+    KEEPS_ORDER,
+    LOOKUPS,
+    MAKES_SEQUENCE,
+    MOVES_DATA,
+    OPTIONALS,
+    POOLS,
+    PREDICATES,
+    RANDOM,
+    READS_SHAPE,
+    RECURRENT,
+    SOFTMAXES,
+    TRIGONOMETRIC,
+    VARIADIC,
+)
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
 
 # One use of an ONNX operator: its inputs by place, its outputs, its attributes as plain numbers and texts.
@@ -251,12 +272,9 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft::QAttention": _packed_attention_of((5,), 8),
     "com.microsoft::MultiHeadAttention": _multi_head_attention,
     "com.microsoft::GroupQueryAttention": _group_query_attention,
-    **{name: _recurrent_of(name.lower()) for name in ("LSTM", "GRU", "RNN")},
+    **{name: _recurrent_of(name.lower()) for name in RECURRENT},
     "Einsum": _einsum,
 }
-
-
-SHARING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})  # results lie where the input lies
 
 
 def describe(
@@ -377,14 +395,14 @@ _RULES: Mapping[str, Rule] = {
     "com.microsoft::SkipLayerNormalization": _norm_of(description.LAYER_NORM, 1, 2, 3, 4),
     "com.microsoft::SkipSimplifiedLayerNormalization": _norm_of(description.RMS_NORM, 1, 2, 3),
     "BatchNormalization": _batch_norm,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(SOFTMAXES, _softmax),
     "Gelu": _gelu,
     **{f"com.microsoft::{name}": _gelu_of("gelu") for name in ("Gelu", "BiasGelu")},
     "com.microsoft::FastGelu": _gelu_of("gelu_tanh"),
     "com.microsoft::QuickGelu": _quick_gelu,
-    **dict.fromkeys(("Max", "Min", "Sum"), _one_after_another),
+    **dict.fromkeys(VARIADIC - {"Mean"}, _one_after_another),
     "Mean": _mean_of_several,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(POOLS, _pool),
     **dict.fromkeys(("Resize", "Upsample"), _resized),
     "GridSample": _sampled,
     "QuantizeLinear": _rounded(3),
@@ -394,10 +412,8 @@ _RULES: Mapping[str, Rule] = {
 }
 
 _ELEMENTWISE: Mapping[str, str] = {  # -> its name in the table that both worlds share
-    **{name: name.lower() for name in ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Exp", "Log", "Sqrt", "Pow", "Erf")},
-    **{name: name.lower() for name in ("Reciprocal", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh")},
-    **{name: name.lower() for name in ("Asinh", "Acosh", "Atanh", "Floor", "Ceil", "Round", "Sign", "Tanh", "Relu")},
-    **{name: name.lower() for name in ("Sigmoid", "Elu", "Selu", "Celu", "Mish", "Softplus", "Softsign", "PRelu")},
+    **{name: name.lower() for name in ARITHMETIC | TRIGONOMETRIC | EXACT_UNARY | ACTIVATIONS - {"Gelu"}},
+    **{name: name.lower() for name in ("Erf", "Exp", "Log", "PRelu", "Pow", "Reciprocal", "Sqrt")},
     "Mod": "fmod",
     "Clip": "clamp",
     "LeakyRelu": "leaky_relu",
@@ -406,9 +422,7 @@ _ELEMENTWISE: Mapping[str, str] = {  # -> its name in the table that both worlds
     "Swish": "silu",
     "ThresholdedRelu": "threshold",
     "Shrink": "softshrink",
-    **dict.fromkeys(("Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And"), "where"),
-    **dict.fromkeys(("Or", "Xor", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), "where"),
-    **dict.fromkeys(("IsNaN", "IsInf", "Cast", "CastLike", "BitCast", "Trilu"), "where"),
+    **dict.fromkeys(PREDICATES | BITWISE | CASTS | {"BitCast", "BitwiseNot", "Trilu", "Where"}, "where"),
 }
 
 _REDUCTIONS: Mapping[str, int] = {
@@ -418,22 +432,19 @@ _REDUCTIONS: Mapping[str, int] = {
     "ReduceLogSumExp": 3,
 }
 
-_COPIES = ("Transpose", "Concat", "Split", "Slice", "Pad", "Tile", "Expand", "DepthToSpace", "SpaceToDepth")
-_LOOKUPS = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "OneHot", "Compress")
-_CREATED = ("Constant", "ConstantOfShape", "Range", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform")
-_UNCOUNTED = ("TopK", "NonZero", "Unique", "NonMaxSuppression", "SequenceAt", "SequenceConstruct", "SequenceEmpty")
+_SCATTERS = ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")
+_CREATED = ("Constant", "ConstantOfShape", "Range", "EyeLike", "HannWindow", "HammingWindow", "BlackmanWindow")
 _PLAIN: Mapping[str, Kind] = {
-    **dict.fromkeys((*SHARING, "Shape", "Size"), Kind.VIEW),
-    **dict.fromkeys((*_COPIES, "ReverseSequence", "CenterCropPad", "Col2Im"), Kind.COPY),
-    **dict.fromkeys((*_LOOKUPS, "TensorScatter"), Kind.LOOKUP),
-    **dict.fromkeys((*_CREATED, "RandomUniformLike", "HannWindow", "HammingWindow", "BlackmanWindow"), Kind.CREATE),
+    **dict.fromkeys(KEEPS_ORDER | READS_SHAPE, Kind.VIEW),
+    **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, Kind.COPY),
+    **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, Kind.LOOKUP),
+    **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, Kind.CREATE),
     **dict.fromkeys(("Dropout", "Bernoulli"), Kind.DROPOUT),  # a runtime leaves it out
     **{f"com.microsoft::QLinear{name}": Kind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
     **{f"com.microsoft::QLinear{name}": Kind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
     **{f"com.microsoft::QLinear{name}": Kind.REDUCTION for name in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
     "com.microsoft::QLinearSoftmax": Kind.SOFTMAX,
     "com.microsoft::QLinearConcat": Kind.COPY,
-    **dict.fromkeys(_UNCOUNTED, Kind.OTHER),
-    **dict.fromkeys(("SequenceInsert", "SequenceErase", "SequenceLength", "SplitToSequence"), Kind.OTHER),
-    **dict.fromkeys(("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"), Kind.OTHER),
+    **dict.fromkeys(("TopK", "NonZero", "Unique", "NonMaxSuppression"), Kind.OTHER),
+    **dict.fromkeys(MAKES_SEQUENCE | OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, Kind.OTHER),
 }

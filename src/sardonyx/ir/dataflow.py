@@ -1,0 +1,81 @@
+"""What values depend on: constants alone, the sizes of other values, or the data that a model is given.
+
+Constants stay constants under any amount of folding (a weight behind a Transpose is the weight), and a mask that is
+made from sizes depends on no input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import onnx_ir as ir
+
+from sardonyx.ir.ops import RANDOM, READS_SHAPE, READS_SHAPE_AND_TYPE, READS_TYPE_OF_SECOND
+from sardonyx.ir.scopes import bodies
+
+_STANDARD = frozenset({"", "ai.onnx"})
+
+
+class Dependence(IntEnum):
+    """What a value depends on; the greater includes the smaller."""
+
+    CONSTANT = 0
+    SIZE = 1  # constants and the sizes of other values
+    DATA = 2  # inputs, random numbers, and what bodies compute
+
+
+def dependence(op_type: str, operands: Iterable[Dependence], *, has_bodies: bool) -> Dependence:
+    """What the results of an operator depend on, given its operands: as much as the operand that depends on most."""
+    if op_type in READS_SHAPE:
+        return Dependence.SIZE
+    if has_bodies or op_type in RANDOM:
+        return Dependence.DATA
+    return max(operands, default=Dependence.CONSTANT)
+
+
+class Dataflow:
+    """The dependences of the values of one model, whose nodes are visited in order.
+
+    Results of nodes that are not visited count as data.
+    """
+
+    def __init__(self, *, defaults_are_constants: bool = False, types_are_data: bool = False) -> None:
+        """Start with no node visited.
+
+        Args:
+            defaults_are_constants: An input with a default value counts as the constant that it is until a caller
+                overrides it. Before IR version 4 all weights were such inputs.
+            types_are_data: A result that depends on data by its element type alone (CastLike, EyeLike) counts as data.
+        """
+        self._known: dict[ir.Value, Dependence] = {}
+        self._defaults_are_constants = defaults_are_constants
+        self._types_are_data = types_are_data
+
+    def visit(self, node: ir.Node, *, op_type: str | None = None) -> Dependence:
+        """Learn what the results of a node depend on; `op_type` is "" for an operator whose name says nothing."""
+        name = node.op_type if op_type is None else op_type
+        result = self._result(node, name)
+        for output in node.outputs:
+            self._known[output] = result
+        return result
+
+    def _result(self, node: ir.Node, name: str) -> Dependence:
+        if name in READS_SHAPE_AND_TYPE and not self._types_are_data:
+            return Dependence.SIZE
+        if not node.inputs and node.domain not in _STANDARD:  # nobody knows where its result comes from
+            return Dependence.DATA
+        operands = (self.of(value) for value in self.operands(node, name) if value is not None)
+        return dependence(name, operands, has_bodies=any(True for _ in bodies(node)))
+
+    def operands(self, node: ir.Node, name: str) -> Iterable[ir.Value | None]:
+        """The operands of a node whose values its results depend on."""
+        return node.inputs[:1] if name in READS_TYPE_OF_SECOND and not self._types_are_data else node.inputs
+
+    def of(self, value: ir.Value) -> Dependence:
+        """What a value depends on."""
+        known = self._known.get(value)
+        if known is None:
+            constant = value.is_initializer() and (self._defaults_are_constants or not value.is_graph_input())
+            known = self._known[value] = Dependence.CONSTANT if constant else Dependence.DATA
+        return known
