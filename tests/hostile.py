@@ -6,10 +6,10 @@ Whatever runs sets `hacked`, asks for something, or opens a dialog; the browser 
 from __future__ import annotations
 
 import zlib
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
+import msgspec
 from hypothesis import strategies as st
 
 VECTORS: dict[str, str] = {
@@ -68,10 +68,10 @@ def poisoned(value: _T) -> _T:
 def _poisoned(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Enum):
         return bad(value) if value and value not in _KEPT_WORDS else value
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, msgspec.Struct):
         changed = {
-            each.name: getattr(value, each.name) if each.name in _KEPT_FIELDS else _poisoned(getattr(value, each.name))
-            for each in fields(value)
+            name: getattr(value, name) if name in _KEPT_FIELDS else _poisoned(getattr(value, name))
+            for name in value.__struct_fields__
         }
         return type(value)(**changed)
     if isinstance(value, dict):

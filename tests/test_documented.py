@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import inspect
-import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -16,6 +13,7 @@ import typer.main
 
 import sardonyx
 from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+from sardonyx.records import reading
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -68,26 +66,10 @@ def test_no_shared_flag_is_one_that_no_command_has() -> None:
     assert flags(COMMON) - known == {"-h", "--help", "--version"}
 
 
-def records() -> dict[str, int]:
-    """Every versioned record of the package, with its version."""
-    found: dict[str, int] = {}
-    for module in (importlib.import_module(f"sardonyx.{one.name}") for one in pkgutil.iter_modules([str(SOURCE)])):
-        for name, kind in inspect.getmembers(module, inspect.isclass):
-            if kind.__module__ == module.__name__ and "schema_version" in getattr(kind, "__annotations__", {}):
-                found[name] = _version(kind)
-    return found
-
-
-def _version(kind: Any) -> int:
-    if dataclasses.is_dataclass(kind):
-        return next(one.default for one in dataclasses.fields(kind) if one.name == "schema_version")  # pyright: ignore
-    return kind.__struct_defaults__[-1]
-
-
 def test_every_record_and_schema_is_on_the_page_of_formats() -> None:
     page = (DOCS / "formats.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE))
-    assert {name: str(version) for name, version in records().items()} == rows
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
+    assert {kind.__name__: tag for tag, kind in reading.kinds().items()} == rows
     schemas = {path.name for path in (SOURCE / "records" / "schemas").glob("*.json")}
     assert set(re.findall(r"schemas/([\w.]+\.json)", page)) == schemas
 

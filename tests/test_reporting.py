@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import sardonyx
 from reporting.sample_export import sample_export
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     write(place / "analysis.json", analysis_of_run())
     (place / "package.json").write_text('{"name": "somebody else\'s"}')
     (place / "broken.json").write_text("{")
-    (place / "verdict.json").write_bytes(msgspec.json.encode(sample_verdict()))
+    (place / "verdict.json").write_bytes(sample_verdict().to_json())
     (place / "model.onnx").write_bytes(b"\xff\xfe")
     return place
 
@@ -140,9 +140,9 @@ def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
         (lambda place: _text(place / "a.json", "[]"), "no record of sardonyx"),
         (lambda place: _text(place / "a.json", "{}"), "no record of sardonyx"),
         (lambda place: _text(place / "a.json", "run:"), "not JSON"),
-        (lambda place: _bytes(place / "v.json", msgspec.json.encode(sample_verdict())), "is a verdict, and a report"),
+        (lambda place: _bytes(place / "v.json", sample_verdict().to_json()), "is a verdict, and a report"),
         (lambda place: _changed(place, schema_version=99), "schema version 99"),
-        (lambda place: _changed(place, events="none"), "not a whole record"),
+        (lambda place: _changed(place, events="none"), "not a complete record"),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, made: Any, said: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import sardonyx
 from gate.sample_records import write_model

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphs
 from sardonyx.analysis.dag import dag
 from sardonyx.errors import UsageError
-from sardonyx.records.module_graph import BodyValue, HierarchyDag, TensorValue, json_schema
+from sardonyx.records.module_graph import BodyValue, HierarchyDag, TensorValue
 from sardonyx.records.run import How
 
 
@@ -58,7 +58,7 @@ def _constant(proto: dict[str, onnx.NodeProto], makers: dict[str, str], value: s
 def test_the_document_is_valid_and_comes_back_equal(model: onnx.ModelProto) -> None:
     found = dag(model)
     assert HierarchyDag.from_json(found.to_json()) == found
-    jsonschema.validate(json.loads(found.to_json()), json_schema())
+    jsonschema.validate(json.loads(found.to_json()), HierarchyDag.json_schema())
     tree = networkx.DiGraph((tag, child) for tag, module in found.modules.items() for child in module.children)
     tree.add_nodes_from(found.modules)
     assert networkx.is_arborescence(tree)
@@ -278,4 +278,4 @@ def test_numbers_that_json_lacks_are_words() -> None:
     assert found.operations["c"].attributes["value"] == TensorValue("float16", (4,), ("nan", "inf", "-inf", 1.5))
     assert found.operations["t"].attributes == {"value_strings": ("é", "<b>")}
     assert found.operations["r"].attributes == {"alpha": "inf"}
-    jsonschema.validate(json.loads(found.to_json()), json_schema())
+    jsonschema.validate(json.loads(found.to_json()), HierarchyDag.json_schema())

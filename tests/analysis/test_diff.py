@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import graphs
 from sardonyx.analysis.diff import Op, align, compare
 from sardonyx.optimizer.pipeline import optimize
-from sardonyx.records.comparison import Comparison, OpRef, Pair, json_schema
+from sardonyx.records.comparison import Comparison, OpRef, Pair
 
 
 @settings(max_examples=20)
@@ -44,7 +44,7 @@ def test_every_node_is_accounted_for_once(one: onnx.ModelProto, other: onnx.Mode
     assert sum(module.after for module in found.modules) == found.after.nodes
     assert sum(op.after for op in found.ops) == found.after.nodes
     assert Comparison.from_json(found.to_json()) == found
-    jsonschema.validate(json.loads(found.to_json()), json_schema())
+    jsonschema.validate(json.loads(found.to_json()), Comparison.json_schema())
 
 
 Drawn = tuple[str, str, str, str]  # name, operator, module, traits

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
+from msgspec.structs import replace
 
 import sardonyx
 from browser.hostile_model import foreign_model, hostile_model

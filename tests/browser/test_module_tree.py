@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import ModuleCount

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from browser.conftest import Open
 from reporting.sample_run_bundle import sample_run_bundle
@@ -57,7 +58,9 @@ def test_a_wide_matrix_scrolls_by_itself(open_page: Open, several: Path) -> None
 
 def test_what_changed_comes_first_and_leads_to_both_runs(open_page: Open, tmp_path: Path) -> None:
     first = sample_run_bundle("monday")
-    second = replace(first, label="tuesday", run=replace(first.run, after=replace(first.run.after, nodes=180)))
+    second = replace(
+        first, label="tuesday", run=structs.replace(first.run, after=structs.replace(first.run.after, nodes=180))
+    )
     path = tmp_path / "compared.html"
     path.write_text(render_page([first, second], first=compared(first, second)), encoding="utf-8")
     page = open_page(path, width=400)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx import provenance as p
-from sardonyx.records.inspection import Adoption, adoption_json_schema
+from sardonyx.records.inspection import Adoption
 
 Command = Callable[..., Any]
 
@@ -57,7 +57,7 @@ def test_scoped_names_become_tags_and_the_rest_inherits(scoped: Path, tmp_path: 
 def test_json_is_the_record_and_fits_its_schema(scoped: Path, command: Command) -> None:
     done = command("adopt", scoped, "--json")
     record = Adoption.from_json(done.out)
-    jsonschema.validate(json.loads(done.out), adoption_json_schema())
+    jsonschema.validate(json.loads(done.out), Adoption.json_schema())
     assert (record.output, record.nodes, record.modules) == (None, 4, 3)
     assert not record.attributes
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import onnx.parser
+from msgspec.structs import replace
 
 import sardonyx
 from reporting.sample_analysis import sample_analysis

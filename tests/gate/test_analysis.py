@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_analysis import sample_analysis
 from sardonyx.errors import UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def written(record: Any, path: Path) -> Path:
-    path.write_bytes(record.to_json() if hasattr(record, "to_json") else msgspec.json.encode(record))
+    path.write_bytes(record.to_json())
     return path
 
 
@@ -101,7 +100,16 @@ def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any
         ('"run"', "is no record"),
         ("{}", "is no record"),
         ('{"nodes": 3}', "is no record"),
-        ("[" * 10_000, "is not JSON"),
+        ("[" * 10_000, "is no record"),
+        ('{"a":' + "[" * 10_000, "is not JSON"),
+        ('{"record": "graph", "schema_version": 1}', "a kind that this sardonyx does not know: 'graph'"),
+        ('{"record": ["run"], "schema_version": 1}', "a kind that this sardonyx does not know: \\['run'\\]"),
+        ('{"record": "run"}', "an optimization of schema version None"),
+        ('{"record": "run", "schema_version": 1}', "not a complete record of an optimization: .* missing"),
+        (
+            '{"record": "dag", "schema_version": 1, "model": "m", "modules": {}, "operations": {}, "initializers": {}}',
+            "is a graph of modules, which has no numbers",
+        ),
         ("\udcff", "is not JSON"),
     ],
 )
@@ -120,12 +128,13 @@ def test_a_file_that_is_not_there_or_of_another_version_or_broken_is_refused(
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         gate.read_baseline(tmp_path / "none.json", gate.RUN)
     run = every[gate.RUN.title]
-    with pytest.raises(UsageError, match="an optimization of schema version 99, and this sardonyx knows version 1"):
-        gate.read_baseline(written(replace(run, schema_version=99), tmp_path / "new.json"), gate.RUN)
     document = msgspec.json.decode(run.to_json())
+    (tmp_path / "new.json").write_bytes(msgspec.json.encode(document | {"schema_version": 99}))
+    with pytest.raises(UsageError, match="an optimization of schema version 99, and this sardonyx reads version 1"):
+        gate.read_baseline(tmp_path / "new.json", gate.RUN)
     document["after"]["nodes"] = "many"
     (tmp_path / "broken.json").write_bytes(msgspec.json.encode(document))
-    with pytest.raises(UsageError, match=r"not a whole record of an optimization: .*after\.nodes"):
+    with pytest.raises(UsageError, match=r"not a complete record of an optimization: .*after\.nodes"):
         gate.read_baseline(tmp_path / "broken.json", gate.RUN)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from reporting.sample_bench import MACHINE, point
 from sardonyx.measurement.sessions import Timepiece
@@ -19,7 +20,7 @@ POINTS = [point({"batch": 1, "seq": 16}), point({"batch": 1, "seq": 32})]
 
 def test_nothing_is_said_where_all_is_well() -> None:
     assert list(remarks(POINTS, MACHINE, PLAIN, {"batch", "seq"})) == []
-    unknown = replace(MACHINE, busy_before=None, busy_during=None)
+    unknown = structs.replace(MACHINE, busy_before=None, busy_during=None)
     assert list(remarks(POINTS, unknown, PLAIN, {"batch", "seq"})) == []
 
 
@@ -29,15 +30,15 @@ def test_sizes_nobody_chose_are_told() -> None:
 
 
 def test_a_busy_machine_is_told_with_what_it_hides() -> None:
-    (said,) = remarks(POINTS, replace(MACHINE, busy_during=0.5), PLAIN, {"batch", "seq"})
+    (said,) = remarks(POINTS, structs.replace(MACHINE, busy_during=0.5), PLAIN, {"batch", "seq"})
     assert "others used 50 % of it" in said
     assert "below 1.3 % cannot" in said  # one interval reaches 1.25 %, the floor only 1.2 %
     assert said.endswith("--clock cpu leaves others out")
     by_cpu = replace(PLAIN, clock=Timepiece.CPU)
-    (said,) = remarks(POINTS, replace(MACHINE, busy_during=0.5), by_cpu, {"batch", "seq"})
+    (said,) = remarks(POINTS, structs.replace(MACHINE, busy_during=0.5), by_cpu, {"batch", "seq"})
     assert said.endswith("noise")
-    noisy = [replace(POINTS[0], floor=0.07)]
-    (said,) = remarks(noisy, replace(MACHINE, busy_during=None, busy_before=0.1), PLAIN, {"batch", "seq"})
+    noisy = [structs.replace(POINTS[0], floor=0.07)]
+    (said,) = remarks(noisy, structs.replace(MACHINE, busy_during=None, busy_before=0.1), PLAIN, {"batch", "seq"})
     assert "others used 10 % of it" in said
     assert "below 7.0 % cannot" in said
 
@@ -51,15 +52,17 @@ def test_more_threads_than_cores_are_told() -> None:
 def test_medians_that_belie_the_ratio_are_told(finding: Finding, factor: float) -> None:
     first, second, _ = POINTS[0].timings
     assert second.against_first is not None
-    belied = replace(second, median=factor * first.median, against_first=replace(second.against_first, finding=finding))
-    (said,) = remarks([replace(POINTS[0], timings=(first, belied))], MACHINE, PLAIN, {"batch", "seq"})
+    belied = structs.replace(
+        second, median=factor * first.median, against_first=structs.replace(second.against_first, finding=finding)
+    )
+    (said,) = remarks([structs.replace(POINTS[0], timings=(first, belied))], MACHINE, PLAIN, {"batch", "seq"})
     assert said.startswith("the medians and the ratios point different ways")
 
 
 @pytest.mark.parametrize("sizes", [1, 2])
 def test_each_file_that_answers_otherwise_is_told_once(sizes: int) -> None:
     wrong = [
-        replace(each, timings=(each.timings[0], replace(each.timings[1], disagrees="output 1 is off")))
+        structs.replace(each, timings=(each.timings[0], structs.replace(each.timings[1], disagrees="output 1 is off")))
         for each in POINTS[:sizes]
     ]
     (said,) = remarks(wrong, MACHINE, PLAIN, {"batch", "seq"})

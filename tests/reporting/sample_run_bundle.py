@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from reporting.sample_analysis import sample_analysis
 from reporting.sample_bench import sample_benchmark

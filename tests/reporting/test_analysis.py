@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 import schemas
 from reporting.sample_analysis import sample_analysis

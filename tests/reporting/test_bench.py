@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reporting.sample_bench import LABELS, compared, point, sample_benchmark, timing
 from sardonyx.records.bench import Benchmark, Finding

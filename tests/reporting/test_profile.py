@@ -6,9 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_profile import HOSTILE, LAYERS, sample_profile
 from sardonyx.records.profile import Profile

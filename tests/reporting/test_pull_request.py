@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
@@ -28,11 +29,11 @@ def hostile(name: str, times: int = 1) -> Dossier:
     run = WHOLE.run
     modules = tuple(ModuleCount(f"{name}{place}", name, 3, 2) for place in range(times))
     refused = tuple(RefusalGroup(f"{name}{place}", times - place, (name,)) for place in range(times))
-    verdict = replace(failed_verdict(), failures=(name,), reference=name)
-    verdict = replace(verdict, outputs=tuple(replace(each, name=name) for each in verdict.outputs))
+    verdict = structs.replace(failed_verdict(), failures=(name,), reference=name)
+    verdict = structs.replace(verdict, outputs=tuple(structs.replace(each, name=name) for each in verdict.outputs))
     undone = tuple(RolledBack(name, name, name, name) for _ in range(times))
-    passes = (replace(run.passes[0], name=name, algebra=name, refusals=refused), *run.passes[1:])
-    made = replace(run, modules=modules, verdict=verdict, rolled_back=undone, passes=passes, notes=(name,))
+    passes = (structs.replace(run.passes[0], name=name, algebra=name, refusals=refused), *run.passes[1:])
+    made = structs.replace(run, modules=modules, verdict=verdict, rolled_back=undone, passes=passes, notes=(name,))
     return replace(WHOLE, label=name, run=made, notes=(name,))
 
 
@@ -55,13 +56,13 @@ def test_everything_of_a_run_is_there_behind_the_sentence() -> None:
 
 
 def test_a_failed_proof_is_called_one() -> None:
-    text = pull_request([replace(WHOLE, run=replace(WHOLE.run, verdict=failed_verdict()))])
+    text = pull_request([replace(WHOLE, run=structs.replace(WHOLE.run, verdict=failed_verdict()))])
     assert text.startswith("### ❌ model")
     assert "DIFFERS" in text
 
 
 def test_a_run_alone_has_no_empty_parts() -> None:
-    run = replace(WHOLE.run, verdict=None, rolled_back=(), modules=(), passes=())
+    run = structs.replace(WHOLE.run, verdict=None, rolled_back=(), modules=(), passes=())
     text = pull_request([Dossier("m", run)])
     assert "time of a run" not in text
     for title in ("By module", "By pass", "What did not fuse", "Rolled back"):
@@ -100,8 +101,8 @@ def test_no_name_breaks_out(name: str) -> None:
 
 def test_two_runs_are_compared_in_words_and_tables() -> None:
     first, run = WHOLE, WHOLE.run
-    passes = (replace(run.passes[0], rewrites=20, nodes=-20), *run.passes[1:])
-    second = replace(first, run=replace(run, after=replace(run.after, nodes=192), passes=passes))
+    passes = (structs.replace(run.passes[0], rewrites=20, nodes=-20), *run.passes[1:])
+    second = replace(first, run=structs.replace(run, after=structs.replace(run.after, nodes=192), passes=passes))
     text = pull_request_of_two(first, second)
     assert "187 → 192 nodes (+5)" in text
     assert "| eliminate-identity |  | 25 → 20 | −25 → −20 | · |" in text

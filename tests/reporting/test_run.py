@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.records.run import Accuracy, ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run

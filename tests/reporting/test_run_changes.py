@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import bench_of_run, sample_run_bundle
 from sardonyx.records.run import RefusalGroup, RolledBack, Run
@@ -15,7 +17,7 @@ from sardonyx.reporting.titled_table import Part
 def found(**fields: Any) -> Changes:
     """The sample run against itself with other fields."""
     first = sample_run_bundle("a")
-    return changes(first, replace(first, run=replace(first.run, **fields)))
+    return changes(first, replace(first, run=structs.replace(first.run, **fields)))
 
 
 def titled(every: Changes, title: str) -> Part | None:
@@ -23,7 +25,7 @@ def titled(every: Changes, title: str) -> Part | None:
 
 
 def with_counts(run: Run, path: str, after: int) -> tuple[Any, ...]:
-    return tuple(replace(each, after=after) if each.path == path else each for each in run.modules)
+    return tuple(structs.replace(each, after=after) if each.path == path else each for each in run.modules)
 
 
 def test_a_run_does_not_differ_from_itself() -> None:
@@ -46,7 +48,7 @@ def test_only_modules_that_differ_are_listed_with_those_above() -> None:
 
 def test_operators_that_differ_are_counted_after_optimizing() -> None:
     run = sample_run_bundle().run
-    ops = tuple(replace(each, after=each.after + (each.op_type == "Gemm")) for each in run.ops)
+    ops = tuple(structs.replace(each, after=each.after + (each.op_type == "Gemm")) for each in run.ops)
     part = titled(found(ops=ops), "Operators")
     assert part is not None
     (line,) = part.lines
@@ -66,7 +68,8 @@ def test_refusals_appear_go_and_change() -> None:
     run = sample_run_bundle().run
     groups = (RefusalGroup("another reason", 4, ()),)
     passes = tuple(
-        replace(each, refusals=groups if each.name == "fold-constants" else _more(each.refusals)) for each in run.passes
+        structs.replace(each, refusals=groups if each.name == "fold-constants" else _more(each.refusals))
+        for each in run.passes
     )
     part = titled(found(passes=passes), "Refusals")
     assert part is not None
@@ -77,7 +80,7 @@ def test_refusals_appear_go_and_change() -> None:
 
 
 def _more(groups: tuple[RefusalGroup, ...]) -> tuple[RefusalGroup, ...]:
-    return tuple(replace(each, count=each.count + 1) for each in groups)
+    return tuple(structs.replace(each, count=each.count + 1) for each in groups)
 
 
 def test_what_was_rolled_back_is_new_or_gone() -> None:
@@ -90,16 +93,18 @@ def test_proofs_are_weighed() -> None:
     assert found().sentence.endswith("both verified against their source")
     assert found(verdict=None).sentence.endswith("only the first is proven")
     first = sample_run_bundle()
-    failed = replace(first, run=replace(first.run, verdict=failed_verdict()))
+    failed = replace(first, run=structs.replace(first.run, verdict=failed_verdict()))
     assert changes(failed, failed).sentence.endswith("neither is proven")
     assert changes(failed, first).sentence.endswith("only the second is proven")
 
 
 def test_what_differs_besides_is_said() -> None:
     run = sample_run_bundle().run
-    environment = replace(run.environment, sardonyx="0.2.0", packages={"onnx": "1.23.2", "onnxruntime": "1.32.0"})
+    environment = structs.replace(
+        run.environment, sardonyx="0.2.0", packages={"onnx": "1.23.2", "onnxruntime": "1.32.0"}
+    )
     every = found(
-        source=replace(run.source, sha256="00" * 32),
+        source=structs.replace(run.source, sha256="00" * 32),
         options={**run.options, "target": "ort"},
         environment=environment,
     )
@@ -117,11 +122,11 @@ def test_times_are_held_against_each_other_only_where_measured_alike() -> None:
     assert alike is not None
     assert alike.about.startswith("Measured apart, on the same machine")
     bench = bench_of_run()
-    elsewhere = replace(first, bench=replace(bench, machine=replace(bench.machine, cpu="Other CPU")))
+    elsewhere = replace(first, bench=structs.replace(bench, machine=structs.replace(bench.machine, cpu="Other CPU")))
     apart = titled(changes(first, elsewhere), "Time")
     assert apart is not None
     assert apart.about.startswith("Not comparable: machine Some CPU @ 2 GHz, 8 cores and Other CPU, 8 cores")
-    more = replace(first, bench=replace(bench, options=bench.options | {"threads": 4}))
+    more = replace(first, bench=structs.replace(bench, options=bench.options | {"threads": 4}))
     threads = titled(changes(first, more), "Time")
     assert threads is not None
     assert "threads 1 and 4" in threads.about

@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import hostile
 from sardonyx.records.run import Environment

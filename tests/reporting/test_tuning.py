@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_tuning import sample_tuning, tuned_run
 from sardonyx.records.tuning import Tuning

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
+from msgspec import structs
 
 from sardonyx.analysis.attributes import attribute_value, attributes_of
 from sardonyx.ir.origins import owner
@@ -195,7 +196,7 @@ def _wrappers(side: _Side) -> list[str]:
 
 def _without(side: _Side, wrapper: str) -> _Side:
     ops = {replace(op, module=op.module.removeprefix(wrapper).removeprefix(".")): node for op, node in side.ops.items()}
-    return _Side(replace(side.side, wrapper=wrapper), ops, side.hierarchy)
+    return _Side(structs.replace(side.side, wrapper=wrapper), ops, side.hierarchy)
 
 
 def _paths(side: _Side) -> set[str]:

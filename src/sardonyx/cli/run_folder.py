@@ -7,10 +7,11 @@ said in the run's notes, and the others are there all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.ir import io

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from sardonyx.cli import options
@@ -71,7 +70,7 @@ def verify(
         )
     pair = (str(reference), str(candidate))
     show(
-        lambda: msgspec.json.encode(verdict),
+        verdict.to_json,
         lambda style: verdict_sentence(verdict, *pair, style),
         lambda style: render_verdict(verdict, *pair, style, verbose=verbose),
         as_json=as_json,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -15,8 +14,7 @@ from sardonyx.provenance import module_of
 from sardonyx.records.inspection import Adoption
 
 
-@dataclass(frozen=True)
-class Adopted(Adoption):
+class Adopted(Adoption, frozen=True):
     """An Adoption together with the tagged model."""
 
     model: ir.Model | None = None

@@ -7,12 +7,13 @@ import copy
 import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from sardonyx.analysis import census
@@ -52,8 +53,7 @@ _VARIANTS = 2  # of the example, where random inputs are refused because values 
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
 
-@dataclass(frozen=True)
-class Exported(Export):
+class Exported(Export, frozen=True):
     """An Export together with the model it made."""
 
     model: ir.Model | None = None

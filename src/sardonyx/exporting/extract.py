@@ -36,8 +36,7 @@ Progress = Callable[[str, float | None], None]
 _DRAWN_BESIDE_LIVE = 2  # trials on drawn inputs where the example is there as well: two sizes of every dynamic dim
 
 
-@dataclass(frozen=True)
-class Extracted(Extraction):
+class Extracted(Extraction, frozen=True):
     """An Extraction together with the model it made."""
 
     model: ir.Model | None = None

@@ -6,9 +6,10 @@ Everything that could make a rewrite impossible is looked at before the first ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from sardonyx import provenance as p
 from sardonyx.ir import origins

@@ -10,11 +10,12 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from sardonyx.analysis.attention_sites import paired
 from sardonyx.analysis.fingerprint import Family, fingerprint
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from sardonyx.optimizer.tuning.tuner import Tuner
 
 
-@dataclass(frozen=True)
-class Optimized(Run):
+class Optimized(Run, frozen=True):
     """A Run together with the model it made."""
 
     model: ir.Model | None = None

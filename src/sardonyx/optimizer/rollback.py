@@ -6,11 +6,12 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from sardonyx.errors import VerificationFailed
 from sardonyx.ir.rewriter import Observer

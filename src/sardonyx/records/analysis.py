@@ -7,20 +7,18 @@ at the sizes in `Analysis.sizes`; where dims are open, `Form.formulas` says the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.inspection import Port
 from sardonyx.records.run import Environment
 
-ANALYSIS_VERSION = 1
 ALONE = "alone"  # the rule of what no rule took
 
 
-@dataclass(frozen=True, slots=True)
-class CachePart:
+class CachePart(msgspec.Struct, frozen=True):
     """Tensors of a cache that are alike."""
 
     tensors: int
@@ -28,8 +26,7 @@ class CachePart:
     element_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(msgspec.Struct, frozen=True):
     """The keys and values that a decoder keeps from one run to the next."""
 
     formula: str  # bytes, for every size
@@ -37,8 +34,7 @@ class Cache:
     parts: tuple[CachePart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """What was analysed."""
 
     label: str  # what the user asked for
@@ -48,8 +44,7 @@ class Source:
     cache: Cache | None = None  # None: it keeps none, or nothing is known of it
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What all operations do together."""
 
     operations: int  # without views, which do nothing
@@ -71,8 +66,7 @@ class Work:
         return self.flops / self.bytes_moved if self.bytes_moved else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Alive:
+class Alive(msgspec.Struct, frozen=True):
     """A piece of memory that is in use at the peak."""
 
     bytes: int
@@ -80,8 +74,7 @@ class Alive:
     operation: str  # that made it
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(msgspec.Struct, frozen=True):
     """The most memory that activations take at once, and when that is."""
 
     bytes: int  # activations alone
@@ -94,8 +87,7 @@ class Peak:
     others: int  # how many smaller ones there are beside
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """Bytes of activations that are alive while each operation runs, thinned where there are very many."""
 
     steps: int
@@ -105,8 +97,7 @@ class Timeline:
     peak_module: str
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """What has to be in memory."""
 
     weights: int  # bytes of parameters, buffers and constants
@@ -121,8 +112,7 @@ class Memory:
         return self.weights + self.inputs + self.peak.bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True):
     """Bytes that go to and from memory."""
 
     without_fusion: int  # every operation reads and writes memory
@@ -134,8 +124,7 @@ class Traffic:
         return 1 - self.with_fusion / self.without_fusion if self.without_fusion else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RegionRule:
+class RegionRule(msgspec.Struct, frozen=True):
     """All regions that one rule found."""
 
     rule: str
@@ -148,8 +137,7 @@ class RegionRule:
     escaping: int  # regions with an inner value that is needed elsewhere, and so is written anyway
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionCost:
+class AttentionCost(msgspec.Struct, frozen=True):
     """One attention, and what it is made of in this form."""
 
     module: str
@@ -157,8 +145,7 @@ class AttentionCost:
     roles: dict[str, int]  # role -> nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Crossover:
+class Crossover(msgspec.Struct, frozen=True):
     """From this size on, with the other dims as they are, another operation is the peak."""
 
     dim: str
@@ -167,8 +154,7 @@ class Crossover:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Formulas:
+class Formulas(msgspec.Struct, frozen=True):
     """The same numbers for every size of the open dims."""
 
     macs: str
@@ -178,8 +164,7 @@ class Formulas:
     crossovers: tuple[Crossover, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleCost:
+class ModuleCost(msgspec.Struct, frozen=True):
     """What one module does itself, not those below it."""
 
     path: str  # dotted; "" is the model
@@ -193,8 +178,7 @@ class ModuleCost:
     peak: int  # most bytes alive while one of its operations runs
 
 
-@dataclass(frozen=True, slots=True)
-class NotesEstimate:
+class NotesEstimate(msgspec.Struct, frozen=True):
     """An estimate by an older definition, under which a larger graph looks better; not a saving (docs/memory.md)."""
 
     peak_bytes: int
@@ -202,8 +186,7 @@ class NotesEstimate:
     reduction: float
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """One form of the model, whole."""
 
     name: str  # "standard" | "decomposed" | "fused" | the label of an ONNX file
@@ -244,16 +227,14 @@ class Form:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """A form that could not be made, and why."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overtaking:
+class Overtaking(msgspec.Struct, frozen=True):
     """From this size on, with the other dims as they are, one form needs more memory than another."""
 
     dim: str
@@ -262,10 +243,10 @@ class Overtaking:
     more: str
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Record, frozen=True, tag="analysis"):
     """One model, or several files side by side."""
 
+    title = "an analysis"
     environment: Environment
     options: dict[str, Any]
     sources: tuple[Source, ...]
@@ -275,22 +256,12 @@ class Analysis:
     overtaking: tuple[Overtaking, ...]
     notes: tuple[str, ...]
     seconds: dict[str, float]
-    schema_version: int = ANALYSIS_VERSION
-
-    def to_json(self) -> bytes:
-        """The record as JSON."""
-        return msgspec.json.encode({each.name: getattr(self, each.name) for each in fields(Analysis)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposed:
+class Decomposed(Record, frozen=True, tag="decomposed"):
     """A model with its attention spelled out: the answer of `sardonyx decompose`."""
 
+    title = "a decomposition"
     source: str
     output: str | None  # None: nothing was written
     nodes_before: int | None  # of the graph that torch traces symbolically; None: it traces none
@@ -298,23 +269,3 @@ class Decomposed:
     attentions: tuple[AttentionCost, ...]
     notes: tuple[str, ...]
     seconds: dict[str, float]
-    schema_version: int = ANALYSIS_VERSION
-
-    def to_json(self) -> bytes:
-        """The record as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def decomposed_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Decomposed."""
-    return msgspec.json.schema(Decomposed)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Analysis."""
-    return msgspec.json.schema(Analysis)

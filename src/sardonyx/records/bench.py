@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import Environment
-
-BENCH_VERSION = 1
 
 
 class Finding(StrEnum):
@@ -22,8 +20,7 @@ class Finding(StrEnum):
     SAME = "no difference"
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """One timing as a multiple of another, paired by round; below 1 is faster."""
 
     ratio: float
@@ -39,8 +36,7 @@ class Comparison:
         return self.high / self.low - 1 if self.low > 0 else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What was measured on, and what else it did meanwhile; None where the system does not say."""
 
     cpu: str | None
@@ -53,8 +49,7 @@ class Machine:
     busy_during: float | None  # while models were timed
 
 
-@dataclass(frozen=True, slots=True)
-class BenchFile:
+class BenchFile(msgspec.Struct, frozen=True):
     """One of the files that are compared."""
 
     label: str  # short name for tables
@@ -64,8 +59,7 @@ class BenchFile:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A model loaded and run once in a fresh process that does nothing else."""
 
     load_seconds: float  # to make the runtime's session
@@ -73,8 +67,7 @@ class Start:
     peak_bytes: int | None  # high-water mark of resident memory, less what was resident before loading
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """One file at one size."""
 
     label: str
@@ -105,8 +98,7 @@ class Timing:
         return known[len(known) // 2] if known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """All files at one size of the inputs."""
 
     sizes: dict[str, int]  # of the dims that inputs leave open
@@ -115,10 +107,10 @@ class Point:
     timings: tuple[Timing, ...]  # in the order of the files
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Record, frozen=True, tag="bench"):
     """One or more files, timed in turns under the same settings on the same inputs; the first is the reference."""
 
+    title = "a benchmark"
     environment: Environment
     machine: Machine
     options: dict[str, Any]  # seconds, threads, provider, level, isolate, seed, and what was asked of sizes
@@ -126,21 +118,6 @@ class Benchmark:
     points: tuple[Point, ...]  # in the order of the sweep
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()
-    schema_version: int = field(default=BENCH_VERSION)
-
-    def to_json(self) -> bytes:
-        """The record as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Benchmark."""
-    return msgspec.json.schema(Benchmark)
 
 
 def _middle(numbers: list[float]) -> float | None:

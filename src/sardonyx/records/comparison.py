@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
-
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import OpCount
 
-COMPARISON_VERSION = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """One of the two models."""
 
     name: str
@@ -23,8 +18,7 @@ class Side:
     wrapper: str = ""  # a module around everything that only this side has; paths are given without it
 
 
-@dataclass(frozen=True, slots=True)
-class OpRef:
+class OpRef(msgspec.Struct, frozen=True):
     """A node, and the instance path of the module that owns it."""
 
     name: str
@@ -32,8 +26,7 @@ class OpRef:
     module: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True):
     """The same work in both models."""
 
     before: OpRef
@@ -41,8 +34,7 @@ class Pair:
     what: tuple[str, ...] = ()  # what changed: "perm: [0, 1] → [1, 0]"
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleDifference:
+class ModuleDifference(msgspec.Struct, frozen=True):
     """What changed in one module itself, not in those below it."""
 
     path: str
@@ -55,10 +47,10 @@ class ModuleDifference:
     moved: int  # to here
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Record, frozen=True, tag="comparison"):
     """Two models, aligned."""
 
+    title = "a comparison"
     before: Side
     after: Side
     ops: tuple[OpCount, ...]
@@ -69,23 +61,8 @@ class Comparison:
     removed: tuple[OpRef, ...]
     moved: tuple[Pair, ...]
     changed: tuple[Pair, ...]
-    schema_version: int = COMPARISON_VERSION
 
     @property
     def same(self) -> bool:
         """Whether both run the same operators with the same attributes in the same modules."""
         return not (self.added or self.removed or self.moved or self.changed)
-
-    def to_json(self) -> bytes:
-        """The comparison as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A comparison read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Comparison."""
-    return msgspec.json.schema(Comparison)

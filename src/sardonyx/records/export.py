@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.inspection import Coverage, RootNode, Weight
 from sardonyx.records.run import Artifact, Counts, Environment, Run, Verdict
 
-EXPORT_VERSION = 1
 
-
-@dataclass(frozen=True, slots=True)
-class SourceModule:
+class SourceModule(msgspec.Struct, frozen=True):
     """The PyTorch module as it was identified."""
 
     label: str  # what the user asked for
@@ -24,8 +21,7 @@ class SourceModule:
     sha256: str | None  # over the names, types, shapes and values of its state
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleInput:
+class ExampleInput(msgspec.Struct, frozen=True):
     """One tensor the module was exported with."""
 
     name: str
@@ -38,10 +34,10 @@ class ExampleInput:
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(Record, frozen=True, tag="export"):
     """One export from module to file."""
 
+    title = "an export"
     status: str  # "done"
     environment: Environment
     options: dict[str, Any]
@@ -59,21 +55,3 @@ class Export:
     seconds: dict[str, float]
     notes: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read on the example inputs
-    schema_version: int = EXPORT_VERSION
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        plain = {f.name: getattr(self, f.name) for f in fields(Export)}
-        if self.optimized is not None:
-            plain["optimized"] = {f.name: getattr(self.optimized, f.name) for f in fields(Run)}
-        return msgspec.json.encode(plain)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Export."""
-    return msgspec.json.schema(Export)

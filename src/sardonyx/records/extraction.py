@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Self
-
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import Artifact, Counts, Environment, Verdict
 
-EXTRACTION_VERSION = 1
 
-
-@dataclass(frozen=True, slots=True)
-class BoundaryValue:
+class BoundaryValue(msgspec.Struct, frozen=True):
     """A tensor that goes into or comes out of a module that was cut out of a model."""
 
     name: str  # in the file, before and after
@@ -23,10 +18,10 @@ class BoundaryValue:
     live: str | None = None  # what the live module calls it, where one was at hand
 
 
-@dataclass(frozen=True)
-class Extraction:
+class Extraction(Record, frozen=True, tag="extraction"):
     """One module, cut out of a model as a model of its own."""
 
+    title = "an extraction"
     status: str  # "done"
     environment: Environment
     source: Artifact
@@ -45,18 +40,3 @@ class Extraction:
     live: Verdict | None  # against the live module; None: there was none
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()
-    schema_version: int = EXTRACTION_VERSION
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        return msgspec.json.encode({f.name: getattr(self, f.name) for f in fields(Extraction)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Extraction."""
-    return msgspec.json.schema(Extraction)

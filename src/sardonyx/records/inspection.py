@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import Counts, PassRecord
 
-INSPECTION_VERSION = 1
 
-
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(msgspec.Struct, frozen=True):
     """A graph input or output."""
 
     name: str
@@ -23,16 +19,14 @@ class Port:
     overridable: bool = False  # an input with an initializer behind it
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicDim:
+class DynamicDim(msgspec.Struct, frozen=True):
     """A dim that is only known at run time, and where the interface has it."""
 
     name: str  # "?" for one without a name
     where: tuple[str, ...]  # "input_ids[0]", …
 
 
-@dataclass(frozen=True, slots=True)
-class OpUse:
+class OpUse(msgspec.Struct, frozen=True):
     """How often an operator occurs, bodies and functions included."""
 
     domain: str  # "" is standard ONNX
@@ -40,8 +34,7 @@ class OpUse:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionUse:
+class FunctionUse(msgspec.Struct, frozen=True):
     """A function the model defines itself."""
 
     domain: str
@@ -50,8 +43,7 @@ class FunctionUse:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A subgraph that hangs on a control-flow node."""
 
     node: str
@@ -60,8 +52,7 @@ class Body:
     nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(msgspec.Struct, frozen=True):
     """A module of the source model: what it owns itself, and with everything below it."""
 
     path: str
@@ -72,8 +63,7 @@ class Module:
     total_parameters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True):
     """How the modules of the nodes are known, Constants included."""
 
     direct: int  # a module was seen running them
@@ -82,8 +72,7 @@ class Coverage:
     own: int  # of the direct ones: run by the model's own forward, in no module of it
 
 
-@dataclass(frozen=True, slots=True)
-class RootNode:
+class RootNode(msgspec.Struct, frozen=True):
     """A node that counts to the model itself because nothing better is known, and why."""
 
     name: str
@@ -91,8 +80,7 @@ class RootNode:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(msgspec.Struct, frozen=True):
     """An initializer, and every module that reads it."""
 
     name: str
@@ -116,8 +104,7 @@ class Family(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(msgspec.Struct, frozen=True):
     """What a fingerprint is told by: how often each way of mixing positions occurs in the live part of a graph."""
 
     attention: int  # places where activations are weighed by a Softmax over products of activations
@@ -138,8 +125,7 @@ class Features:
     transforms: int  # of Fourier
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """The family of a model, told from structure alone."""
 
     family: Family
@@ -148,10 +134,10 @@ class Fingerprint:
     features: Features
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(Record, frozen=True, tag="inspection"):
     """One model, looked at without running it."""
 
+    title = "an inspection"
     path: str | None
     file_bytes: int  # of the model file and its external data; 0 for a model in memory
     ir_version: int
@@ -172,22 +158,12 @@ class Inspection:
     root_nodes: tuple[RootNode, ...]
     tied: tuple[Weight, ...]  # weights that several modules read
     metadata: dict[str, str]
-    schema_version: int = INSPECTION_VERSION
-
-    def to_json(self) -> bytes:
-        """The inspection as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """An inspection read back."""
-        return msgspec.json.decode(data, type=cls)
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleInspection:
+class ModuleInspection(Record, frozen=True, tag="module"):
     """One module of a model, with everything below it."""
 
+    title = "an inspection of a module"
     model: str
     path: str
     tag: str
@@ -203,20 +179,9 @@ class ModuleInspection:
     shared_nodes: tuple[str, ...]  # nodes that do its work and that of modules outside it
     modules: tuple[Module, ...]  # it and those below it
     coverage: Coverage
-    schema_version: int = INSPECTION_VERSION
-
-    def to_json(self) -> bytes:
-        """The inspection as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """An inspection read back."""
-        return msgspec.json.decode(data, type=cls)
 
 
-@dataclass(frozen=True, slots=True)
-class WhyLeft:
+class WhyLeft(msgspec.Struct, frozen=True):
     """Why places of a pattern are left: a pass that came near them and what it said."""
 
     pass_name: str | None  # None: no pass came near
@@ -226,8 +191,7 @@ class WhyLeft:
     examples: tuple[str, ...]  # the last node of some of the places
 
 
-@dataclass(frozen=True, slots=True)
-class PatternCount:
+class PatternCount(msgspec.Struct, frozen=True):
     """How often a pattern is in a model as it is, and how often once every pass has run."""
 
     name: str
@@ -239,32 +203,22 @@ class PatternCount:
     why: tuple[WhyLeft, ...]  # of the places after; empty for what fusions make
 
 
-@dataclass(frozen=True, slots=True)
-class Opportunities:
+class Opportunities(Record, frozen=True, tag="opportunities"):
     """What could be fused or dropped in a model, and why what could not."""
 
+    title = "a list of opportunities"
     path: str | None
     target: str
     before: Counts
     after: Counts
     patterns: tuple[PatternCount, ...]
     passes: tuple[PassRecord, ...]  # what each pass would do, where, and what it would refuse
-    schema_version: int = INSPECTION_VERSION
-
-    def to_json(self) -> bytes:
-        """The answer as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """An answer read back."""
-        return msgspec.json.decode(data, type=cls)
 
 
-@dataclass(frozen=True)
-class Adoption:
+class Adoption(Record, frozen=True, tag="adoption"):
     """What a file said about its modules, and how far that went."""
 
+    title = "an adoption"
     source: str  # its path, or its name where it came from memory
     output: str | None  # None: nothing was written
     nodes: int  # Constants included
@@ -273,33 +227,3 @@ class Adoption:
     evidence: dict[str, int]  # what told, and how many nodes it told of; the others inherited, or count to the model
     root_nodes: tuple[RootNode, ...]
     attributes: bool  # the tags were written as node attributes too
-    schema_version: int = INSPECTION_VERSION
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        return msgspec.json.encode({each.name: getattr(self, each.name) for each in fields(Adoption)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Inspection."""
-    return msgspec.json.schema(Inspection)
-
-
-def module_json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a ModuleInspection."""
-    return msgspec.json.schema(ModuleInspection)
-
-
-def opportunities_json_schema() -> dict[str, Any]:
-    """The published JSON Schema of Opportunities."""
-    return msgspec.json.schema(Opportunities)
-
-
-def adoption_json_schema() -> dict[str, Any]:
-    """The published JSON Schema of an Adoption."""
-    return msgspec.json.schema(Adoption)

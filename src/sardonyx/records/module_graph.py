@@ -1,18 +1,11 @@
-"""A model as one graph for each of its modules, as plain frozen data: the answer of `dag`. Nothing here knows ONNX.
-
-These are msgspec structs, not dataclasses, because the published document names a field `class` and leaves out what an
-operation does not have.
-"""
+"""A model as one graph for each of its modules, as plain frozen data: the answer of `dag`. Nothing here knows ONNX."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import How
-
-DAG_VERSION = 1
 
 Scalar = int | float | str  # NaN and the infinities are written "nan", "inf", "-inf": JSON has no numbers for them
 
@@ -69,14 +62,14 @@ class ModuleGraph(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...]  # values that are read elsewhere, or that the model gives
 
 
-class HierarchyDag(msgspec.Struct, frozen=True):
+class HierarchyDag(Record, frozen=True, tag="dag"):
     """All modules of a model by tag, all operations and initializers by name."""
 
+    title = "a graph of modules"
     model: str
     modules: dict[str, ModuleGraph]
     operations: dict[str, Operation]
     initializers: dict[str, Initializer]
-    schema_version: int = DAG_VERSION
 
     def tops(self) -> list[str]:
         """The modules that lie in no other: the model, or those that were asked for."""
@@ -100,17 +93,3 @@ class HierarchyDag(msgspec.Struct, frozen=True):
         deepest = {name: tag for tag, module in self.modules.items() for name in module.nodes}
         owners = {name: operation.tags[0] for name, operation in self.operations.items()}
         return {name: tag if tag in self.modules else deepest[name] for name, tag in owners.items()}
-
-    def to_json(self) -> bytes:
-        """The document as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> HierarchyDag:
-        """A document read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a HierarchyDag."""
-    return msgspec.json.schema(HierarchyDag)

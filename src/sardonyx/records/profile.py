@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import Environment
-
-PROFILE_VERSION = 1
 
 
 class TracedBy(StrEnum):
@@ -23,8 +21,7 @@ class TracedBy(StrEnum):
     NOTHING = "nothing"  # not attributed
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
+class KernelTime(msgspec.Struct, frozen=True):
     """One kernel of the graph as the runtime ran it."""
 
     name: str
@@ -38,8 +35,7 @@ class KernelTime:
     calls: int  # a run
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleTime:
+class ModuleTime(msgspec.Struct, frozen=True):
     """One module of the source model; the times of a run."""
 
     path: str  # instance path; "" is the model itself
@@ -51,8 +47,7 @@ class ModuleTime:
     share: float  # of the time in kernels that total_ms is, 0 to 1
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """One call of a kernel on the time line of one run."""
 
     kernel: int  # place in `ProfiledModel.kernels`
@@ -60,8 +55,7 @@ class Slice:
     duration_us: float  # of one with a body, the whole: the slices of the kernels in the body lie within
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledModel:
+class ProfiledModel(msgspec.Struct, frozen=True):
     """One file, profiled."""
 
     path: str | None
@@ -83,27 +77,12 @@ class ProfiledModel:
         return self.attributed_ms / self.kernel_ms if self.kernel_ms else 1.0
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Record, frozen=True, tag="profile"):
     """One or more files, profiled under the same settings on the same inputs."""
 
+    title = "a profile"
     environment: Environment
     options: dict[str, Any]  # threads, provider, level, sizes, seed, runs
     models: tuple[ProfiledModel, ...]
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()
-    schema_version: int = field(default=PROFILE_VERSION)
-
-    def to_json(self) -> bytes:
-        """The record as JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Profile."""
-    return msgspec.json.schema(Profile)

@@ -1,69 +1,79 @@
-"""Records read back from files: JSON that does not name its kind is recognised by the fields it has."""
+"""Records read back from files: the tag in a file tells which kind of record it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, cast
-
-import msgspec
 
 from sardonyx.errors import UsageError
+from sardonyx.records.base import Record, header
 
 
-def document(path: Path, said: str, hint: str) -> dict[str, Any]:
-    """The JSON object in a file, which messages call what is `said`.
+def kinds() -> dict[str, type[Record]]:
+    """Every kind of record, by its tag."""
+    from sardonyx.records import (  # only here: a command that reads no record need not import all of them
+        analysis,
+        bench,
+        comparison,
+        export,
+        extraction,
+        inspection,
+        module_graph,
+        profile,
+        run,
+        study,
+    )
+
+    known: tuple[type[Record], ...] = (
+        run.Run,
+        run.Verdict,
+        export.Export,
+        inspection.Inspection,
+        inspection.ModuleInspection,
+        inspection.Opportunities,
+        inspection.Adoption,
+        extraction.Extraction,
+        comparison.Comparison,
+        module_graph.HierarchyDag,
+        analysis.Analysis,
+        analysis.Decomposed,
+        bench.Benchmark,
+        profile.Profile,
+        study.Study,
+    )
+    return {each.record_tag(): each for each in known}
+
+
+def read_file(path: Path, name: str, hint: str) -> Record:
+    """The record in a file.
+
+    Args:
+        path: of the file.
+        name: what an error calls it.
+        hint: what an error proposes.
 
     Raises:
-        UsageError: the file cannot be read, or holds something else.
+        UsageError: the file cannot be read, or holds no record, or one of another version.
     """
+    data = _bytes(path, name, hint)
+    tag = header(data, name, hint).record
+    if tag is None:
+        raise UsageError(f"{name} is no record of sardonyx: it has no field 'record'", hint=hint)
+    kind = kinds().get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        raise UsageError(f"{name} is of a kind that this sardonyx does not know: {tag!r}", hint=hint)
+    return kind.from_json(data, name, hint)
+
+
+def tag_of(path: Path) -> object:
+    """The tag in a file; None if it has none, or is no JSON object, or cannot be read."""
     try:
-        data = path.read_bytes()
+        return header(_bytes(path, str(path), None), str(path)).record
+    except UsageError:
+        return None
+
+
+def _bytes(path: Path, name: str, hint: str | None) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{said} cannot be read: {error.strerror}", hint=hint) from error
-    try:
-        found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{said} is not JSON: {error}", hint=hint) from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{said} is no record of sardonyx", hint=hint)
-    return cast("dict[str, Any]", found)
-
-
-def recognised(found: Mapping[str, Any], types: Iterable[type[Any]]) -> type[Any] | None:
-    """The type with most fields that has all of them in the document."""
-    fitting = [each for each in types if _required(each) <= set(found)]
-    return max(fitting, key=lambda each: len(_required(each)), default=None)
-
-
-def converted(found: Mapping[str, Any], record: type[Any], title: str, said: str, hint: str) -> Any:
-    """The record of a type that a document holds; `title` is what its kind is called.
-
-    Raises:
-        UsageError: it is of another version of the schema, or not whole.
-    """
-    ours, theirs = _version(record), found.get("schema_version")
-    if ours != theirs:
-        raise UsageError(
-            f"{said} is {title} of schema version {theirs}, and this sardonyx knows version {ours}",
-            hint="write it anew",
-        )
-    try:
-        return msgspec.convert(found, type=record, str_keys=True)  # JSON has no other keys
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{said} is not a whole record of {title}: {error}", hint=hint) from error
-
-
-def _required(record: type[Any]) -> set[str]:
-    """The fields that every record of a type has."""
-    return {each.name for each in _fields(record) if each.default is MISSING and each.default_factory is MISSING}
-
-
-def _version(record: type[Any]) -> Any:
-    """The version of its schema; None for what is only part of a record."""
-    return next((each.default for each in _fields(record) if each.name == "schema_version"), None)
-
-
-def _fields(record: type[Any]) -> tuple[Field[Any], ...]:
-    return fields(record)
+        raise UsageError(f"{name} cannot be read: {error.strerror}", hint=hint) from error

@@ -5,12 +5,12 @@ Everything that computes ends here and everything that renders starts here. Noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.tuning import Tuning
 
 # What a graph is made of and where it attends, as plain data that a Run keeps: enough to draw any module of it.
@@ -18,8 +18,7 @@ from sardonyx.records.tuning import Tuning
 # Nothing here knows ONNX. Columns instead of objects: a graph of ten thousand nodes stays a megabyte.
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(msgspec.Struct, frozen=True):
     """Which node of a graph feeds which. Constants are left out, bodies and functions are in."""
 
     modules: tuple[str, ...]  # instance paths of the owners
@@ -31,16 +30,14 @@ class Wiring:
     outputs: dict[str, int]  # of the graph, and who makes them; -1: a constant or an input
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionForm:
+class AttentionForm(msgspec.Struct, frozen=True):
     """How an attention is written in one graph."""
 
     operator: str  # "Attention", "com.microsoft::MultiHeadAttention"; "" where it is spelled out in parts
     nodes: tuple[str, ...]  # names of the nodes that are it, in the order they run
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSite:
+class AttentionSite(msgspec.Struct, frozen=True):
     """One place where a model attends, before and after."""
 
     module: str  # instance path of its owner
@@ -54,9 +51,6 @@ class AttentionSite:
     before: AttentionForm | None  # None: not found there
     after: AttentionForm | None
     why: str = ""  # where it is still spelled out: what the pass said that came near
-
-
-SCHEMA_VERSION = 1
 
 
 class Accuracy(StrEnum):
@@ -85,8 +79,7 @@ class Kind(StrEnum):
     DROP = "drop"  # nothing used the result
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRef:
+class NodeRef(msgspec.Struct, frozen=True):
     """A node by name and operator, as a person would look it up in a viewer, and what it read and made at the time."""
 
     name: str
@@ -96,8 +89,7 @@ class NodeRef:
     owner: str = ""  # instance path of its module
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One rewrite."""
 
     pass_name: str
@@ -111,8 +103,7 @@ class Event:
     source: str  # file:line of the pass
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why a pass that nearly matched did not apply."""
 
     pass_name: str
@@ -121,18 +112,16 @@ class Refusal:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalGroup:
+class RefusalGroup(msgspec.Struct, frozen=True):
     """Refusals of one pass with one reason."""
 
     reason: str
     count: int
     examples: tuple[str, ...]
-    modules: dict[str, int] = field(default_factory=dict[str, int])  # refusals by owner module
+    modules: dict[str, int] = {}  # refusals by owner module
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """The size of a graph, bodies of control flow and functions included."""
 
     nodes: int  # compute nodes
@@ -141,8 +130,7 @@ class Counts:
     bytes: int  # of all constant data, wherever it is stored
 
 
-@dataclass(frozen=True, slots=True)
-class PassRecord:
+class PassRecord(msgspec.Struct, frozen=True):
     """What one pass did over the whole run."""
 
     name: str
@@ -159,8 +147,7 @@ class PassRecord:
     about: str = ""  # when it refuses and why it helps, as its author says
 
 
-@dataclass(frozen=True, slots=True)
-class OutputDifference:
+class OutputDifference(msgspec.Struct, frozen=True):
     """The worst difference seen at one graph output over all trials."""
 
     name: str
@@ -176,8 +163,7 @@ class OutputDifference:
     where: tuple[int, ...] = ()  # its index
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """One pair of runs on one set of drawn inputs."""
 
     seed: int | None  # None: inputs given by the user
@@ -187,8 +173,7 @@ class Trial:
     failures: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeCheck:
+class RuntimeCheck(msgspec.Struct, frozen=True):
     """What a second runtime computes for both models, and where a disagreement comes from."""
 
     runtime: str
@@ -198,8 +183,7 @@ class RuntimeCheck:
     not_run: str = ""  # why it ran fewer trials than there are
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteChecks:
+class RewriteChecks(msgspec.Struct, frozen=True):
     """How many rewrites were also checked one by one, on values of their own."""
 
     rewrites: int
@@ -209,8 +193,7 @@ class RewriteChecks:
     left_out: int  # for lack of time
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTie:
+class TokenTie(msgspec.Struct, frozen=True):
     """A generated token that differs because the two best logits are closer than rounding can tell."""
 
     row: int  # of the batch
@@ -220,8 +203,7 @@ class TokenTie:
     gap: float  # between their logits in PyTorch
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedBatch:
+class GeneratedBatch(msgspec.Struct, frozen=True):
     """Tokens that were generated by the exported model with its cache and by PyTorch, from prompts side by side."""
 
     prompts: tuple[int, ...]  # their lengths; shorter ones are padded on the left
@@ -232,10 +214,10 @@ class GeneratedBatch:
     passed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Record, frozen=True, tag="verdict"):
     """Whether two models are the same function, and how that was found out."""
 
+    title = "a verdict"
     passed: bool
     reference: str  # which engine ran the reference
     accuracy: Accuracy  # the loosest class of the rewrites in between
@@ -251,8 +233,7 @@ class Verdict:
     generation: tuple[GeneratedBatch, ...] = ()  # of a decoder that was exported for generation
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(msgspec.Struct, frozen=True):
     """A rewrite that failed its proof and was undone."""
 
     pass_name: str
@@ -261,8 +242,7 @@ class RolledBack:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(msgspec.Struct, frozen=True):
     """A model file, or a model in memory, as it was identified."""
 
     path: str | None
@@ -272,8 +252,7 @@ class Artifact:
     opsets: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class OpCount:
+class OpCount(msgspec.Struct, frozen=True):
     """How many nodes of one operator there were and are."""
 
     op_type: str
@@ -281,8 +260,7 @@ class OpCount:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleCount:
+class ModuleCount(msgspec.Struct, frozen=True):
     """What a module owns, without its children."""
 
     path: str
@@ -294,8 +272,7 @@ class ModuleCount:
     bytes_after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True):
     """Where the run took place."""
 
     sardonyx: str
@@ -305,8 +282,7 @@ class Environment:
     packages: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
+class Likeness(msgspec.Struct, frozen=True):
     """What a model looks like, from its structure alone."""
 
     family: str
@@ -314,10 +290,10 @@ class Likeness:
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Record, frozen=True, tag="run"):
     """One optimization from file to file."""
 
+    title = "an optimization"
     status: str  # "done" | "verification-failed"
     environment: Environment
     options: dict[str, Any]
@@ -339,18 +315,3 @@ class Run:
     wiring_before: Wiring | None = None  # None: nobody looked
     wiring_after: Wiring | None = None
     attention: tuple[AttentionSite, ...] = ()
-    schema_version: int = field(default=SCHEMA_VERSION)
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        return msgspec.json.encode({f.name: getattr(self, f.name) for f in fields(Run)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back; a record of another schema version is refused by msgspec or by its version."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Run."""
-    return msgspec.json.schema(Run)

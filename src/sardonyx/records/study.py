@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from sardonyx.records.base import Record
 from sardonyx.records.run import Environment
-
-STUDY_VERSION = 1
 
 Entry = str | int | float | bool | None  # of a table; None is "not known"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows of entries under named columns; one row is one observation, so that it can be read by any tool."""
 
     name: str  # a file name without ending: "attribution"
@@ -26,8 +23,7 @@ class Table:
     timed: bool = False  # some entries are measured times, so that another run gives other numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One sentence that the data support, and the table that shows it."""
 
     text: str
@@ -35,8 +31,7 @@ class Finding:
     certain: bool = True  # False: the data are too few or too noisy to say more; the text says so
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """A cell that could not be computed, and why, in one line."""
 
     experiment: str
@@ -44,10 +39,10 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class Study:
+class Study(Record, frozen=True, tag="study"):
     """One study over a set of models."""
 
+    title = "a study"
     environment: Environment
     options: dict[str, Any]
     models: tuple[str, ...]
@@ -57,18 +52,3 @@ class Study:
     cells: int  # pieces of work, failed ones included
     seconds: dict[str, float]  # spent computing, by experiment, over all cells whenever they were computed
     notes: tuple[str, ...] = ()
-    schema_version: int = field(default=STUDY_VERSION)
-
-    def to_json(self) -> bytes:
-        """The record as JSON, whatever a subclass carries beside it."""
-        return msgspec.json.encode({f.name: getattr(self, f.name) for f in fields(Study)})
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Self:
-        """A record read back."""
-        return msgspec.json.decode(data, type=cls)
-
-
-def json_schema() -> dict[str, Any]:
-    """The published JSON Schema of a Study."""
-    return msgspec.json.schema(Study)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """One measurement: what a change of some units does to the best that was known until then."""
 
     units: tuple[str, ...]
@@ -23,8 +22,7 @@ class Question:
     accepted: bool  # whether the change was made
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What became of one unit in the tuned model: a fusion, or the clean-up passes of one family together."""
 
     unit: str
@@ -35,8 +33,7 @@ class Decision:
     question: int | None  # the one that decided it, by its place in `questions`
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """How fast one of the models is beside the source, all of them timed in one race."""
 
     name: str  # "source" | "untuned" | "tuned"
@@ -48,8 +45,7 @@ class Pace:
     finding: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(msgspec.Struct, frozen=True):
     """How a result was fitted to a machine."""
 
     chosen: str  # the one of `standing` that is the result

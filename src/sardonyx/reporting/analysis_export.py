@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import fields
 
 from sardonyx.records.analysis import Analysis, ModuleCost
 from sardonyx.reporting import formatting
 from sardonyx.reporting.analysis import FIGURES, analysis_sentence, headings, rows
 
-_MODULE_FIELDS = tuple(field.name for field in fields(ModuleCost))
+_MODULE_FIELDS = ModuleCost.__struct_fields__
 MODEL, MODULE = "model", "module"
 
 

@@ -6,7 +6,8 @@ A comment on GitHub holds 65,536 characters. What does not fit is left out whole
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sardonyx.records.profile import ProfiledModel
 from sardonyx.records.run import Run

@@ -1,11 +1,11 @@
-"""Records found: in files, in folders, or at hand in Python, each recognised by what is in it."""
+"""Records found: in files, in folders, or at hand in Python, each file's kind by its tag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
@@ -14,7 +14,6 @@ from sardonyx.records.bench import Benchmark
 from sardonyx.records.export import Export
 from sardonyx.records.profile import Profile
 from sardonyx.records.run import Artifact, Run
-from sardonyx.reporting import gate
 from sardonyx.reporting.run_bundle import Dossier
 
 Record = Run | Export | Benchmark | Profile | Analysis
@@ -76,37 +75,27 @@ def piles(sources: Sequence[Source]) -> list[Pile]:
 
 def _in_file(path: Path) -> Found:
     """The record in a file that was named."""
-    found = reading.document(path, str(path), HOW)
-    kind = _kind(found)
-    if kind is None:
-        raise UsageError(f"{path} is no record of sardonyx", hint=HOW)
-    if kind.record not in _SHOWN:
-        raise UsageError(f"{path} is {kind.title}, and a report shows an optimization", hint=HOW)
-    return Found(reading.converted(found, kind.record, kind.title, str(path), HOW), path)
+    record = reading.read_file(path, str(path), HOW)
+    if not isinstance(record, _SHOWN):
+        raise UsageError(f"{path} is {record.title}, and a report shows an optimization", hint=HOW)
+    return Found(record, path)
 
 
 def _in_folder(folder: Path) -> Pile:
-    """Every record in a folder that a report shows; files of others are passed over, records of ours are told of."""
+    """Every record in a folder that a report shows; other files are skipped, records that cannot be read are named."""
     found: list[Found] = []
     left_out: list[str] = []
+    shown = {each.record_tag() for each in _SHOWN}
     for path in sorted(folder.glob("*.json")):
-        try:
-            held = reading.document(path, path.name, HOW)
-        except UsageError:
-            continue  # somebody else's file
-        kind = _kind(held)
-        if kind is None or kind.record not in _SHOWN:
+        if reading.tag_of(path) not in shown:
             continue
         try:
-            found.append(Found(reading.converted(held, kind.record, kind.title, path.name, HOW), path))
+            record = reading.read_file(path, path.name, HOW)
         except UsageError as error:
             left_out.append(f"{error.message}: left out")
+            continue
+        found.append(Found(cast("Record", record), path))  # the tag says so
     return Pile(str(folder), tuple(found), folder=True, left_out=tuple(left_out))
-
-
-def _kind(document: dict[str, Any]) -> gate.Kind | None:
-    wanted = reading.recognised(document, [each.record for each in gate.kinds()])
-    return next((each for each in gate.kinds() if each.record is wanted), None)
 
 
 def runs_of(pile: Pile) -> Iterator[tuple[Found, Run]]:
@@ -130,18 +119,18 @@ def _of_export(record: Record) -> Run | None:
 
 # Which record belongs to which run: by the hashes of the files, or by their names where a record has no hashes.
 
-_KINDS: tuple[tuple[type[Record], str, str], ...] = (
-    (Run, "run", "an optimization"),
-    (Export, "export", "an export"),
-    (Benchmark, "bench", "a benchmark"),
-    (Profile, "profile", "a profile"),
-    (Analysis, "analysis", "an analysis"),
+_FIELDS: tuple[tuple[type[Record], str], ...] = (
+    (Run, "run"),
+    (Export, "export"),
+    (Benchmark, "bench"),
+    (Profile, "profile"),
+    (Analysis, "analysis"),
 )
 
 
-def _kind_of(record: Record) -> tuple[str, str]:
-    """Where a Dossier keeps it, and what it is called; a verb may hand out a subclass that carries more."""
-    return next((field, title) for kind, field, title in _KINDS if isinstance(record, kind))
+def _field_of(record: Record) -> str:
+    """Where a Dossier keeps it; a verb may hand out a subclass that carries more."""
+    return next(field for kind, field in _FIELDS if isinstance(record, kind))
 
 
 def dossiers(piles: Iterable[Pile]) -> list[Dossier]:
@@ -172,11 +161,11 @@ def _of_pile(pile: Pile) -> Iterator[tuple[Dossier, Found]]:
             if not belongs(each.record, run):
                 continue
             taken.add(id(each))
-            field, title = _kind_of(each.record)
+            field = _field_of(each.record)
             if getattr(dossier, field) is None:
                 dossier = _with(dossier, field, each.record)
             else:
-                dossier = replace(dossier, notes=(*dossier.notes, f"{each.name}: {title} came before it"))
+                dossier = replace(dossier, notes=(*dossier.notes, f"{each.name}: {each.record.title} came before it"))
         yield replace(dossier, notes=(*dossier.notes, *_strangers(others, taken, len(runs)))), found
 
 
@@ -189,7 +178,7 @@ def _strangers(others: Sequence[Found], taken: set[int], runs: int) -> Iterator[
     """What belongs to no run, told where it is plain which run it should have belonged to."""
     for each in others if runs == 1 else ():
         if id(each) not in taken:
-            yield f"{each.name} is {_kind_of(each.record)[1]} of other files: left out"
+            yield f"{each.name} is {each.record.title} of other files: left out"
 
 
 def belongs(record: Record, run: Run) -> bool:
@@ -243,5 +232,5 @@ def _nothing(pile: Pile) -> str:
         return pile.left_out[0].removesuffix(": left out")
     if not pile.found:
         return f"there is no run in {pile.place}"
-    kinds = ", ".join(f"{each.place} is {_kind_of(each.record)[1]}" for each in pile.found[:3])
+    kinds = ", ".join(f"{each.place} is {each.record.title}" for each in pile.found[:3])
     return f"a report shows an optimization, and there is none: {kinds}"

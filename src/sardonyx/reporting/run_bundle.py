@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis, Form
 from sardonyx.records.bench import Benchmark, Point

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+
+from msgspec.structs import replace
 
 from sardonyx.records.run import OutputDifference, RuntimeCheck, Trial, Verdict
 from sardonyx.reporting import formatting
@@ -183,7 +184,7 @@ def output_groups(verdict: Verdict) -> list[OutputDifference]:
     def worst(label: str, group: list[OutputDifference]) -> OutputDifference:
         if len(group) == 1:
             return group[0]
-        return dataclasses.replace(
+        return replace(
             group[0],
             name=label,
             max_abs=max(each.max_abs for each in group),

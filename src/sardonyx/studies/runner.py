@@ -28,8 +28,7 @@ from sardonyx.studies.progress import Pace
 from sardonyx.studies.zoo import MODELS, Maker, recipes
 
 
-@dataclass(frozen=True)
-class Studied(Study):
+class Studied(Study, frozen=True):
     """A Study together with how this run came by it."""
 
     reused: int = 0  # cells kept from an earlier run

@@ -9,11 +9,11 @@ invalid types, and run where the runtime has kernels.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from sardonyx.errors import ModelError, RuntimeFailure
 from sardonyx.records.run import Accuracy, Verdict

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from reporting.sample_analysis import sample_analysis, sample_form
 from reporting.sample_profile import HOSTILE, sample_profile

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
+
+from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.reporting.page import module_map as map_section

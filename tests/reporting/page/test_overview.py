@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from msgspec import structs
+
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.reporting.page import render_page
@@ -38,13 +40,13 @@ def test_each_model_has_a_row_with_a_link_its_numbers_and_its_proof() -> None:
 
 def test_a_failed_proof_stands_out() -> None:
     whole = sample_run_bundle()
-    html = shown(whole, replace(whole, run=replace(whole.run, verdict=failed_verdict())))
+    html = shown(whole, replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
     assert html.count('<span class="bad">verification failed') == 1
 
 
 def test_the_matrix_has_the_passes_that_did_something_in_three_measures() -> None:
     first, second = sample_run_bundle("a"), sample_run_bundle("b")
-    only = replace(second, run=replace(second.run, passes=second.run.passes[1:]))  # a pass that did not run
+    only = replace(second, run=structs.replace(second.run, passes=second.run.passes[1:]))  # a pass that did not run
     html = shown(first, only)
     assert html.count('class="scroll overview-matrix') == 3
     assert html.count('type="radio"') == 3
@@ -82,7 +84,7 @@ def test_the_page_of_several_models_begins_with_the_overview() -> None:
 
 def test_the_page_of_two_runs_begins_with_what_changed() -> None:
     first = sample_run_bundle("monday")
-    run = replace(first.run, after=replace(first.run.after, nodes=180))
+    run = structs.replace(first.run, after=structs.replace(first.run.after, nodes=180))
     second = replace(first, label="tuesday", run=run)
     page = render_page([first, second], first=compared(first, second))
     assert page.index('data-section="compared"') < page.index('<article class="model" data-model="0"')

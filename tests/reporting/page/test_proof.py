@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_export import sample_export
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import RefusalGroup, Run

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from reporting.sample_bench import compared, point, sample_benchmark
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict

@@ -8,12 +8,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import ModuleCount, Run

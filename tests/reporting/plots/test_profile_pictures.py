@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reporting.sample_profile import sample_profile
 from sardonyx.records.profile import ModuleTime, Profile, Slice

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import onnx
 import onnx.checker
 import pytest
+from msgspec.structs import replace
 
 from sardonyx.records.study import Table
 from sardonyx.studies.experiment import NO_MODEL, Answered, Asked

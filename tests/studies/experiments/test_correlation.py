@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from msgspec.structs import replace
 
 from sardonyx.records.study import Finding, Table
 from sardonyx.studies.experiment import Answered, Asked, Cell, Subject

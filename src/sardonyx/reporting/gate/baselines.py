@@ -28,7 +28,7 @@ class Baseline:
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Every kind of record there is."""
+    """Every kind of record that has numbers to compare."""
     from sardonyx.reporting.gate import (
         measurement_metrics,  # only here: a command without a baseline need not wait for all records
     )
@@ -58,16 +58,14 @@ def read(path: Path, wanted: Kind) -> Baseline:
         UsageError: the file cannot be read, or is no record of ours, or one of another version.
     """
     said = f"--baseline {path}"
-    document = reading.document(path, said, _HOW)
-    found = reading.recognised(document, [each.record for each in kinds()])
-    kind = next((each for each in kinds() if each.record is found), None)
+    record = reading.read_file(path, said, _HOW)
+    kind = next((each for each in kinds() if each.record is type(record)), None)
     if kind is None:
-        raise UsageError(f"{said} is no record of sardonyx", hint=_HOW)
-    record = reading.converted(document, kind.record, kind.title, said, _HOW)
+        raise UsageError(f"{said} is {record.title}, which has no numbers to compare", hint=_HOW)
     try:
         measures = kind.measures(record)
     except IndexError as error:
-        raise UsageError(f"{said} is not a whole record of {kind.title}: {error}", hint=_HOW) from error
+        raise UsageError(f"{said} is not a complete record of {kind.title}: {error}", hint=_HOW) from error
     if kind is not wanted:
         shared = set(kind.common) & set(wanted.common)
         measures = {name: measure for name, measure in measures.items() if name in shared}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sardonyx.records.base import Record
 from sardonyx.reporting.gate.expressions import Gate, parse
 from sardonyx.reporting.gate.metric import Measure
 
@@ -20,14 +21,18 @@ Measures = dict[str, Measure]
 class Kind:
     """One kind of record, and what may be asked of it."""
 
-    title: str  # with its article: "an inspection"
-    record: type[Any]
+    record: type[Record]
     measures: Callable[[Any], Measures]
     names: Mapping[str, str]  # name -> what it is
     shares: Collection[str] = ()  # names that may be asked for in percent
     alone: Collection[str] = ()  # names of which there should be none: they need no limit
     forms: Sequence[str] = ()  # a name after one of these and a dot asks of that form
     common: Collection[str] = ()  # names that mean the same in other kinds
+
+    @property
+    def title(self) -> str:
+        """What messages call a record of this kind, with the article."""
+        return self.record.title
 
     def parse(self, text: str, *, baseline: bool = False) -> Gate:
         """An expression about a record of this kind; `baseline`: whether there is one to ask for."""

@@ -140,7 +140,6 @@ def _of_study(found: Study) -> Measures:
 
 
 ANALYSIS = Kind(
-    "an analysis",
     Analysis,
     _of_analysis,
     _OF_FORM | {mb: f"{_OF_FORM[name]}, in MB of 10⁶" for name, mb in _IN_MB.items()},
@@ -148,7 +147,6 @@ ANALYSIS = Kind(
     forms=FORMS,
 )
 DECOMPOSED = Kind(
-    "a decomposition",
     Decomposed,
     _of_decomposed,
     {
@@ -158,7 +156,6 @@ DECOMPOSED = Kind(
     },
 )
 BENCHMARK = Kind(
-    "a benchmark",
     Benchmark,
     _of_benchmark,
     {
@@ -175,7 +172,6 @@ BENCHMARK = Kind(
     common=("nodes", "file_bytes"),
 )
 PROFILE = Kind(
-    "a profile",
     Profile,
     _of_profile,
     {
@@ -190,7 +186,6 @@ PROFILE = Kind(
     common=("nodes",),
 )
 STUDY = Kind(
-    "a study",
     Study,
     _of_study,
     {

@@ -130,7 +130,6 @@ def _of_comparison(found: Comparison) -> Measures:
 
 
 RUN = Kind(
-    "an optimization",
     Run,
     _of_run,
     COUNTED
@@ -143,9 +142,8 @@ RUN = Kind(
     shares=(*SIZES, *TUNED),
     common=(*COUNTED, *FILE, *PROVEN),
 )
-VERDICT = Kind("a verdict", Verdict, proven, PROVEN, common=tuple(PROVEN))
+VERDICT = Kind(Verdict, proven, PROVEN, common=tuple(PROVEN))
 EXPORT = Kind(
-    "an export",
     Export,
     _of_export,
     COUNTED
@@ -161,7 +159,6 @@ EXPORT = Kind(
     common=(*COUNTED, *FILE, *PLACED, *PROVEN),
 )
 INSPECTION = Kind(
-    "an inspection",
     Inspection,
     _of_inspection,
     COUNTED
@@ -174,7 +171,6 @@ INSPECTION = Kind(
     common=(*COUNTED, *FILE, *PLACED),
 )
 MODULE = Kind(
-    "an inspection of a module",
     ModuleInspection,
     _of_module,
     {"nodes": "compute nodes of it and of those below", "constants": "Constants that they read"}
@@ -185,7 +181,6 @@ MODULE = Kind(
     shares=SHARES,
 )
 OPPORTUNITIES = Kind(
-    "a list of opportunities",
     Opportunities,
     _of_opportunities,
     COUNTED
@@ -197,7 +192,6 @@ OPPORTUNITIES = Kind(
     common=tuple(COUNTED),
 )
 EXTRACTION = Kind(
-    "an extraction",
     Extraction,
     _of_extraction,
     COUNTED
@@ -211,9 +205,8 @@ EXTRACTION = Kind(
     | PROVEN,
     common=(*COUNTED, *FILE, *PROVEN),
 )
-ADOPTION = Kind("an adoption", Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
+ADOPTION = Kind(Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
 COMPARISON = Kind(
-    "a comparison",
     Comparison,
     _of_comparison,
     {name: f"{what}, of the second model" for name, what in COUNTED.items() if name != "bytes"}
