@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 WORKERS ?= 2
 
-.PHONY: setup check browser test demo bench peers llm clean
+# pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup check quick browser test docs demo bench peers llm clean
 
 setup: $(STAMP)
 
@@ -22,8 +25,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 check: setup
 	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+# Every test that needs neither torch nor a browser nor long: for the inner loop.
+quick: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
 # Pages are opened in a real browser; nothing to do where there is one.
 browser:
@@ -31,6 +39,10 @@ browser:
 
 test: check browser
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# What the pages say of options, verbs, passes and each other.
+docs: setup
+	$(BIN)/python -m pytest -n $(WORKERS) tests/test_documented.py tests/test_project.py tests/test_contributing.py tests/gate/test_page.py
 
 demo: setup
 	$(BIN)/sardonyx demo demo --force

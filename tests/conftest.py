@@ -1,10 +1,18 @@
-"""Fixtures every test may use: small real models, exported once a session and shared by all its processes."""
+"""Fixtures every test may use: small real models, exported once a session and shared by all its processes.
+
+`pytest --quick` leaves out what takes long. A test is skipped there when it loads torch or opens a browser, so that it
+needs no mark for that; tests that are slow for another reason are marked `slow`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from filelock import FileLock
@@ -15,6 +23,36 @@ import models
 # A busy machine is no failure. What lands must not depend on luck: CI draws the same cases every time; people explore.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("project")
+
+LEFT_OUT = ("torch", "transformers", "openvino", "playwright")  # by --quick; each takes seconds to load alone
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help=f"leave out tests marked slow or using {', '.join(LEFT_OUT)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick"):
+        sys.meta_path.insert(0, SkippingImporter())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+class SkippingImporter(MetaPathFinder, Loader):
+    """Finds what `--quick` leaves out, and skips the test that loads it; `importlib.util.find_spec` still works."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in LEFT_OUT else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        pytest.skip(f"needs {module.__name__}, which --quick leaves out", allow_module_level=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import re
 import subprocess
+import tarfile
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import passes_page
 from sardonyx.passes import ALL
@@ -25,8 +27,14 @@ def package_names(requirements: list[str]) -> set[str]:
 
 
 def test_the_version_is_written_once_and_installed() -> None:
-    assert importlib.metadata.version("sardonyx") == PROJECT["project"]["version"]
-    assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    version = PROJECT["project"]["version"]
+    assert importlib.metadata.version("sardonyx") == version
+    released = re.findall(r"^## (?!Unreleased$)(.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    dated = re.fullmatch(r"(\S+) \((\d{4}-\d\d-\d\d)\)", released[0])
+    assert dated
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (dated[1], dated[2]) == (version, str(citation["date-released"]))
+    assert citation["version"] == version
 
 
 def test_every_requirement_is_pinned_for_the_tests() -> None:
@@ -101,6 +109,48 @@ def test_nothing_of_the_makers_machine_is_in_the_files() -> None:
     home = re.compile(rb"/(root|home/\w+|work)/")
     files = [ROOT / os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
     assert [str(file) for file in files if file.is_file() and home.search(file.read_bytes())] == []
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_targets_that_exist(path: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    jobs = yaml.safe_load(path.read_text())["jobs"].values()
+    commands = [step["run"] for job in jobs for step in job.get("steps", []) if "run" in step]
+    called = {word for command in commands if command.startswith("make ") for word in command.split()[1:]}
+    assert {word for word in called if "=" not in word} <= targets
+
+
+def test_every_supported_python_is_tested_and_declared() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python-version"]
+    declared = [line.split(" :: ")[2] for line in PROJECT["project"]["classifiers"] if ":: Python :: 3." in line]
+    assert tested == declared
+    assert PROJECT["project"]["requires-python"] == f">={declared[0]}"
+
+
+def test_what_is_run_before_a_commit_is_what_is_checked() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    rule = re.search(r"^check: setup\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert rule
+    checked = re.findall(r"\$\(BIN\)/(\S+)", rule[1])
+    assert sorted(Path(hook["entry"].split()[0]).name for hook in hooks) == sorted(checked)
+
+
+def test_everything_git_keeps_is_in_the_sdist(tmp_path: Path) -> None:
+    """The tests import benchmarks and read pages, workflows and the Makefile: from the sdist too."""
+    sdist = pytest.importorskip("hatchling.builders.sdist", reason="make setup installs hatchling")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    archive = next(sdist.SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+    with tarfile.open(archive) as tar:
+        packed = {name.partition("/")[2] for name in tar.getnames()}
+    kept = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists()}
+    assert kept - packed == set()
+    assert {name.split("/")[0] for name in packed} <= {name.split("/")[0] for name in kept} | {"PKG-INFO"}
 
 
 def test_ci_runs_the_tests() -> None:
