@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.optimizer.pipeline as pipeline
 from sardonyx import provenance as p
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.ir import io, origins
@@ -19,7 +18,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
-from sardonyx.passes import ALL, Example, NodePass
+from sardonyx.passes import ALL, Example, NodePass, installed
 from sardonyx.records.run import Accuracy, Run
 
 NOTHING = Example(before="", after="", near_miss="")
@@ -83,7 +82,7 @@ def chain(length: int, broken: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("mode", ["end", "each"])
 def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setattr(pipeline, "ALL", (RightButOnce(),))
+    monkeypatch.setattr(installed, "ALL", (RightButOnce(),))
     run = optimize(chain(20, broken=13), verify=mode)  # pyright: ignore[reportArgumentType]
     assert run.verdict is not None
     assert run.verdict.passed
@@ -97,14 +96,14 @@ def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mo
 def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(9))
     text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {nodes} y = Elu(s8) }}'
-    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
     run = optimize(onnx.parser.parse_model(text))
     assert [(each.pass_name, each.root) for each in run.rolled_back] == [("wrong", WHOLE_PASS)]
     assert run.after == run.before
 
 
 def test_the_rest_goes_on_beside_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
     run = optimize(onnx.parser.parse_model(TOWER))
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]
     assert {each.op_type: each.after for each in run.ops}.get("Identity", 0) == 0
@@ -113,7 +112,7 @@ def test_the_rest_goes_on_beside_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_proof_the_wrong_pass_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counterpart: it is the proof that catches it, nothing else."""
-    monkeypatch.setattr(pipeline, "ALL", (Wrong(),))
+    monkeypatch.setattr(installed, "ALL", (Wrong(),))
     run = optimize(onnx.parser.parse_model(TOWER), verify="off")
     assert run.verdict is None
     assert run.after.nodes == run.before.nodes - 1

@@ -28,7 +28,7 @@ def sample_tuning() -> Tuning:
             Decision("fuse-gelu", ("fuse-gelu",), "norms", 12, "kept", 2),
             Decision("fuse-skip-layer-norm", ("fuse-skip-layer-norm",), "left out", 0, "added", 3),
             Decision("fuse-skip-rms-norm", ("fuse-skip-rms-norm",), "left out", 0, "left out", 4),
-            Decision("clean-up of tidy", ("eliminate-identity", "eliminate-dead-nodes"), "tidy", 25, "kept", 5),
+            Decision("cleanup passes", ("eliminate-identity", "eliminate-dead-nodes"), "cleanup", 25, "kept", 5),
             Decision("merge-reshapes", ("merge-reshapes",), "layout", 6, "not examined", None),
         ),
         questions=(
@@ -37,7 +37,7 @@ def sample_tuning() -> Tuning:
             Question(("fuse-layer-norm", "fuse-gelu"), "undo", "slower", 1.2, 1.18, 1.22, 0.011, 12, 3.4, False),
             Question(("fuse-skip-layer-norm",), "add", "faster", 0.97, 0.96, 0.98, 0.01, 40, 4.9, True),
             Question(("fuse-skip-rms-norm",), "add", "same kernels", None, None, None, None, 0, 0.7, False),
-            Question(("clean-up of tidy",), "undo", "cannot run", None, None, None, None, 0, 0.4, False),
+            Question(("cleanup passes",), "undo", "cannot run", None, None, None, None, 0, 0.4, False),
         ),
         sizes={"batch": 1, "seq": 128},
         threads=1,

@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.optimizer.pipeline as pipeline
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -19,7 +18,7 @@ from sardonyx.optimizer.candidates import Job
 from sardonyx.optimizer.pipeline import optimize, select
 from sardonyx.optimizer.tuning.race import Ground
 from sardonyx.optimizer.tuning.units import ADDED, forbidden, groups, units
-from sardonyx.passes import Example, NodePass
+from sardonyx.passes import Example, NodePass, installed
 from sardonyx.records.run import Accuracy, Run
 from sardonyx.runtime.timed import Settings
 
@@ -77,7 +76,7 @@ class Costly(NodePass):
 
 def test_harm_beyond_doubt_is_not_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Undone by the search, or left by taking the source where the machine is too busy to ask: never kept."""
-    monkeypatch.setattr(pipeline, "ALL", (Costly(),))
+    monkeypatch.setattr(installed, "ALL", (Costly(),))
     path = tmp_path / "tuned.onnx"
     run = optimize(parsed("a = Sin(x) y = Relu(a)"), path, tune=True, budget=8.0, allow_growth=True)
     assert run.tuning is not None
@@ -119,11 +118,11 @@ def test_units_are_what_changed_the_model(small_model: Callable[[str, str], Path
     assert sorted(covered) == sorted({*active, "fuse-skip-layer-norm"})
     by_name = {unit.name: unit for unit in found}
     assert by_name["fuse-attention"].family == "attention"
-    assert "eliminate-dead-nodes" in by_name["clean-up of tidy"].passes
+    assert "eliminate-dead-nodes" in by_name["cleanup passes"].passes
     assert (by_name["fuse-skip-layer-norm"].family, by_name["fuse-skip-layer-norm"].added) == (ADDED, True)
     assert forbidden(found, frozenset()) == {("fuse-skip-layer-norm", "*")}
     assert forbidden(found, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
     tried = [unit for group in groups(found) for unit in group]
     assert sorted(tried) == sorted(by_name), "each in one group"
-    assert tried.index("fuse-attention") < tried.index("fuse-layer-norm") < tried.index("clean-up of tidy")
+    assert tried.index("fuse-attention") < tried.index("fuse-layer-norm") < tried.index("cleanup passes")
     assert len(groups(found)) == len({unit.family for unit in found})

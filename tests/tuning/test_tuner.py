@@ -18,7 +18,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import optimize
-from sardonyx.passes import ALL, Example, NodePass
+from sardonyx.passes import ALL, Example, NodePass, installed
 from sardonyx.records.run import Accuracy, Run
 from tuning.machines import flags, priced, simulate
 
@@ -192,7 +192,7 @@ def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest
     model = onnx.ModelProto()
     model.CopyFrom(LAYERS)
     model.graph.node[0].op_type = "Neg"
-    monkeypatch.setattr(pipeline, "ALL", (Wrong(), *ALL))
+    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
     loaded = simulate(monkeypatch, priced(Gelu=7.0, Neg=9.0))
     run = optimize(model, **flags())
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]

@@ -56,7 +56,7 @@ def units(candidate: Candidate, passes: Sequence[Pass], left_out: Iterable[str] 
     for family, names in cleaning.items():
         rewrites = sum(candidate.log.tallies[name].rewrites for name in names)
         nodes = sum(touched[name] for name in names)
-        fusions.append(Unit(f"clean-up of {family}", family, tuple(names), rewrites, nodes))
+        fusions.append(Unit(f"{family} passes", family, tuple(names), rewrites, nodes))
     return (*fusions, *(Unit(name, ADDED, (name,), 0, 0, added=True) for name in left_out))
 
 
