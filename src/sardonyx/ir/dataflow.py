@@ -6,13 +6,13 @@ made from sizes depends on no input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum
 
 import onnx_ir as ir
 
 from sardonyx.ir.ops import RANDOM, READS_SHAPE, READS_SHAPE_AND_TYPE, READS_TYPE_OF_SECOND
-from sardonyx.ir.scopes import bodies
+from sardonyx.ir.scopes import has_bodies
 
 _STANDARD = frozenset({"", "ai.onnx"})
 
@@ -25,13 +25,11 @@ class Dependence(IntEnum):
     DATA = 2  # inputs, random numbers, and what bodies compute
 
 
-def dependence(op_type: str, operands: Iterable[Dependence], *, has_bodies: bool) -> Dependence:
-    """What the results of an operator depend on, given its operands: as much as the operand that depends on most."""
+def dependence(op_type: str, operands: Dependence, *, has_bodies: bool) -> Dependence:
+    """What the results of an operator depend on; `operands` is the dependence of the operand that depends on most."""
     if op_type in READS_SHAPE:
         return Dependence.SIZE
-    if has_bodies or op_type in RANDOM:
-        return Dependence.DATA
-    return max(operands, default=Dependence.CONSTANT)
+    return Dependence.DATA if has_bodies or op_type in RANDOM else operands
 
 
 class Dataflow:
@@ -65,10 +63,13 @@ class Dataflow:
             return Dependence.SIZE
         if not node.inputs and node.domain not in _STANDARD:  # nobody knows where its result comes from
             return Dependence.DATA
-        operands = (self.of(value) for value in self.operands(node, name) if value is not None)
-        return dependence(name, operands, has_bodies=any(True for _ in bodies(node)))
+        most = Dependence.CONSTANT
+        for value in self.operands(node, name):
+            if value is not None and (each := self.of(value)) > most:
+                most = each
+        return dependence(name, most, has_bodies=has_bodies(node))
 
-    def operands(self, node: ir.Node, name: str) -> Iterable[ir.Value | None]:
+    def operands(self, node: ir.Node, name: str) -> Sequence[ir.Value | None]:
         """The operands of a node whose values its results depend on."""
         return node.inputs[:1] if name in READS_TYPE_OF_SECOND and not self._types_are_data else node.inputs
 

@@ -56,6 +56,12 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
             yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
 
 
+def has_bodies(node: ir.Node) -> bool:
+    """Whether a node carries graphs in its attributes."""
+    attributes = node.attributes.data.values()
+    return bool(attributes) and any(each.type in _GRAPHS and not each.is_ref() for each in attributes)
+
+
 def is_sorted(graph: ir.Graph, seen: set[ir.Node] | None = None) -> bool:
     """Whether every node comes after those whose values it or its bodies read; `seen` are those before the graph."""
     seen = set() if seen is None else seen

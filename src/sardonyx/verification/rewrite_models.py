@@ -29,7 +29,7 @@ from sardonyx.ir.ops import (
     RANDOM,
     RECURRENT,
 )
-from sardonyx.ir.scopes import bodies, is_constant
+from sardonyx.ir.scopes import has_bodies, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
 from sardonyx.ir.transaction import Substitution
@@ -133,7 +133,7 @@ class Excerpt:
 
     def _is_telling(self, node: ir.Node) -> bool:
         """Whether a rewrite may rely on what a node computes; not on the rows of a large table."""
-        if node.op_type in _OPAQUE or is_constant(node) or any(bodies(node)):
+        if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node):
             return False
         return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 

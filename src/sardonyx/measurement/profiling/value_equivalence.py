@@ -35,7 +35,8 @@ class Values:
         if step.likeness is not None and not step.bodies:
             same = (step.likeness, tuple(self.like(name) for name in step.inputs))
         key = self._keys.setdefault(same, len(self._keys))  # short, or keys of keys would grow without end
-        operands = (Dependence.SIZE if name in self._sizes else Dependence.DATA for name in step.inputs if name)
+        sizes = all(name in self._sizes for name in step.inputs if name)
+        operands = Dependence.SIZE if sizes else Dependence.DATA
         depends = dependence(step.op_type, operands, has_bodies=bool(step.bodies))
         for place, name in enumerate(step.outputs):
             if name:
