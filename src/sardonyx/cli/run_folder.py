@@ -140,13 +140,9 @@ def _write(path: Path, record: bytes) -> None:
 def _held(folder: Path) -> str | None:
     """The source of the run that is in a folder already."""
     path = folder / RUN
-    if not path.exists():
+    if reading.tag_of(path) != Run.record_tag():
         return None
-    document = reading.document(path, str(path), "name another folder")
-    if reading.recognised(document, [Run]) is None:
-        return None
-    run: Run = reading.converted(document, Run, "an optimization", str(path), "name another folder")
-    return run.source.path
+    return Run.from_json(path.read_bytes(), str(path), "name another folder").source.path
 
 
 def _unheard(_phase: str, _fraction: float | None) -> None:

@@ -37,8 +37,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
     def plain(self) -> Record:
         """The record without the fields that a subclass of the published class adds, here and in records in it."""
         kind = self.published()
-        values = {name: getattr(self, name) for name in kind.__struct_fields__}
-        return kind(**{name: each.plain() if isinstance(each, Record) else each for name, each in values.items()})
+        values: dict[str, Any] = {}
+        for name in kind.__struct_fields__:
+            value = getattr(self, name)
+            values[name] = value.plain() if isinstance(value, Record) else value
+        return kind(**values)
 
     def to_json(self) -> bytes:
         """The record as JSON."""
