@@ -66,7 +66,7 @@ def cut(path: Path, case: architectures.Case, name: str) -> tuple[str, float]:
     """One module, written and proven: how exact the cut was, and how far it is from the live module."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "module.onnx"
-        made = extract(path, name, output, live=case.module, args=case.args, kwargs=case.kwargs)
+        made = extract(path, name, output, live=case.module, inputs=case.args, kwargs=case.kwargs)
         if not output.exists():
             raise SardonyxError("nothing was written")
     if made.live is None:

@@ -61,7 +61,7 @@ def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[in
             source, output=path, with_past=True, dynamic="auto", exporter=exporter, verify=False, force=True
         )
         for target in TARGETS:
-            run = sardonyx.optimize(path, target=target, verify_seconds=4)
+            run = sardonyx.optimize(path, target=target, options=sardonyx.OptimizeOptions(verify_seconds=4))
             assert run.verdict is not None
             assert run.verdict.passed, run.verdict
             found[target].append(run.after.nodes)

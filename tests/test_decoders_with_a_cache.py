@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx import export, optimize
+from sardonyx import ExportOptions, OptimizeOptions, export, optimize
 
 SMALL = (
     "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,intermediate_size=128,"
@@ -24,8 +24,10 @@ LAYERS = {
 def test_a_layer_has_one_attention_with_its_past(config: str, tmp_path: Path) -> None:
     """Verified with an empty and a filled past; 17 nodes a layer, 25 once."""
     path = tmp_path / "decoder.onnx"
-    export(f"hf-config:{config}?{SMALL}", output=path, with_past=True, dynamic="auto", verify=False)
-    run = optimize(path, verify_seconds=4)
+    export(
+        f"hf-config:{config}?{SMALL}", output=path, options=ExportOptions(with_past=True), dynamic="auto", verify=False
+    )
+    run = optimize(path, options=OptimizeOptions(verify_seconds=4))
     assert run.verdict is not None
     assert run.verdict.passed
     assert run.model is not None

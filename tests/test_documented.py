@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import tomllib
@@ -28,16 +29,22 @@ def flags(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
 
 
-def args(doc: str) -> list[str]:
-    """The parameters that a docstring explains, in its order."""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, re.DOTALL | re.MULTILINE)
+def explained(doc: str, title: str = "Args") -> list[str]:
+    """The names that a section of a docstring explains, in its order."""
+    section = re.search(rf"^{title}:\n(.*?)(?=^\S|\Z)", doc, re.DOTALL | re.MULTILINE)
     return re.findall(r"^    (\w+): \S", section[1], re.MULTILINE) if section else []
 
 
 @pytest.mark.parametrize("verb", FUNCTIONS)
 def test_every_verb_explains_every_parameter(verb: str) -> None:
     public = getattr(sardonyx, verb)
-    assert args(inspect.getdoc(public) or "") == list(inspect.signature(public).parameters)
+    assert explained(inspect.getdoc(public) or "") == list(inspect.signature(public).parameters)
+
+
+@pytest.mark.parametrize("name", ["ExportOptions", "OptimizeOptions", "TuneOptions"])
+def test_every_option_is_explained(name: str) -> None:
+    options = getattr(sardonyx, name)
+    assert explained(inspect.getdoc(options) or "", "Attributes") == [each.name for each in dataclasses.fields(options)]
 
 
 @pytest.mark.parametrize("verb", FUNCTIONS)

@@ -186,7 +186,7 @@ def test_the_file_holds_nothing_of_this_machine_unless_asked(net: Net, exporter:
 
 
 def test_stack_traces_can_be_kept(net: Net, tmp_path: Path) -> None:
-    sardonyx.export(net, IDS, tmp_path / "a.onnx", keep_stack_traces=True)
+    sardonyx.export(net, IDS, tmp_path / "a.onnx", options=sardonyx.ExportOptions(keep_stack_traces=True))
     kept = [_props(node) for node in onnx.load(tmp_path / "a.onnx").graph.node]
     assert any("test_exporting.py" in props.get("pkg.torch.onnx.stack_trace", "") for props in kept)
 
@@ -203,7 +203,7 @@ def test_tags_are_short(tmp_path: Path) -> None:
 @both
 def test_tags_as_attributes_load_everywhere(net: Net, exporter: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    sardonyx.export(net, IDS, path, exporter=exporter, tag_attributes=True)
+    sardonyx.export(net, IDS, path, exporter=exporter, options=sardonyx.ExportOptions(tag_attributes=True))
     proto = onnx.load(path)
     onnx.checker.check_model(proto, full_check=True)
     Session(path, optimize=True).run({"ids": IDS.numpy()})
@@ -212,7 +212,9 @@ def test_tags_as_attributes_load_everywhere(net: Net, exporter: str, tmp_path: P
 
 
 def test_tags_may_go_down_to_torchs_own_modules(net: Net) -> None:
-    made = sardonyx.export(net, IDS, exporter="torchscript", include_torch_nn=True, verify=False)
+    made = sardonyx.export(
+        net, IDS, exporter="torchscript", options=sardonyx.ExportOptions(include_torch_nn=True), verify=False
+    )
     assert made.model is not None
     tags = {node.metadata_props[p.SOURCE_MODULE] for node in made.model.graph}
     assert {"/Net/Block.0/Linear", "/Net/Block.1/LayerNorm", "/Net/Embedding"} <= tags

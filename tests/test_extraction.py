@@ -85,7 +85,7 @@ def test_a_module_gives_what_the_live_one_gives(
         source = tmp_path / "small.onnx"
         sardonyx.optimize(exported(exporter), source, verify="off")
     output = tmp_path / "block.onnx"
-    made = sardonyx.extract(source, "blocks.1", output, live=net(), args=(x(),))
+    made = sardonyx.extract(source, "blocks.1", output, live=net(), inputs=(x(),))
     assert made.live is not None
     assert made.live.passed
     assert [port.live for port in made.outputs] == ["0"]
@@ -100,7 +100,7 @@ def test_a_module_gives_what_the_live_one_gives(
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_every_call_of_a_module_is_held_to_its_own(exported: Export, exporter: str) -> None:
     first, second = (
-        sardonyx.extract(exported(exporter), "shared", live=net(), args=(x(),), call=call) for call in (0, 1)
+        sardonyx.extract(exported(exporter), "shared", live=net(), inputs=(x(),), call=call) for call in (0, 1)
     )
     assert (first.path, second.path) == ("shared", "shared@1")
     assert (first.calls, second.call) == (2, 1)
@@ -111,7 +111,7 @@ def test_every_call_of_a_module_is_held_to_its_own(exported: Export, exporter: s
 
 
 def test_a_container_is_held_to_the_whole_model(exported: Export) -> None:
-    made = sardonyx.extract(exported("dynamo"), "blocks", live=net(), args=(x(),))
+    made = sardonyx.extract(exported("dynamo"), "blocks", live=net(), inputs=(x(),))
     assert made.live is None
     assert made.verdict is not None
     assert made.verdict.passed
@@ -121,7 +121,7 @@ def test_a_container_is_held_to_the_whole_model(exported: Export) -> None:
 def test_another_models_module_is_refused_and_nothing_is_written(exported: Export, tmp_path: Path) -> None:
     output = tmp_path / "block.onnx"
     with pytest.raises(VerificationFailed, match="the live model has other weights than the file") as caught:
-        sardonyx.extract(exported("dynamo"), "blocks.0", output, live=net(seed=1), args=(x(),))
+        sardonyx.extract(exported("dynamo"), "blocks.0", output, live=net(seed=1), inputs=(x(),))
     assert caught.value.exit_code == 3
     assert not output.exists()
 
@@ -180,7 +180,7 @@ def test_a_model_in_memory_is_cut_and_left_as_it_is(exported: Export) -> None:
 
 
 def test_the_record_comes_back_from_json_equal(exported: Export, tmp_path: Path) -> None:
-    made = sardonyx.extract(exported("dynamo"), "blocks.0", tmp_path / "b.onnx", live=net(), args=(x(),))
+    made = sardonyx.extract(exported("dynamo"), "blocks.0", tmp_path / "b.onnx", live=net(), inputs=(x(),))
     back = Extraction.from_json(made.to_json())
     assert back == made.plain()
     assert back.result.sha256 is not None

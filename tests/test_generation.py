@@ -41,7 +41,15 @@ STEPS = 12
 
 def exported(name: str, folder: Path, exporter: Any = "torchscript", **options: Any) -> Exported:
     source = f"hf-config:{FAMILIES[name]}"
-    return sardonyx.export(source, None, folder, exporter=exporter, for_generation=True, verify_tokens=STEPS, **options)
+    return sardonyx.export(
+        source,
+        None,
+        folder,
+        exporter=exporter,
+        for_generation=True,
+        options=sardonyx.ExportOptions(verify_tokens=STEPS),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)

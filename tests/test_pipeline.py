@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,8 +18,9 @@ from sardonyx.ir import io, origins
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
-from sardonyx.passes import ALL, Example, NodePass, installed
+from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 
 NOTHING = Example(before="", after="", near_miss="")
@@ -81,9 +83,8 @@ def chain(length: int, broken: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("mode", ["end", "each"])
-def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setattr(installed, "ALL", (RightButOnce(),))
-    run = optimize(chain(20, broken=13), verify=mode)  # pyright: ignore[reportArgumentType]
+def test_exactly_the_wrong_rewrite_is_undone(mode: Any) -> None:
+    run = optimize(chain(20, broken=13), verify=mode, passes=[RightButOnce()], only=["right-but-once"])
     assert run.verdict is not None
     assert run.verdict.passed
     (undone,) = run.rolled_back
@@ -93,27 +94,24 @@ def test_exactly_the_wrong_rewrite_is_undone(monkeypatch: pytest.MonkeyPatch, mo
     assert (ops.get("Max"), ops.get("Relu"), ops.get("Min")) == (19, 1, None)
 
 
-def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole() -> None:
     nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(9))
     text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {nodes} y = Elu(s8) }}'
-    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
-    run = optimize(onnx.parser.parse_model(text))
+    run = optimize(onnx.parser.parse_model(text), passes=[Wrong()])
     assert [(each.pass_name, each.root) for each in run.rolled_back] == [("wrong", WHOLE_PASS)]
     assert run.after == run.before
 
 
-def test_the_rest_goes_on_beside_a_wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
-    run = optimize(onnx.parser.parse_model(TOWER))
+def test_the_rest_goes_on_beside_a_wrong_pass() -> None:
+    run = optimize(onnx.parser.parse_model(TOWER), passes=[Wrong()])
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]
     assert {each.op_type: each.after for each in run.ops}.get("Identity", 0) == 0
     assert {each.op_type: each.after for each in run.ops}["Neg"] == 1
 
 
-def test_without_proof_the_wrong_pass_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proof_the_wrong_pass_gets_through() -> None:
     """The counterpart: it is the proof that catches it, nothing else."""
-    monkeypatch.setattr(installed, "ALL", (Wrong(),))
-    run = optimize(onnx.parser.parse_model(TOWER), verify="off")
+    run = optimize(onnx.parser.parse_model(TOWER), verify="off", passes=[Wrong()], only=["wrong"])
     assert run.verdict is None
     assert run.after.nodes == run.before.nodes - 1
 
@@ -239,12 +237,12 @@ RESIDUAL = """
 def test_what_measured_slower_runs_only_on_request() -> None:
     model = onnx.parser.parse_model(RESIDUAL)
     assert optimize(model, target="ort").after.nodes == 2
-    fewest = optimize(model, target="ort", fewest_nodes=True)
+    fewest = optimize(model, target="ort", options=OptimizeOptions(fewest_nodes=True))
     assert fewest.after.nodes == 1
     assert fewest.verdict is not None
     assert fewest.verdict.passed
     assert optimize(model, target="ort", only=["fuse-skip-layer-norm"]).after.nodes == 1, "asked for by name"
-    assert optimize(model, fewest_nodes=True).after.nodes == 2, "not of this target"
+    assert optimize(model, options=OptimizeOptions(fewest_nodes=True)).after.nodes == 2, "not of this target"
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])

@@ -25,7 +25,9 @@ LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
     """A run, and a folder that was filled with it."""
     place = tmp_path_factory.mktemp("runs")
-    run = sardonyx.optimize(write_model(place / "model.onnx"), place / "small.onnx", hashes=True)
+    run = sardonyx.optimize(
+        write_model(place / "model.onnx"), place / "small.onnx", options=sardonyx.OptimizeOptions(hashes=True)
+    )
     assert fill(place / "today", run, conditions=SHORT).notes == run.notes
     return run, place / "today"
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sardonyx.exporting.adopt import adopt as adopt
     from sardonyx.exporting.export import export as export
     from sardonyx.exporting.extract import extract as extract
+    from sardonyx.exporting.options import ExportOptions as ExportOptions
     from sardonyx.frontend.attention.decompose import decompose as decompose
     from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
     from sardonyx.ir.builder import Builder as Builder
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from sardonyx.measurement.bench import bench as bench
     from sardonyx.measurement.profiling.profiler import profile as profile
     from sardonyx.optimizer.opportunities import opportunities as opportunities
+    from sardonyx.optimizer.options import OptimizeOptions as OptimizeOptions
+    from sardonyx.optimizer.options import TuneOptions as TuneOptions
     from sardonyx.optimizer.pipeline import optimize as optimize
     from sardonyx.passes.base import Example as Example
     from sardonyx.passes.base import ModelPass as ModelPass
@@ -76,6 +79,7 @@ __all__ = [
     "Drop",
     "Example",
     "Export",
+    "ExportOptions",
     "Extraction",
     "Facts",
     "GateNotMet",
@@ -87,6 +91,7 @@ __all__ = [
     "ModuleInspection",
     "NodePass",
     "Opportunities",
+    "OptimizeOptions",
     "OutputError",
     "Pass",
     "Profile",
@@ -97,6 +102,7 @@ __all__ = [
     "SardonyxError",
     "Share",
     "Study",
+    "TuneOptions",
     "UsageError",
     "Verdict",
     "VerificationFailed",
@@ -130,6 +136,7 @@ _DEFINED_IN = {
     "Drop": "sardonyx.ir.rules",
     "Example": "sardonyx.passes.base",
     "Export": "sardonyx.records.export",
+    "ExportOptions": "sardonyx.exporting.options",
     "Extraction": "sardonyx.records.extraction",
     "Facts": "sardonyx.ir.facts",
     "GateNotMet": "sardonyx.errors",
@@ -141,6 +148,7 @@ _DEFINED_IN = {
     "ModuleInspection": "sardonyx.records.inspection",
     "NodePass": "sardonyx.passes.base",
     "Opportunities": "sardonyx.records.inspection",
+    "OptimizeOptions": "sardonyx.optimizer.options",
     "OutputError": "sardonyx.errors",
     "Pass": "sardonyx.passes.base",
     "Profile": "sardonyx.records.profile",
@@ -151,6 +159,7 @@ _DEFINED_IN = {
     "SardonyxError": "sardonyx.errors",
     "Share": "sardonyx.ir.rules",
     "Study": "sardonyx.records.study",
+    "TuneOptions": "sardonyx.optimizer.options",
     "UsageError": "sardonyx.errors",
     "Verdict": "sardonyx.records.run",
     "VerificationFailed": "sardonyx.errors",

@@ -107,7 +107,9 @@ def test_windows_with_several_numbers_of_heads_are_told_apart(small_model: Small
 
 
 def test_a_run_that_may_not_fuse_says_why(small_model: SmallModel) -> None:
-    run = sardonyx.optimize(small_model("bert", "torchscript"), verify="off", keep_opset=True)
+    run = sardonyx.optimize(
+        small_model("bert", "torchscript"), verify="off", options=sardonyx.OptimizeOptions(keep_opset=True)
+    )
     assert [site.after.operator for site in run.attention if site.after] == ["", ""]
     assert all("opset" in site.why for site in run.attention)
     skipped = sardonyx.optimize(small_model("bert", "torchscript"), verify="off", skip=["fuse-attention"])

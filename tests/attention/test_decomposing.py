@@ -181,7 +181,7 @@ def test_says_that_inputs_are_needed_where_none_can_be_derived() -> None:
 
     with pytest.raises(ModelError, match=r"symbolic tracing stopped: .*torch.export needs example inputs") as caught:
         decompose(Strange(Layer()))
-    assert caught.value.hint == "pass example_inputs"
+    assert caught.value.hint == "give example inputs"
 
 
 def test_code_that_decides_on_values_is_refused_with_its_module(x: torch.Tensor) -> None:

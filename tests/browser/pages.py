@@ -25,6 +25,7 @@ from sardonyx.records.profile import Profile
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run_bundle import Dossier
 
+HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
 FEW_SECONDS = Conditions(seconds=0.5, sizes=None)
 BEFORE, AFTER = "model.onnx", "small.onnx"  # as the sample Run calls its files
@@ -33,14 +34,14 @@ HOSTILE_FILE = '"><img src=x onerror=window.hacked=30>'  # what a file may be ca
 
 def transformer(folder: Path, small_model: SmallModel) -> None:
     """A small transformer with everything that can be known of it."""
-    run = sardonyx.optimize(small_model("bert", "dynamo"), folder / "bert.small.onnx", hashes=True)
+    run = sardonyx.optimize(small_model("bert", "dynamo"), folder / "bert.small.onnx", options=HASHED)
     fill(folder, run, conditions=FEW_SECONDS)
 
 
 def two(folder: Path, small_model: SmallModel) -> None:
     """Two models on one page, their runs alone."""
     runs = [
-        sardonyx.optimize(small_model(name, "dynamo"), folder / f"{name}.small.onnx", hashes=True)
+        sardonyx.optimize(small_model(name, "dynamo"), folder / f"{name}.small.onnx", options=HASHED)
         for name in ("gpt2", "cnn")
     ]
     for name, run in zip(("gpt2", "cnn"), runs, strict=True):
@@ -51,7 +52,7 @@ def two(folder: Path, small_model: SmallModel) -> None:
 def deep(folder: Path, _small_model: SmallModel) -> None:
     """Ten thousand nodes. Not proven: that would be most of the time, and shows nothing new."""
     onnx.save(deep_model(10_000), folder / "deep.onnx")
-    run = sardonyx.optimize(folder / "deep.onnx", folder / "deep.small.onnx", verify="off", hashes=True)
+    run = sardonyx.optimize(folder / "deep.onnx", folder / "deep.small.onnx", verify="off", options=HASHED)
     (folder / "run.json").write_bytes(run.to_json())
     sardonyx.report(folder / "run.json", folder / "report.html")
 
@@ -60,14 +61,14 @@ def hostile(folder: Path, _small_model: SmallModel) -> None:
     """Hostile names in a file, through every verb."""
     source = folder / f"{HOSTILE_FILE}.onnx"
     onnx.save(hostile_model(), source)
-    run = sardonyx.optimize(source, folder / f"{HOSTILE_FILE}.small.onnx", hashes=True)
+    run = sardonyx.optimize(source, folder / f"{HOSTILE_FILE}.small.onnx", options=HASHED)
     fill(folder, run, conditions=FEW_SECONDS)
 
 
 def foreign(folder: Path, _small_model: SmallModel) -> None:
     """Operators and domains with hostile names, which no runtime runs."""
     onnx.save(foreign_model(), folder / "foreign.onnx")
-    run = sardonyx.optimize(folder / "foreign.onnx", folder / "foreign.small.onnx", verify="off", hashes=True)
+    run = sardonyx.optimize(folder / "foreign.onnx", folder / "foreign.small.onnx", verify="off", options=HASHED)
     (folder / "run.json").write_bytes(run.to_json())
     sardonyx.report(folder / "run.json", folder / "report.html")
 

@@ -52,7 +52,9 @@ def exported(family: str, exporter: Exporter, dynamic: Literal["auto"] | None, w
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**FAMILIES[family])
     module = transformers.AutoModelForCausalLM.from_config(config)
-    made = sardonyx.export(module, exporter=exporter, dynamic=dynamic, with_past=with_past)
+    made = sardonyx.export(
+        module, exporter=exporter, dynamic=dynamic, options=sardonyx.ExportOptions(with_past=with_past)
+    )
     assert made.verdict is not None
     return made.verdict
 

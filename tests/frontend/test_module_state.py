@@ -104,7 +104,7 @@ def _decomposed(module: nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Pa
 
 def _extracted(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path) -> object:
     sardonyx.export(module, inputs, folder / "model.onnx", exporter="torchscript")
-    return sardonyx.extract(folder / "model.onnx", "linear", live=module, args=inputs)
+    return sardonyx.extract(folder / "model.onnx", "linear", live=module, inputs=inputs)
 
 
 def _described(module: nn.Module) -> dict[str, Any]:

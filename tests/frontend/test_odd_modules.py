@@ -100,7 +100,7 @@ def test_a_module_is_cut_and_compared_with_a_live_scripted_one(inner: bool, tmp_
     live = nn.Sequential(scripted, nn.Tanh()) if inner else scripted
     path = tmp_path / "model.onnx"
     sardonyx.export(live, ROWS, path, exporter="torchscript")
-    found = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, args=(ROWS,))
+    found = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, inputs=(ROWS,))
     assert found.live is not None
     assert found.live.passed
 
@@ -191,7 +191,7 @@ def test_names_of_modules_may_hold_anything(tmp_path: Path) -> None:
     assert torch.equal(spelled(ROWS), model(ROWS))
     path = tmp_path / "model.onnx"
     assert sardonyx.export(model, ROWS, path).root_nodes == ()
-    cut = sardonyx.extract(path, "parts.x%401", live=model, args=(ROWS,))
+    cut = sardonyx.extract(path, "parts.x%401", live=model, inputs=(ROWS,))
     assert cut.live is not None
     assert cut.live.passed
 
@@ -269,7 +269,7 @@ def test_a_compiled_forward_is_traced_as_it_was_written() -> None:
 def test_what_runs_only_inside_a_transform_is_compared_with_the_whole_model(tmp_path: Path) -> None:
     module = Odd(lambda m, x: torch.vmap(lambda row: m.linear(row).sum())(x))
     sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
-    found = sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, args=(ROWS,))
+    found = sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, inputs=(ROWS,))
     assert any("plain tensors" in note for note in found.notes)
 
 
@@ -278,7 +278,7 @@ def test_a_live_module_that_does_not_run_says_so(tmp_path: Path) -> None:
     sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
     module.linear = nn.Linear(5, 4)
     with pytest.raises(SardonyxError, match="does not run on these inputs"):
-        sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, args=(ROWS,))
+        sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, inputs=(ROWS,))
 
 
 def test_reasons_have_no_addresses_and_need_no_words() -> None:

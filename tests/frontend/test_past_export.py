@@ -26,7 +26,9 @@ PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", 
     ],
 )
 def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grows(name: str, exporter: str) -> None:
-    made = sardonyx.export(f"hf-config:{READERS[name]}", exporter=exporter, dynamic="auto", with_past=True)  # pyright: ignore
+    made = sardonyx.export(
+        f"hf-config:{READERS[name]}", exporter=exporter, dynamic="auto", options=sardonyx.ExportOptions(with_past=True)
+    )  # pyright: ignore
     inputs = {each.name: each.dynamic for each in made.inputs}
     assert [each for each in inputs if each.startswith("past")] == [f"past_key_values.0.{each}" for each in PAST]
     assert made.outputs == ("logits", "present.0.decoder.key", "present.0.decoder.value")
@@ -44,7 +46,9 @@ def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grow
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("dynamic", [None, "auto"])
 def test_every_decoder_of_an_encoder_is_exported_with_past(name: str, exporter: Any, dynamic: Any) -> None:
-    made = sardonyx.export(f"hf-config:{READERS[name]}", exporter=exporter, dynamic=dynamic, with_past=True)
+    made = sardonyx.export(
+        f"hf-config:{READERS[name]}", exporter=exporter, dynamic=dynamic, options=sardonyx.ExportOptions(with_past=True)
+    )
     assert made.verdict is not None
     assert len(made.verdict.trials) == 4
 

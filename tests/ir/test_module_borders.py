@@ -32,7 +32,7 @@ W = {"w": np.arange(1, 5, dtype=np.float32), "m": np.ones((4, 4), np.float32)}
 
 
 def _optimized(proto: onnx.ModelProto, *patterns: str, **options: Any) -> sardonyx.Run:
-    return sardonyx.optimize(proto, verify="off", keep_modules=patterns, **options)
+    return sardonyx.optimize(proto, verify="off", options=sardonyx.OptimizeOptions(keep_modules=patterns), **options)
 
 
 def _paths(proto: onnx.ModelProto) -> list[str]:
@@ -92,7 +92,7 @@ def test_kept_modules_compute_what_the_live_ones_do(name: str, kept: list[str], 
     live, inputs = small.build(name)
     raw, fast = tmp_path / "raw.onnx", tmp_path / "small.onnx"
     sardonyx.export(live, inputs, raw, exporter="torchscript", verify=False)
-    run = sardonyx.optimize(raw, fast, keep_modules=kept, target=target)
+    run = sardonyx.optimize(raw, fast, options=sardonyx.OptimizeOptions(keep_modules=kept), target=target)
     assert run.options["keep_modules"] == tuple(kept)
     for module in kept:
         found = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
@@ -144,7 +144,12 @@ def test_modules_are_named_by_path_glob_or_class(tmp_path: Path) -> None:
     sardonyx.export(layers, torch.ones(2, 4), path, exporter="torchscript", verify=False)
     free = sardonyx.optimize(path, verify="off", target="ort").after.nodes
     for pattern in ("BatchNorm1d", "1", "?"):
-        assert sardonyx.optimize(path, verify="off", target="ort", keep_modules=[pattern]).after.nodes > free
+        assert (
+            sardonyx.optimize(
+                path, verify="off", target="ort", options=sardonyx.OptimizeOptions(keep_modules=[pattern])
+            ).after.nodes
+            > free
+        )
 
 
 def test_a_pattern_that_names_nothing_is_a_usage_error_with_a_suggestion() -> None:

@@ -273,7 +273,10 @@ def test_the_record_knows_both_spellings_of_the_standard_domain() -> None:
 
 def test_keeping_and_bounding_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="contradict"):
-        sardonyx.optimize(onnx.parser.parse_model(graph_text(GELU, 14)), max_opset=20, keep_opset=True)
+        sardonyx.optimize(
+            onnx.parser.parse_model(graph_text(GELU, 14)),
+            options=sardonyx.OptimizeOptions(max_opset=20, keep_opset=True),
+        )
 
 
 def test_a_raise_that_fails_its_proof_is_undone_with_all_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

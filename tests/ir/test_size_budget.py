@@ -81,10 +81,10 @@ def folded(rows: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def _optimized(proto: onnx.ModelProto, folder: Path, **options: bool) -> tuple[Optimized, int, int]:
+def _optimized(proto: onnx.ModelProto, folder: Path, *, allow_growth: bool = False) -> tuple[Optimized, int, int]:
     source, result = folder / "source.onnx", folder / "result.onnx"
     source.write_bytes(proto.SerializeToString())
-    run = sardonyx.optimize(source, result, verify="off", **options)
+    run = sardonyx.optimize(source, result, verify="off", options=sardonyx.OptimizeOptions(allow_growth=allow_growth))
     made = onnx.ModelProto.FromString(result.read_bytes())
     for node in made.graph.node:
         del node.metadata_props[:]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from sardonyx.optimizer.options import TuneOptions
 from sardonyx.optimizer.tuning import tuner
 from sardonyx.optimizer.tuning.race import Contender, Ground
 from sardonyx.verification.subject import Model, Subject
@@ -39,5 +40,5 @@ def priced(base: float = 1.0, **prices: float) -> Price:
     return lambda operators: math.fsum(count * prices.get(op, base) for op, count in operators.items()) / 1000
 
 
-def flags(**more: Any) -> dict[str, Any]:
-    return {"tune": True, "budget": 60.0} | more
+def tuned(seconds: float = 60.0, sizes: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
+    return {"tune": TuneOptions(seconds=seconds, sizes=sizes)} | more

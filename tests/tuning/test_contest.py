@@ -15,10 +15,11 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.candidates import Job
+from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
 from sardonyx.optimizer.pipeline import optimize, select
 from sardonyx.optimizer.tuning.race import Ground
 from sardonyx.optimizer.tuning.units import ADDED, forbidden, groups, units
-from sardonyx.passes import Example, NodePass, installed
+from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 from sardonyx.runtime.timed import Settings
 
@@ -74,11 +75,17 @@ class Costly(NodePass):
         return value
 
 
-def test_harm_beyond_doubt_is_not_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_harm_beyond_doubt_is_not_returned(tmp_path: Path) -> None:
     """Undone by the search, or left by taking the source where the machine is too busy to ask: never kept."""
-    monkeypatch.setattr(installed, "ALL", (Costly(),))
     path = tmp_path / "tuned.onnx"
-    run = optimize(parsed("a = Sin(x) y = Relu(a)"), path, tune=True, budget=8.0, allow_growth=True)
+    run = optimize(
+        parsed("a = Sin(x) y = Relu(a)"),
+        path,
+        passes=[Costly()],
+        only=["costly"],
+        tune=TuneOptions(seconds=8),
+        options=OptimizeOptions(allow_growth=True),
+    )
     assert run.tuning is not None
     assert run.tuning.chosen in ("tuned", "source")
     assert sorted(node.op_type for node in onnx.load(path).graph.node) == ["Relu", "Sin"]
@@ -91,7 +98,7 @@ def test_harm_beyond_doubt_is_not_returned(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_real_model_is_tuned_and_proven(small_model: Callable[[str, str], Path]) -> None:
     """What is found depends on the machine; that it adds up does not."""
-    run = optimize(small_model("bert", "torchscript"), target="ort", tune=True, budget=6.0)
+    run = optimize(small_model("bert", "torchscript"), target="ort", tune=TuneOptions(seconds=6))
     tuning = run.tuning
     assert tuning is not None
     assert run.verdict is not None

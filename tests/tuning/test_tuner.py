@@ -18,9 +18,9 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import optimize
-from sardonyx.passes import ALL, Example, NodePass, installed
+from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
-from tuning.machines import flags, priced, simulate
+from tuning.machines import priced, simulate, tuned
 
 # Two spelled-out fusions that have nothing to do with each other, and something to clean up.
 LAYERS = onnx.parser.parse_model("""
@@ -56,7 +56,7 @@ def choices(run: Run) -> dict[str, str]:
 
 def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced())
-    plain, run = optimize(LAYERS), optimize(LAYERS, **flags())
+    plain, run = optimize(LAYERS), optimize(LAYERS, **tuned())
     assert run.tuning is not None
     assert (run.tuning.chosen, run.tuning.gain) == ("untuned", None)
     assert operators(run) == operators(plain) == {"LayerNormalization": 1, "Gelu": 1}
@@ -70,7 +70,7 @@ def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced(Gelu=7.0))
-    run = optimize(LAYERS, **flags())
+    run = optimize(LAYERS, **tuned())
     assert run.tuning is not None
     assert run.tuning.chosen == "tuned"
     assert operators(run) == {"LayerNormalization": 1, "Div": 1, "Erf": 1, "Add": 1, "Mul": 2}
@@ -88,7 +88,7 @@ def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monk
 def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoing both costs time on the whole, so they must be taken apart."""
     simulate(monkeypatch, priced(Gelu=7.0, ReduceMean=5.0))
-    run = optimize(LAYERS, **flags())
+    run = optimize(LAYERS, **tuned())
     assert run.tuning is not None
     assert choices(run)["fuse-gelu"] == "undone"
     assert choices(run)["fuse-layer-norm"] == "kept"
@@ -99,7 +99,7 @@ def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch:
 def test_where_every_result_is_slower_the_source_is_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Even what no unit accounts for must not make it slower: here, that nodes know their module."""
     simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
-    run = optimize(LAYERS, tmp_path / "out.onnx", **flags())
+    run = optimize(LAYERS, tmp_path / "out.onnx", **tuned())
     assert run.tuning is not None
     assert run.tuning.chosen in ("source", "tuned")
     assert run.tuning.latency_ratio <= 1
@@ -112,7 +112,7 @@ def test_where_every_result_is_slower_the_source_is_returned(monkeypatch: pytest
 
 def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
-    run = optimize(LAYERS, **flags(budget=1e-9))
+    run = optimize(LAYERS, **tuned(seconds=1e-9))
     assert run.tuning is not None
     assert (run.tuning.chosen, run.tuning.latency_ratio, len(run.events)) == ("source", 1.0, 0)
     assert set(choices(run).values()) == {"not examined"}
@@ -125,12 +125,12 @@ def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pyt
 def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measured slower elsewhere is added where it is faster, and only where the target allows it."""
     simulate(monkeypatch, priced(SkipLayerNormalization=0.5))
-    run = optimize(RESIDUAL, target="ort", **flags(verify="off"))
+    run = optimize(RESIDUAL, target="ort", **tuned(verify="off"))
     assert operators(run) == {"SkipLayerNormalization": 1}
     assert choices(run)["fuse-skip-layer-norm"] == "added"
-    assert operators(optimize(RESIDUAL, **flags(verify="off"))) == {"Add": 1, "LayerNormalization": 1}
+    assert operators(optimize(RESIDUAL, **tuned(verify="off"))) == {"Add": 1, "LayerNormalization": 1}
     simulate(monkeypatch, priced(SkipLayerNormalization=2.0))  # as fast as the two
-    run = optimize(RESIDUAL, target="ort", **flags(verify="off"))
+    run = optimize(RESIDUAL, target="ort", **tuned(verify="off"))
     assert operators(run) == {"Add": 1, "LayerNormalization": 1}
     assert choices(run)["fuse-skip-layer-norm"] == "left out"
 
@@ -145,13 +145,13 @@ def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> 
         }
     """)
     simulate(monkeypatch, priced())
-    assert operators(optimize(biased, target="ort", **flags(verify="off"))) == {"Sin": 1, "BiasGelu": 1}
+    assert operators(optimize(biased, target="ort", **tuned(verify="off"))) == {"Sin": 1, "BiasGelu": 1}
     simulate(monkeypatch, priced(BiasGelu=3.0))
-    assert operators(optimize(biased, target="ort", **flags(verify="off"))) == {"Sin": 1, "Add": 1, "Gelu": 1}
+    assert operators(optimize(biased, target="ort", **tuned(verify="off"))) == {"Sin": 1, "Add": 1, "Gelu": 1}
     simulate(monkeypatch, priced(BiasGelu=9.0, Gelu=9.0))
-    assert operators(optimize(biased, target="ort", **flags(verify="off")))["Erf"] == 1
+    assert operators(optimize(biased, target="ort", **tuned(verify="off")))["Erf"] == 1
     simulate(monkeypatch, priced(Gelu=9.0))
-    run = optimize(biased, **flags(verify="off"))
+    run = optimize(biased, **tuned(verify="off"))
     assert operators(run)["Erf"] == 1
     assert run.model is not None
     assert {node.domain for node in run.model.graph} == {""}
@@ -163,7 +163,7 @@ def test_where_the_runtime_ends_up_with_the_same_nothing_is_timed(monkeypatch: p
         <ir_version: 10, opset_import: ["" : 18]>
         agraph (float[N] x) => (float[N] y) { a = Identity(x) b = Relu(a) c = Relu(b) y = Sin(c) }
     """)
-    run = optimize(tower, **flags(sizes={"N": 5}), only=["eliminate-identity"])
+    run = optimize(tower, **tuned(sizes={"N": 5}), only=["eliminate-identity"])
     assert run.tuning is not None
     (question,) = run.tuning.questions
     assert (question.finding, question.ratio, question.accepted) == ("same kernels", None, False)
@@ -192,9 +192,8 @@ def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest
     model = onnx.ModelProto()
     model.CopyFrom(LAYERS)
     model.graph.node[0].op_type = "Neg"
-    monkeypatch.setattr(installed, "ALL", (Wrong(), *ALL))
     loaded = simulate(monkeypatch, priced(Gelu=7.0, Neg=9.0))
-    run = optimize(model, **flags())
+    run = optimize(model, **tuned(), passes=[Wrong()])
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]
     assert choices(run)["fuse-gelu"] == "undone"
     assert "wrong" not in choices(run)
@@ -210,11 +209,11 @@ def test_what_cannot_be_tuned_is_said_before_any_work() -> None:
         began.append(phase)
 
     with pytest.raises(UsageError, match="dry run"):
-        optimize(LAYERS, **flags(dry_run=True), progress=tell)
+        optimize(LAYERS, **tuned(dry_run=True), progress=tell)
     with pytest.raises(UsageError, match="budget"):
-        optimize(LAYERS, **flags(budget=0.0), progress=tell)
+        optimize(LAYERS, **tuned(seconds=0.0), progress=tell)
     with pytest.raises(UsageError, match="open dim"):
-        optimize(LAYERS, **flags(sizes={"seq": 4}), progress=tell)
+        optimize(LAYERS, **tuned(sizes={"seq": 4}), progress=tell)
     assert not began
 
 
@@ -222,7 +221,7 @@ def test_the_tuned_file_computes_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
     from sardonyx.runtime import Session
 
     simulate(monkeypatch, priced(Gelu=7.0))
-    optimize(LAYERS, tmp_path / "tuned.onnx", **flags())
+    optimize(LAYERS, tmp_path / "tuned.onnx", **tuned())
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
     ours, theirs = Session(tmp_path / "tuned.onnx").run(feeds)[0], Session(LAYERS).run(feeds)[0]
     assert isinstance(ours, np.ndarray)

@@ -162,6 +162,7 @@ def export(
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
+        from sardonyx import ExportOptions
         from sardonyx import export as run_export
 
         made = run_export(
@@ -172,19 +173,21 @@ def export(
             dtype=dtype.value if dtype is not None else None,
             exporter=exporter.value,
             dynamic=request,
-            with_past=with_past,
-            for_generation=for_generation,
-            verify_tokens=verify_tokens,
             opset=opset,
-            include_torch_nn=include_torch_nn,
-            tag_attributes=tag_attributes,
-            keep_stack_traces=not compact,
+            for_generation=for_generation,
             optimize=optimize,
             verify=verify,
-            external=external,
             seed=seed,
             threads=threads,
             force=force,
+            options=ExportOptions(
+                with_past=with_past,
+                verify_tokens=verify_tokens,
+                include_torch_nn=include_torch_nn,
+                tag_attributes=tag_attributes,
+                keep_stack_traces=not compact,
+                external=external,
+            ),
             progress=report,
         )
     files.write_record(record, made.to_json(), force=force)

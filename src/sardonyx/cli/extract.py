@@ -148,4 +148,4 @@ def _live(
         ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
         with prepared(found.module) as plain:
             example = fitting_example(plain, ports, seed=seed)
-    return {"live": found.module, "args": example.args, "kwargs": example.kwargs}
+    return {"live": found.module, "inputs": example.args, "kwargs": example.kwargs}

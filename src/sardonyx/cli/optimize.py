@@ -154,6 +154,7 @@ def optimize(
     if not dry_run:
         files.check_destinations(destination, record, force=force)
 
+    from sardonyx import OptimizeOptions, TuneOptions
     from sardonyx import optimize as run_optimize
 
     with progress(not quiet) as report:
@@ -162,26 +163,26 @@ def optimize(
             None if dry_run else destination,
             target=target.value,
             verify=verify.value,
-            verify_seconds=verify_seconds,
-            runtimes=runtime or (options.RuntimeName.ORT,),
             only=only or None,
             skip=skip or None,
-            fewest_nodes=fewest_nodes,
-            max_opset=max_opset,
-            keep_opset=keep_opset,
-            allow_growth=allow_growth,
-            keep_modules=keep_module,
             inputs=inputs,
             seed=seed,
             threads=threads,
             force=force,
-            external=external,
             dry_run=dry_run,
-            tune=tune,
-            budget=seconds,
-            sizes=asked or None,
+            tune=tune and TuneOptions(seconds=seconds, sizes=asked or None),
+            options=OptimizeOptions(
+                fewest_nodes=fewest_nodes,
+                max_opset=max_opset,
+                keep_opset=keep_opset,
+                allow_growth=allow_growth,
+                keep_modules=tuple(keep_module or ()),
+                verify_seconds=verify_seconds,
+                runtimes=tuple(runtime or (options.RuntimeName.ORT,)),
+                external=external,
+                hashes=True if record is not None or run_folder is not None or as_json else None,
+            ),
             progress=report,
-            hashes=True if record is not None or run_folder is not None or as_json else None,
         )
         if run_folder is not None and run.status == "done":
             from sardonyx.cli.run_folder import SECONDS, Conditions, fill

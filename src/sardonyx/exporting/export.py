@@ -18,9 +18,10 @@ from torch import nn
 
 from sardonyx.analysis import census
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
-from sardonyx.exporting.generation.check import STEPS, check_generation, in_float32
+from sardonyx.exporting.generation.check import check_generation, in_float32
 from sardonyx.exporting.generation.decoder import attention_window, decoder_example, require_dynamic
 from sardonyx.exporting.generation.folder import MODEL, write_beside
+from sardonyx.exporting.options import ExportOptions
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, OpenDims, example_for, open_dims
 from sardonyx.frontend.inputs.past import with_past as continued
@@ -39,6 +40,7 @@ from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner
 from sardonyx.optimizer import pipeline, run_tables
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.provenance import module_of
 from sardonyx.records import gc_pause
 from sardonyx.records.environment import environment
@@ -49,6 +51,7 @@ from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32
 from sardonyx.verification.upcast import upcast
 
+_DEFAULTS = ExportOptions()
 _VARIANTS = 2  # of the example, where random inputs are refused because values depend on each other
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
@@ -69,19 +72,14 @@ def export(
     dtype: Dtype | None = None,
     exporter: Exporter = "dynamo",
     dynamic: Dims = None,
-    with_past: bool = False,
-    for_generation: bool = False,
-    verify_tokens: int = STEPS,
     opset: int | None = None,
-    include_torch_nn: bool = False,
-    tag_attributes: bool = False,
-    keep_stack_traces: bool = False,
+    for_generation: bool = False,
     verify: bool = True,
     optimize: bool = False,
     seed: int = 0,
     threads: int | None = None,
     force: bool = False,
-    external: bool | None = None,
+    options: ExportOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Exported:
     """Export a module to ONNX, tell every node its module, and prove the result against the module.
@@ -98,20 +96,15 @@ def export(
             None, `hf:` checkpoints are exported in float32 and everything else in its own type.
         exporter: torch.export ("dynamo") or the tracer ("torchscript").
         dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
-        with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
+        opset: the ONNX opset; the exporter's own default where None.
         for_generation: export a decoder as a folder that onnxruntime-genai loads: `output` is the folder, the cache is
             an input and an output, all lengths are dynamic, and the tokenizer is saved beside the model.
-        verify_tokens: how many tokens to generate from each prompt to verify a decoder that is exported for generation.
-        opset: the ONNX opset; the exporter's own default where None.
-        include_torch_nn: let tags go down to torch's own modules.
-        tag_attributes: write tags as node attributes as well.
-        keep_stack_traces: keep all of torch's metadata, which names files of this machine.
         verify: compare with the module on the example and on drawn inputs.
         optimize: optimize the result, with proof.
         seed: of what is drawn.
         threads: of the runtime.
         force: overwrite an existing output.
-        external: weights in a file of their own or inside; by size where None.
+        options: what is rarely needed: a decoder's past, tags, torch's metadata, external data.
         progress: told the phase.
 
     Returns:
@@ -123,7 +116,7 @@ def export(
     """
     _check_destination(output, force=force, for_generation=for_generation)
     clock = Clock(progress)
-    style = TagStyle(include_torch_nn, tag_attributes, keep_stack_traces)
+    style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
     with clock.phase("model"):
         default_task = "text-generation" if for_generation else None
         resolved = (
@@ -138,7 +131,7 @@ def export(
             else:
                 example = example_for(plain, resolved, inputs, kwargs, seed)
                 lazy = initialize(plain, example.args, example.kwargs)
-                example = continued(plain, example) if with_past else example
+                example = continued(plain, example) if options.with_past else example
             call = Call(plain, example.args, example.kwargs)
             dims = open_dims(call, "auto" if for_generation else dynamic)
             if for_generation:
@@ -159,15 +152,15 @@ def export(
         if for_generation:
             require_dynamic(described)
         with _placed(output, force=force, for_generation=for_generation) as place:
-            run = job.optimize(model, place, force=force, external=external) if optimize else None
+            run = job.optimize(model, place, force=force, external=options.external) if optimize else None
             result = (
                 run.result
                 if run is not None
-                else job.write(model, place, force=force, external=external, hashed=verify)
+                else job.write(model, place, force=force, external=options.external, hashed=verify)
             )
             noted = list(noted)
             if for_generation and place is not None:
-                verdict = verdict and job.generate(place, verdict, verify_tokens)
+                verdict = verdict and job.generate(place, verdict, options.verify_tokens)
                 noted += write_beside(place.parent, plain, described)
         result, run = _moved(result, place, output), run and replace(run, result=_moved(run.result, place, output))
         return Exported(
@@ -177,7 +170,7 @@ def export(
                 "exporter": exporter,
                 "opset": opset,
                 "dtype": resolved.dtype,
-                "with_past": with_past,
+                "with_past": options.with_past,
                 "for_generation": for_generation,
                 "seed": seed,
                 "optimize": optimize,
@@ -323,7 +316,7 @@ class _Job:
                 seed=self._seed,
                 threads=self._threads,
                 force=force,
-                external=external,
+                options=OptimizeOptions(external=external),
                 progress=self._clock.tell,
             )
 

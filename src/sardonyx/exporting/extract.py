@@ -29,6 +29,7 @@ from sardonyx.records.run import Verdict
 if TYPE_CHECKING:
     from torch import nn
 
+    from sardonyx.frontend.inputs.example_resolution import Inputs
     from sardonyx.frontend.tracing.capture import Captured
     from sardonyx.verification.module_check import LiveProof, ModuleProof
 
@@ -57,7 +58,7 @@ def extract(
     output: str | os.PathLike[str] | None = None,
     *,
     live: nn.Module | None = None,
-    args: Sequence[Any] = (),
+    inputs: Inputs = None,
     kwargs: Mapping[str, Any] | None = None,
     call: int = 0,
     exact: bool = False,
@@ -74,8 +75,8 @@ def extract(
         module: its tag, its instance path, or a glob that names one.
         output: where to write the result; nothing is written where None.
         live: the module that the file was exported from, to compare with what its part really computes.
-        args: example inputs of the live module, by position.
-        kwargs: example inputs by name.
+        inputs: example inputs of the live module: a tensor, positional ones, or a mapping by name.
+        kwargs: keyword inputs beside positional ones.
         call: which call of the module, where it is called more than once.
         exact: refuse where fused nodes would make the cut wider than what was asked for.
         force: overwrite an existing output.
@@ -103,10 +104,11 @@ def extract(
     cut_seconds = time.perf_counter() - began
     proven = _Proven()
     if verify:
-        with _prepared(live, args, kwargs or {}) as plain:
+        args, named = _arguments(live, inputs, kwargs)
+        with _prepared(live, args, named) as plain:
             _insist_on_types(whole, plain)
-            proof = _proof(whole, cut, plain, args, kwargs or {}, seed=seed, threads=threads, tell=tell)
-            proven = _judged(proof, whole, cut, plain, args, kwargs or {})
+            proof = _proof(whole, cut, plain, args, named, seed=seed, threads=threads, tell=tell)
+            proven = _judged(proof, whole, cut, plain, args, named)
         _learn_ranks(cut.model, proof)
     if output is not None:
         tell("writing", None)
@@ -127,6 +129,16 @@ def _path(whole: Tagged, wanted: str) -> str:
         return find_module(whole.hierarchy, running, wanted)
     except UsageError:
         return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
+
+
+def _arguments(
+    live: nn.Module | None, inputs: Inputs, kwargs: Mapping[str, Any] | None
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if live is None:
+        return (), {}
+    from sardonyx.frontend.inputs.example_resolution import call_arguments
+
+    return call_arguments(inputs, kwargs)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +25,9 @@ from sardonyx.ir.io import check_free
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
+from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
 from sardonyx.optimizer.rollback import Inputs, Prover, Verification
-from sardonyx.optimizer.tuning.options import BUDGET, Wish
+from sardonyx.optimizer.tuning.options import Wish
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment
@@ -35,6 +36,9 @@ from sardonyx.records.tuning import Tuning
 
 if TYPE_CHECKING:
     from sardonyx.optimizer.tuning.tuner import Tuner
+
+
+_DEFAULTS = OptimizeOptions()
 
 
 class Optimized(Run, frozen=True):
@@ -49,26 +53,16 @@ def optimize(
     *,
     target: Literal["portable", "ort"] = "portable",
     verify: Literal["each", "end", "off"] = "end",
-    verify_seconds: float = 20.0,
-    runtimes: Sequence[str] = ("ort",),
     passes: Sequence[Pass] = (),
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
-    fewest_nodes: bool = False,
-    max_opset: int | None = None,
-    keep_opset: bool = False,
-    allow_growth: bool = False,
-    keep_modules: Sequence[str] | None = None,
     inputs: Inputs = None,
     seed: int = 0,
     threads: int | None = None,
     force: bool = False,
-    external: bool | None = None,
-    hashes: bool | None = None,
     dry_run: bool = False,
-    tune: bool = False,
-    budget: float = BUDGET,
-    sizes: Mapping[str, int] | None = None,
+    tune: bool | TuneOptions = False,
+    options: OptimizeOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Optimized:
     """Make a graph smaller and prove that it computes the same.
@@ -78,27 +72,17 @@ def optimize(
         output: where to write the result; nothing is written where None.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
         verify: prove after each pass, at the end, or not at all.
-        verify_seconds: about how long verification may run models, ten runs in any case.
-        runtimes: "ort", "reference" or "openvino", to verify on; a rewrite under which one of them differs is undone.
         passes: passes of your own to run as well, after the built-in ones and those of installed packages.
         only: names of the passes to run; all of the target's where None.
         skip: names of passes to leave out.
-        fewest_nodes: run those passes too that make a graph smaller but measured slower.
-        max_opset: how far the opset may be raised where a fusion needs it; as far as any does where None.
-        keep_opset: never raise it.
-        allow_growth: let the result be more than 1 % and 64 kB larger than the source.
-        keep_modules: modules that no rewrite may merge with what is around them, so that `extract` can cut each of
-            them out of the result: instance paths, tags, globs or class names.
         inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
         seed: of the drawn inputs.
         threads: of the runtime.
         force: overwrite an existing output.
-        external: weights in a file of their own or inside; as in the source where None.
-        hashes: put SHA-256 sums of both files into the record; by default where the result is proven.
         dry_run: say what would apply; prove and write nothing.
         tune: measure on this machine, and keep only what pays on it; with one thread unless `threads` says otherwise.
-        budget: seconds that the measuring of `tune` may take.
-        sizes: of the dims that inputs leave open, by name, to measure on.
+            `TuneOptions` say for how long and at which sizes.
+        options: what is rarely needed: opsets, growth, modules to keep, runtimes, external data.
         progress: told the phase, and how far it is where that is known.
 
     Returns:
@@ -106,7 +90,7 @@ def optimize(
 
     Raises:
         VerificationFailed: where the models differ and no rewrite is to blame.
-        UsageError: where a name in `keep_modules` is that of no module.
+        UsageError: where a name in `options.keep_modules` is that of no module.
         RuntimeFailure: where a model that is to be measured cannot be run.
     """
     if tune and dry_run:
@@ -115,41 +99,43 @@ def optimize(
     file = None if output is None or dry_run else os.fspath(output)
     if file is not None:
         check_free(file, force=force)
-    hashed = (verify != "off" if hashes is None else hashes) and not dry_run
-    bound = _opset_bound(max_opset, keep=keep_opset)
-    usual = select(target, only, skip, passes=passes, fewest_nodes=fewest_nodes)
+    hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
+    usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in every if each not in usual)
     tell: Progress = progress or (lambda _phase, _fraction: None)
-    kept = tuple(keep_modules or ())
-    job = Job(source, every, target, tell, max_opset=bound, allow_growth=allow_growth, keep_modules=kept)
-    how = Verification(inputs, seed, threads, verify_seconds, tuple(runtimes))
+    job = Job(
+        source,
+        every,
+        target,
+        tell,
+        max_opset=_opset_bound(options),
+        allow_growth=options.allow_growth,
+        keep_modules=options.keep_modules,
+    )
+    how = Verification(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
     prover = Prover(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
-        wish = Wish(budget, sizes, threads or 1, seed, left_out) if tune else None
+        measuring = TuneOptions() if tune is True else tune
+        wish = Wish(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
         ended = _settle(job, prover, "off" if dry_run else verify, left_out, wish)
         found = job.artifact(digest.result() if digest is not None else None)
     if file is not None:
         job.tell("writing", None)
-        io.save(ended.settled.candidate.model, file, force=force, external=external)
+        io.save(ended.settled.candidate.model, file, force=force, external=options.external)
     made = run_tables.artifact(ended.settled.candidate.model, file, hashed=hashed)
-    options = {
+    asked = {
         "target": target,
         "verify": verify,
-        "verify_seconds": verify_seconds,
-        "runtimes": tuple(runtimes),
         "only": only,
         "skip": skip,
-        "max_opset": max_opset,
-        "keep_opset": keep_opset,
-        "allow_growth": allow_growth,
-        "keep_modules": kept,
         "seed": seed,
         "dry_run": dry_run,
-        "tune": tune,
+        "tune": bool(tune),
+        **asdict(options),
     }
-    run = _recorded(job, ended, options, found, made)
+    run = _recorded(job, ended, asked, found, made)
     return replace(run, seconds={**prover.seconds, **run.seconds, "total": time.perf_counter() - began})
 
 
@@ -229,10 +215,10 @@ def _tuning(job: Job, wish: Wish) -> Generator[Tuner]:
         yield Tuner(job, wish, Path(folder))
 
 
-def _opset_bound(most: int | None, *, keep: bool) -> int:
-    if keep and most is not None:
+def _opset_bound(options: OptimizeOptions) -> int:
+    if options.keep_opset and options.max_opset is not None:
         raise UsageError("max_opset and keep_opset contradict each other", hint="give one of them")
-    return 0 if keep else HIGHEST if most is None else most
+    return 0 if options.keep_opset else HIGHEST if options.max_opset is None else options.max_opset
 
 
 def select(

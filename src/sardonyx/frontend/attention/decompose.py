@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def decompose(
     model: nn.Module,
-    example_inputs: Inputs = None,
+    inputs: Inputs = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Dims = None,
@@ -44,8 +44,8 @@ def decompose(
 
     Args:
         model: any module.
-        example_inputs: a tensor, positional inputs, or a mapping by name. Symbolic tracing does without; torch.export
-            derives them where None.
+        inputs: example inputs: a tensor, positional ones, or a mapping by name. Symbolic tracing does without;
+            torch.export derives them where None.
         kwargs: keyword inputs beside positional ones.
         dynamic: dims that torch.export is to leave open, as input -> axis -> name; "auto" finds them. Symbolic tracing
             leaves all open.
@@ -56,15 +56,13 @@ def decompose(
     """
     plain = _plain(model)
     with left_as_it_was(plain), quoted_names():
-        return _decomposed(plain, example_inputs, kwargs, dynamic)
+        return _decomposed(plain, inputs, kwargs, dynamic)
 
 
-def _decomposed(
-    plain: nn.Module, example_inputs: Inputs, kwargs: Mapping[str, Any] | None, dynamic: Dims
-) -> fx.GraphModule:
+def _decomposed(plain: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None, dynamic: Dims) -> fx.GraphModule:
     if has_lazy(plain):  # the result shares the model's parameters, which have to be there
         raise ModelError(f"{type(plain).__name__} has lazy modules without weights", hint="call it once on an example")
-    given = _example(plain, example_inputs, kwargs) if example_inputs is not None or kwargs else None
+    given = _example(plain, inputs, kwargs) if inputs is not None or kwargs else None
     traced, why = _traced(plain, given)
     if traced is not None and not why:
         return traced
@@ -201,7 +199,7 @@ def _derived(model: nn.Module, why: str) -> Example:
         return _example(model, None, None)
     except UsageError as error:
         raise ModelError(
-            f"{why}; torch.export needs example inputs, and {error.message}", hint="pass example_inputs"
+            f"{why}; torch.export needs example inputs, and {error.message}", hint="give example inputs"
         ) from error
 
 

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx, nn
 from torch.fx.graph_module import (
@@ -30,6 +30,9 @@ from sardonyx.frontend.attention.recognition.matches import Recognised, Refused
 from sardonyx.frontend.attention.recognition.recognizer import survey
 from sardonyx.frontend.attention.roles import decomposition_of
 from sardonyx.frontend.tracing.module_names import quoted_names
+
+if TYPE_CHECKING:
+    from sardonyx.frontend.inputs.example_resolution import Inputs
 
 # What `fuse_attention` tells of what it did and of what it left alone.
 
@@ -76,7 +79,7 @@ def fusion_of(module: Any) -> Fusion | None:
 @quoted_names()
 def fuse_attention(
     graph_module: fx.GraphModule,
-    example_inputs: Any = None,
+    inputs: Inputs = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     pack_projections: bool = False,
@@ -87,9 +90,9 @@ def fuse_attention(
 
     Args:
         graph_module: From `decompose`, `torch.fx.symbolic_trace` or `torch.export`; it is not changed.
-        example_inputs: A tensor or a tuple of what the module takes. Only needed where the graph itself does not say
-            enough of shapes and dtypes to prove that the call is the same; they are not computed with.
-        kwargs: More of them, by name.
+        inputs: Example inputs: a tensor, positional ones, or a mapping by name. Only needed where the graph itself does
+            not say enough of shapes and dtypes to prove that the call is the same; they are not computed with.
+        kwargs: keyword inputs beside positional ones.
         pack_projections: Also make one of projections with weights of their own, which are put together at every call:
             faster only where an input has some thousand rows.
 
@@ -101,8 +104,12 @@ def fuse_attention(
     """
     made = _copied(graph_module)
     prune(made.graph)
-    if example_inputs is not None or kwargs:
-        note_examples(made, _arguments(example_inputs), kwargs or {})
+    if inputs is not None or kwargs:
+        from sardonyx.frontend.inputs.example_resolution import (
+            call_arguments,  # only here: a graph that says enough needs none
+        )
+
+        note_examples(made, *call_arguments(inputs, kwargs))
     surveyed = survey(made.graph)
     outcomes = [_outcome(made, found) for found in surveyed]
     packed = _packed(made.graph, surveyed, separate=pack_projections)
@@ -135,12 +142,6 @@ def _keep_decomposition(given: fx.GraphModule, made: fx.GraphModule) -> None:
         modules = {name: told.modules[origin] for name, origin in origins.items() if origin in told.modules}
         primitives = {name: told.primitives[name] for name in origins if name in told.primitives}
         roles.attach(made, replace(told, modules=modules, primitives=primitives))
-
-
-def _arguments(example_inputs: Any) -> tuple[Any, ...]:
-    if example_inputs is None:
-        return ()
-    return tuple(cast(Any, example_inputs)) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:

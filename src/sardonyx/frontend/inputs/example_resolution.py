@@ -33,6 +33,16 @@ class OpenDims:
     notes: tuple[str, ...] = ()
 
 
+def call_arguments(inputs: Inputs, kwargs: Mapping[str, Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as the positional and the keyword arguments of a call."""
+    named = dict(kwargs or {})
+    if isinstance(inputs, Mapping):
+        return (), {**inputs, **named}
+    if inputs is None:
+        return (), named
+    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), named
+
+
 def example_for(
     module: nn.Module,
     resolved: Resolved,
@@ -63,11 +73,8 @@ def _example(
 ) -> Example:
     if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
         return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
-    if isinstance(inputs, Mapping):
-        return Example((), {**inputs, **(kwargs or {})})
     if inputs is not None or kwargs:
-        args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs or ())
-        return Example(args, dict(kwargs or {}))
+        return Example(*call_arguments(inputs, kwargs))
     if resolved.args is not None or resolved.kwargs is not None:
         return Example(resolved.args or (), resolved.kwargs or {})
     return derive(module, seed=seed, probe=probe)

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from sardonyx.optimizer.candidates import Forbidden, Settled
 
-BUDGET = 120.0  # seconds
 Settle: TypeAlias = Callable[[Forbidden], Settled]  # makes a candidate without what is forbidden, and proves it
 
 
@@ -16,7 +15,7 @@ Settle: TypeAlias = Callable[[Forbidden], Settled]  # makes a candidate without 
 class Wish:
     """How long tuning may take, what it measures on, and what it may choose from."""
 
-    budget: float = BUDGET  # seconds
+    budget: float = 120.0  # seconds
     sizes: Mapping[str, int] | None = None  # of dims that inputs leave open
     threads: int = 1
     seed: int = 0
