@@ -92,7 +92,7 @@ def test_kept_modules_compute_what_the_live_ones_do(name: str, kept: list[str], 
     live, inputs = small.build(name)
     raw, fast = tmp_path / "raw.onnx", tmp_path / "small.onnx"
     sardonyx.export(live, inputs, raw, exporter="torchscript", verify=False)
-    run = sardonyx.optimize(raw, fast, options=sardonyx.OptimizeOptions(keep_modules=kept), target=target)
+    run = sardonyx.optimize(raw, fast, options=sardonyx.OptimizeOptions(keep_modules=tuple(kept)), target=target)
     assert run.options["keep_modules"] == tuple(kept)
     for module in kept:
         found = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
@@ -146,7 +146,7 @@ def test_modules_are_named_by_path_glob_or_class(tmp_path: Path) -> None:
     for pattern in ("BatchNorm1d", "1", "?"):
         assert (
             sardonyx.optimize(
-                path, verify="off", target="ort", options=sardonyx.OptimizeOptions(keep_modules=[pattern])
+                path, verify="off", target="ort", options=sardonyx.OptimizeOptions(keep_modules=(pattern,))
             ).after.nodes
             > free
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -27,9 +27,9 @@ class OptimizeOptions:
     max_opset: int | None = None
     keep_opset: bool = False
     allow_growth: bool = False
-    keep_modules: Sequence[str] = ()
+    keep_modules: tuple[str, ...] = ()
     verify_seconds: float = 20.0
-    runtimes: Sequence[str] = ("ort",)
+    runtimes: tuple[str, ...] = ("ort",)
     external: bool | None = None
     hashes: bool | None = None
 
