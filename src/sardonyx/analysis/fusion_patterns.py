@@ -19,6 +19,7 @@ from sardonyx.ir.ops import (
     GELUS,
     LAYER_NORMS,
     MATRIX_PRODUCTS,
+    PARTS,
     READS_SHAPE,
     RMS_NORMS,
     VIEWS,
@@ -118,8 +119,6 @@ class Survey:
 
 # Attention as the fingerprint finds it, and the rotation that goes with it.
 
-_PARTS = ("Slice", "Split", "Gather")
-
 
 def cores(survey: Survey) -> Iterator[Finding]:
     """softmax(q @ kᵀ · scale + mask) @ v, spelled out."""
@@ -138,7 +137,7 @@ def rotations(survey: Survey) -> Iterator[Finding]:
             continue
         negated = survey.maker(concat.inputs[0], "Neg")
         parts = None if negated is None else (negated.inputs[0], concat.inputs[1])
-        makers = [] if parts is None else [survey.maker(part, *_PARTS) for part in parts]
+        makers = [] if parts is None else [survey.maker(part, *PARTS) for part in parts]
         if negated is None or len(makers) != 2 or makers[0] is None or makers[1] is None:
             continue
         if makers[0].inputs[0] is makers[1].inputs[0]:

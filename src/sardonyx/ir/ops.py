@@ -25,7 +25,8 @@ PERMUTES: Operators = frozenset({"DepthToSpace", "ReverseSequence", "SpaceToDept
 REARRANGES = KEEPS_ORDER | PERMUTES  # every element once
 REPEATS: Operators = frozenset({"Expand", "Tile"})
 LOOKUPS: Operators = frozenset({"Gather", "GatherElements", "GatherND"})  # elements at given indices
-SELECTS = LOOKUPS | {"Slice", "Split"}  # some of the elements
+PARTS: Operators = frozenset({"Gather", "Slice", "Split"})  # the elements at some places of an axis
+SELECTS = LOOKUPS | PARTS  # some of the elements
 MOVES_DATA = REARRANGES | REPEATS | SELECTS
 
 FILLS: Operators = frozenset({"CenterCropPad", "Pad", "Trilu"})  # elements of the first operand, or one other number

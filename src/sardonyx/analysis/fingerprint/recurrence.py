@@ -8,11 +8,10 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading
-from sardonyx.ir.ops import LOOPS, RECURRENT
+from sardonyx.ir.ops import LOOPS, PARTS, RECURRENT
 from sardonyx.ir.scopes import bodies
 
 _OPERATORS = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
-_PICKS = frozenset({"Gather", "Slice", "Split"})
 _STEPS = 4  # as many steps written out, each on the next piece of a value and on what the last step made
 
 
@@ -33,7 +32,7 @@ def _count_unrolled(reading: Reading, layers: Container[ir.Node]) -> int:
     """Values whose pieces are taken in turn, each together with what was made of the one before."""
     pieces: dict[ir.Value, list[ir.Value]] = defaultdict(list)
     for node, name in reading.names.items():
-        if name in _PICKS and node not in layers and node.inputs[0] is not None and reading.is_data(node.inputs[0]):
+        if name in PARTS and node not in layers and node.inputs[0] is not None and reading.is_data(node.inputs[0]):
             pieces[node.inputs[0]].extend(node.outputs)
     several = [taken for taken in pieces.values() if len(taken) >= _STEPS]
     unlike = _single_layers(reading, layers) if several else set[ir.Node]()
