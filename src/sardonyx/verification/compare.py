@@ -1,8 +1,8 @@
 """Decides whether two models are the same function, by running both on the same inputs.
 
 The reference is the first model with every runtime optimization off. What it accepts and answers is the truth; the
-other model must have the same interface and give the same answers within the tolerance of `proof/tolerance.py`. Models
-run in a worker process, one at a time.
+other model must have the same interface and give the same answers within the tolerance of `verification/tolerance.py`.
+Models run in a worker process, one at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
@@ -27,7 +28,7 @@ from sardonyx.verification.interface import interface_changes
 from sardonyx.verification.judge import Judge, Noise
 from sardonyx.verification.padding import Padding, hidden_positions, unseeing
 from sardonyx.verification.reference import Answer, Progress, Reference
-from sardonyx.verification.rounding import LiveEngine, rounded_anew, shuffled
+from sardonyx.verification.rounding import LiveEngine, in_double, narrowed, rounded_anew, shuffled, widened
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.ties import Ties, with_scores
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
 Given: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+_MOST_DOUBLED = 1 << 28  # bytes of weights up to which a graph is computed in double precision
 _SLOWER = 20.0  # a candidate that takes this many times as long as the reference, and a minute, does not end
 
 
@@ -135,6 +137,7 @@ class Oracle:
         self._probe: RemoteSession | None = None
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
         self._further, self._seconds = others, seconds
+        self._can_double = True  # until a graph could not be run in double precision
 
     @property
     def inputs(self) -> Inputs:
@@ -228,6 +231,7 @@ class Oracle:
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
                 ties=self._ties(subject, answer.draw.feeds),
+                exact=functools.cache(lambda: self._in_double(subject, answer)),
             )
         return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
 
@@ -253,6 +257,29 @@ class Oracle:
             lambda: self._choices_of(candidate, feeds),
             lambda: shuffled(live, feeds) if live is not None else [],
         )
+
+    def _in_double(self, subject: Subject, answer: Answer) -> tuple[list[Value], list[Value]] | None:
+        """The outputs of a live module and of its graph, both computed in double precision; None if one cannot be.
+
+        Kernels of two programs may round more differently than the noise of the graph shows (a transform, a long sum).
+        In double precision nothing of that is left, and a wrong graph is as wrong as before.
+        """
+        live, feeds = self._reference.live, answer.draw.feeds
+        if live is None or not self._can_double or subject.constant_bytes > _MOST_DOUBLED:
+            return None
+        self._progress("comparing in double precision")
+        right = live.run_in_double(feeds)
+        if right is None or len(right) != len(answer.outputs):
+            return None
+        try:
+            with Subject(in_double(io.to_proto(subject.model))).any_session(threads=self._threads) as engine:
+                engine.seconds = self._reference.longest_run
+                result = engine.run({name: widened(value) for name, value in feeds.items()})
+        except RuntimeFailure:  # an operator without a kernel for doubles, or too slow: nothing more is known
+            self._can_double = False
+            return None
+        given = answer.outputs
+        return [*map(narrowed, right, given)], [*map(narrowed, result, given)]
 
     def _in_single_precision(
         self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]

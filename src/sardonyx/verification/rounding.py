@@ -86,6 +86,13 @@ def widened(value: Value) -> Value:
     return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
+def narrowed(value: Value, like: Value) -> Value:
+    """A result of the copy in the type that the model itself answers in."""
+    if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like.dtype):
+        return value.astype(like.dtype)
+    return value
+
+
 def without_rounding(before: Value, exact_before: Value, after: Value, exact_after: Value) -> Value:
     """A result moved by its own rounding error, or by that of the nodes after the rewrite where that is larger.
 
@@ -120,6 +127,7 @@ def _error(single: Value, double: Value) -> Array | None:
 
 
 def _widen(graph: onnx.GraphProto) -> None:
+    del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         if info.type.tensor_type.elem_type in _FLOATS:
             info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
