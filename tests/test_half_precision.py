@@ -75,7 +75,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_checkpoint_is_exported_in_float32_unless_asked(checkpoint: Path, tmp_path: Path) -> None:
     made = sardonyx.export(f"hf:{checkpoint}", output=tmp_path / "wide.onnx", exporter="torchscript")
-    assert made.notes[0] == "the checkpoint is bfloat16, exported in float32; --dtype keep exports it in bfloat16"
+    assert made.notes[0] == "the checkpoint is bfloat16, exported in float32; dtype keep exports it in bfloat16"
     assert made.verdict is not None
     assert made.verdict.computed_in is None
     kept = sardonyx.export(f"hf:{checkpoint}", output=tmp_path / "kept.onnx", dtype="keep", exporter="torchscript")
@@ -125,7 +125,7 @@ def test_a_wrong_graph_is_found(monkeypatch: pytest.MonkeyPatch, dtype: Any, spo
 def test_types_that_contradict_each_other_are_told_from_a_wrong_graph() -> None:
     with pytest.raises(ModelError, match="half precision that is not valid") as caught:
         sardonyx.export(nn.Conv2d(3, 4, 3), (PIXELS,), dtype="bfloat16", exporter="torchscript", opset=18)
-    assert caught.value.hint == "--dtype float32, or --exporter dynamo"
+    assert caught.value.hint == '`dtype="float32"`, or `exporter="dynamo"`'
 
 
 class Stubborn(nn.Module):

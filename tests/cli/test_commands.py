@@ -12,31 +12,22 @@ from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.records.run import Run
 
 Command = Callable[..., Any]
 DEFAULTS = {
     "target": "portable",
     "verify": "end",
-    "verify_seconds": 20.0,
-    "runtimes": ("ort",),
     "only": None,
     "skip": None,
-    "fewest_nodes": False,
-    "max_opset": None,
-    "keep_opset": False,
-    "allow_growth": False,
-    "keep_modules": None,
     "inputs": None,
     "seed": 0,
     "threads": None,
     "force": False,
-    "external": None,
     "dry_run": False,
     "tune": False,
-    "budget": 120.0,
-    "sizes": None,
-    "hashes": None,
+    "options": OptimizeOptions(),
     "progress": None,
 }
 
@@ -57,21 +48,21 @@ def test_without_an_output_the_result_lies_beside_the_source(stage: Any, command
         (["--target", "ort"], {"target": "ort"}),
         (["--verify", "each"], {"verify": "each"}),
         (["--verify", "off"], {"verify": "off"}),
-        (["--verify-seconds", "90"], {"verify_seconds": 90.0}),
-        (["--runtime", "ort", "--runtime", "openvino"], {"runtimes": ["ort", "openvino"]}),
+        (["--verify-seconds", "90"], {"options": OptimizeOptions(verify_seconds=90.0)}),
+        (["--runtime", "ort", "--runtime", "openvino"], {"options": OptimizeOptions(runtimes=("ort", "openvino"))}),
         (["--only", "a", "--only", "b"], {"only": ["a", "b"]}),
         (["--skip", "a"], {"skip": ["a"]}),
-        (["--fewest-nodes"], {"fewest_nodes": True}),
-        (["--max-opset", "20"], {"max_opset": 20}),
-        (["--keep-opset"], {"keep_opset": True}),
-        (["--allow-growth"], {"allow_growth": True}),
+        (["--fewest-nodes"], {"options": OptimizeOptions(fewest_nodes=True)}),
+        (["--max-opset", "20"], {"options": OptimizeOptions(max_opset=20)}),
+        (["--keep-opset"], {"options": OptimizeOptions(keep_opset=True)}),
+        (["--allow-growth"], {"options": OptimizeOptions(allow_growth=True)}),
         (["--inputs", "x.npz"], {"inputs": Path("x.npz")}),
         (["--seed", "7"], {"seed": 7}),
         (["--threads", "2"], {"threads": 2}),
         (["--force"], {"force": True}),
         (["-f"], {"force": True}),
-        (["--external-data"], {"external": True}),
-        (["--inline"], {"external": False}),
+        (["--external-data"], {"options": OptimizeOptions(external=True)}),
+        (["--inline"], {"options": OptimizeOptions(external=False)}),
     ],
 )
 def test_optimize_hands_every_flag_on(

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from reporting.sample_tuning import tuned_run
+from sardonyx.optimizer.options import TuneOptions
 from sardonyx.records.run import Run
 
 Command = Callable[..., Any]
@@ -20,8 +21,8 @@ def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
     flags = ("--tune", "--budget", "1.5m", "--size", "seq=64", "--size", "batch=2", "--threads", 3)
     assert command("optimize", "m.onnx", "-o", "never.onnx", *flags).code == 0
     ((_, kwargs),) = stage.asked
-    assert (kwargs["tune"], kwargs["budget"], kwargs["threads"]) == (True, 90.0, 3)
-    assert kwargs["sizes"] == {"seq": 64, "batch": 2}
+    assert kwargs["tune"] == TuneOptions(seconds=90.0, sizes={"seq": 64, "batch": 2})
+    assert kwargs["threads"] == 3
 
 
 @pytest.mark.parametrize(

@@ -90,4 +90,4 @@ def test_where_both_exporters_fail_both_reasons_are_given_and_neither_is_a_hint(
             sardonyx.export(Untraceable(), torch.ones(3, 3), exporter=exporter)
         assert "dynamo: " in refusal.value.message
         assert "torchscript: " in refusal.value.message
-        assert "--exporter" not in (refusal.value.hint or "")
+        assert "exporter" not in (refusal.value.hint or "")

@@ -153,4 +153,4 @@ def test_a_module_without_such_a_cache_is_refused(source: str, said: str) -> Non
     module = resolve(f"hf-config:{source}").module
     with pytest.raises(UsageError, match=said) as caught:
         with_past(module, derive(module))
-    assert "--with-past" in (caught.value.hint or "")
+    assert "`with_past`" in (caught.value.hint or "")

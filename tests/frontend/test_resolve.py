@@ -108,8 +108,8 @@ def test_the_generator_is_given_back_after_a_failure() -> None:
         ("hf-config:BertConfig?hidden_size=15,num_attention_heads=2", None, "cannot be built", "key=value"),
         ("hf-config:BertConfig?hidden_size=wide", None, "does not take these values", "hf-config"),
         (f"hf-config:BertConfig?{TINY}", "text-clasification", "no task", "text-classification"),
-        (f"hf-config:BertConfig?{TINY}", "AutoModelForCTC", "has no model for AutoModelForCTC", "--task"),
-        ("torchvision:resnet50", "fill-mask", "--task chooses", "leave it out"),
+        (f"hf-config:BertConfig?{TINY}", "AutoModelForCTC", "has no model for AutoModelForCTC", "`task`"),
+        ("torchvision:resnet50", "fill-mask", "a task chooses", "leave it out"),
         ("hf:not an id", None, "neither a folder nor", "hf:owner/name"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_skipped_rewrite_names_the_module_whose_border_it_would_cross() -> Non
     kept = _optimized(model(LINEAR, **W), "net.second")
     assert (free.after.nodes, kept.after.nodes) == (2, 3)
     said = {refusal.reason for each in kept.passes for refusal in each.refusals}
-    assert "it crosses the border of module net.second, which --keep-module keeps" in said
+    assert "it crosses the border of module net.second, which is to be kept" in said
 
 
 def test_rewrites_inside_and_outside_of_a_kept_module_go_on() -> None:

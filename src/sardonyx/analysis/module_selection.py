@@ -53,7 +53,7 @@ class Layout:
         tags = {path: self.tag(path) for path in paths}
         own = [tag for path, tag in tags.items() if self.paths.get(tag) == path]
         if not own:
-            hint = "--include-torch-nn gives torch's own modules one; containers have none"
+            hint = "`include_torch_nn` gives torch's own modules one; containers have none"
             raise UsageError(f"{paths[0]} has no tag of its own", hint=hint)
         return own
 

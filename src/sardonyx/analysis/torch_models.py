@@ -189,7 +189,7 @@ class _Forms:
         if self._example.kwargs:
             raise ModelError(
                 "the estimate of the notes takes inputs by position alone, and this model is called with names",
-                hint="leave out --as-in-notes",
+                hint="leave out `as_in_notes`",
             )
         with undoing_writes(module):
             found = as_in_notes(cast("fx.GraphModule", module), self._example.args)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import TextIO
 
+from sardonyx.cli.hints import in_flags
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.reporting.formatting import Style, one_line
 
@@ -62,7 +63,7 @@ def show(
 
 def complain(error: SardonyxError) -> None:
     """One line what is wrong, one line what to do."""
-    _tell_error(error.message, error.hint)
+    _tell_error(error.message, None if error.hint is None else in_flags(error.hint))
 
 
 def complain_unexpected(error: BaseException) -> None:

@@ -233,12 +233,12 @@ class _Job:
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
-                hint="torchscript keeps only the branch and sizes it saw, dynamo all; --no-verify writes it as it is",
+                hint="torchscript keeps only the branch and sizes it saw, dynamo all; `verify=False` writes it anyway",
             )
         if stiff := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"the dim '{stiff[0]}' cannot be shown to be dynamic: the module took no other size of those tried",
-                hint="leave it out of --dynamic, or --no-verify",
+                hint="leave it out of `dynamic`, or `verify=False`",
             )
         return verdict
 
@@ -300,7 +300,7 @@ class _Job:
         if found.failures:
             raise VerificationFailed(
                 f"the exported decoder does not generate what the module does: {found.failures[0]}",
-                hint="try the other --exporter",
+                hint="try the other `exporter`",
             )
         gaps = (*verdict.not_covered, *found.not_covered)
         return replace(verdict, generation=found.batches, not_covered=gaps, notes=(*verdict.notes, *found.not_covered))

@@ -239,7 +239,7 @@ def _insist_on_types(whole: Tagged, live: nn.Module | None) -> None:
         if own != other:
             raise UsageError(
                 f"the live model is {other} and the file {own}: '{name}'",
-                hint=f"--dtype {own}, or convert the live model; nothing was written",
+                hint=f'`dtype="{own}"`, or convert the live model; nothing was written',
             )
 
 
@@ -258,13 +258,15 @@ def _insist_on_weights(whole: Tagged, live: nn.Module) -> None:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         raise VerificationFailed(
             f"the live model has other weights than the file: '{other[0]}'{more} differ{'' if more else 's'}",
-            hint="give the checkpoint, or the --seed, that the file was exported from; nothing was written",
+            hint="give the checkpoint, or the `seed`, that the file was exported from; nothing was written",
         )
 
 
 def _insist(verdict: Verdict, message: str) -> None:
     if not verdict.passed:
-        raise VerificationFailed(f"{message}: {verdict.failures[0]}", hint="nothing was written; --no-verify writes it")
+        raise VerificationFailed(
+            f"{message}: {verdict.failures[0]}", hint="nothing was written; `verify=False` writes it"
+        )
 
 
 def _one_of(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[dict[str, Any], dict[str, Any]]:

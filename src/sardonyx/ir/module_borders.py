@@ -138,7 +138,7 @@ def _named(hierarchy: Hierarchy, running: Sequence[str], pattern: str) -> list[s
 
 
 def _crosses(modules: Iterable[str]) -> Impossible:
-    return Impossible(f"it crosses the border of module {max(modules)}, which --keep-module keeps")
+    return Impossible(f"it crosses the border of module {max(modules)}, which is to be kept")
 
 
 def _is_constant_value(value: ir.Value) -> bool:

@@ -142,7 +142,7 @@ def settle(flow: Flow, place: str, *, exact: bool) -> tuple[str, frozenset[ir.No
         if exact:
             raise ModelError(
                 f"{place} cannot be cut out exactly: {_shown(straddling)} also does the work of other modules",
-                hint="without --exact the nearest module that contains it is taken; the unoptimized file has it apart",
+                hint="without `exact` the nearest module that contains it is taken; the unoptimized file has it apart",
             )
         met.update(dict.fromkeys(straddling))
         wider = lowest_common([place, *(origin for node in straddling for origin in flow.origins[node])])
@@ -166,7 +166,7 @@ def refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError
     can = f"{module_of(other)} can be cut out; " if other is not None else ""
     return ModelError(
         f"only the whole model contains {place}: {_shown(straddling)} also does the work of other modules",
-        hint=f"{can}`optimize --keep-module {module_of(place)}` leaves it apart",
+        hint=f"{can}optimizing with `keep_modules={module_of(place)}` leaves it apart",
     )
 
 

@@ -314,7 +314,7 @@ def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequenc
 
 def _check_growth(planned: Planned, growth: Growth) -> None:
     if growth.remaining is not None and planned.bytes > max(growth.remaining, 0):
-        raise Impossible("it would make the file larger than its budget; --allow-growth lifts it")
+        raise Impossible("it would make the file larger than it may grow")
 
 
 def _release_bodies(node: ir.Node) -> list[ir.Node]:

@@ -37,7 +37,7 @@ def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] |
         if dim in fixed:
             raise UsageError(f"{dim} is given one size and swept too", hint="give one of the two")
         if not swept[dim]:
-            raise UsageError(f"{dim} is swept over no sizes", hint="name some: --sweep seq=16,128")
+            raise UsageError(f"{dim} is swept over no sizes", hint="name some: `sweep={'seq': 16,128}`")
     for dim, size in [*fixed.items(), *((dim, size) for dim, each in swept.items() for size in each)]:
         if size < 1:
             raise UsageError(f"{dim} cannot be {size}", hint="sizes begin at 1")

@@ -79,7 +79,7 @@ class Prover:
             if bad == 0:
                 raise VerificationFailed(
                     f"the model does not compute the same as itself: {verdict.failures[0]}",
-                    hint="its results may depend on something outside it; --verify off writes it unproven",
+                    hint='its results may depend on something outside it; `verify="off"` writes it unverified',
                 )
             guilty, verdict = self._guilty(candidate, good, bad, verdict, forbidden)
             failing = [RolledBack(guilty.pass_name, guilty.root, guilty.owner, verdict.failures[0])]

@@ -118,7 +118,7 @@ def format_of(output: str | Path | None, asked: str | None) -> Format:
         return "html"
     found = _SUFFIXES.get(Path(output).suffix.lower())
     if found is None:
-        hint = "name it .html or .md, or say --format svg for a folder of pictures"
+        hint = 'name it .html or .md, or say `format="svg"` for a folder of pictures'
         raise UsageError(f"{output} does not say what it should be", hint=hint)
     return found
 
@@ -142,7 +142,7 @@ def _write(made: Report, output: Path, *, force: bool) -> None:
         return
     taken = next((name for name in made.files if (output / name).exists()), None)
     if taken is not None and not force:
-        raise OutputError(f"{output / taken} exists", hint="choose another folder, or overwrite with --force")
+        raise OutputError(f"{output / taken} exists", hint="choose another folder, or overwrite with `force=True`")
     for name, text in made.files.items():
         with explained(str(output)):
             (output / name).parent.mkdir(parents=True, exist_ok=True)

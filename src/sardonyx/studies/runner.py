@@ -73,7 +73,7 @@ def study(
         OutputError: the folder holds something else, or another study is at work in it.
     """
     if not models and zoo is None:
-        raise UsageError("there is nothing to study", hint="give ONNX files or folders of them, or --zoo small")
+        raise UsageError("there is nothing to study", hint='give ONNX files or folders of them, or `zoo="small"`')
     asked = Asked(target, seed, threads, seconds, thorough)
     chosen = selected(experiments.ALL, only, skip)
     folder = Path(output)

@@ -64,7 +64,7 @@ def check_in_float32(
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",
-            hint=f"--dtype float32, or --exporter {other_exporter}",
+            hint=f'`dtype="float32"`, or `exporter="{other_exporter}"`',
         ) from refusal
     rounded = set(constants_cast(wide)) - set(weights) - set(inputs[0])
     oracle = Oracle(

@@ -149,7 +149,7 @@ class Reference:
             if not answers:
                 raise RuntimeFailure(
                     f"the model accepts none of the generated inputs: {(self._reasons or ['there are none'])[0]}",
-                    hint="give inputs that it accepts with --inputs x.npz",
+                    hint="give `inputs` that it accepts",
                 )
             self._answers = answers
             self.not_covered += self._unequal_outputs(answers)

@@ -136,7 +136,7 @@ def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> 
     if isinstance(kind, ir.OptionalType):
         return make(kind.elem_type, shape, brush)
     if not isinstance(kind, ir.TensorType):
-        raise RuntimeFailure(f"no inputs can be generated for the type {kind}", hint="give them with --inputs x.npz")
+        raise RuntimeFailure(f"no inputs can be generated for the type {kind}", hint="give them as `inputs`")
     dtype = kind.dtype
     if dtype == ir.DataType.STRING:
         known = np.array([*_WORDS, *brush.use.words * (1 + len(_WORDS) // max(len(brush.use.words), 1))], object)

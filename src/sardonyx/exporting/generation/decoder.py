@@ -19,7 +19,6 @@ from sardonyx.frontend.tracing.cache import window
 from sardonyx.records.export import ExampleInput
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
-FLAG = "--for-generation"
 _ROWS, _TOKENS = 2, 5
 
 
@@ -33,12 +32,13 @@ def decoder_example(module: nn.Module, seed: int) -> Example:
     if not callable(getattr(module, "generate", None)) or IDS not in parameters:
         raise UsageError(
             f"{kind} does not generate tokens",
-            hint=f"choose a decoder with its head (--task text-generation), or no {FLAG}",
+            hint='choose a decoder with its head (`task="text-generation"`), or leave out `for_generation`',
         )
     facts = Facts(module)
     if facts.is_encoder_decoder:
         raise UsageError(
-            f"{kind} needs an encoder to generate, and {FLAG} exports decoders alone", hint="export it with --with-past"
+            f"{kind} needs an encoder to generate, and only decoders are exported for generation",
+            hint="export it with `with_past`",
         )
     source = torch.Generator().manual_seed(seed)
     kwargs: dict[str, Any] = {IDS: torch.randint(facts.vocabulary or 2, (_ROWS, _TOKENS), generator=source)}
@@ -56,7 +56,7 @@ def require_dynamic(inputs: Iterable[ExampleInput]) -> None:
     named = {dim for each in inputs for dim in each.dynamic.values()}
     for dim in (BATCH, SEQUENCE, PAST):
         if dim not in named:
-            raise UsageError(f"the decoder takes one size of {dim} only", hint=f"export it without {FLAG}")
+            raise UsageError(f"the decoder takes one size of {dim} only", hint="export it without `for_generation`")
 
 
 def attention_window(module: nn.Module) -> int | None:

@@ -72,7 +72,7 @@ def _symbolic(graph_module: Any) -> fx.GraphModule:
         return graph_module
     raise ModelError(
         "the estimate of the notes is defined on a symbolic trace, and this model has none",
-        hint="leave out --as-in-notes: peak_liveness and traffic_reduction hold for every model",
+        hint="leave out `as_in_notes`: peak_liveness and traffic_reduction hold for every model",
     )
 
 

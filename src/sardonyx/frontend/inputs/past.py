@@ -25,7 +25,7 @@ from sardonyx.frontend.tracing.cache import Pair, keeping_all, named_pairs, wind
 PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # what every cached decoder calls them
 _DECODER, _ENCODED = "decoder_", "encoder_outputs"  # likewise for decoders that read an encoder's output
 _SHORTEST_PAST = 3
-_HINT = "leave out --with-past"
+_HINT = "leave out `with_past`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,7 +403,7 @@ class Search:
             guessed = [name for name in tried if name not in self._given]
             return UsageError(
                 f"no example was found that {kind} accepts: {why}",
-                hint=f"give type and sizes of {' and '.join(guessed)}: --input NAME=DTYPE[DIMS]",
+                hint=f"give type and sizes of {' and '.join(guessed)}: `inputs={{'NAME': DTYPE[DIMS]}}`",
             )
         return UsageError(
             f"no example was found that {kind} accepts; parameter '{name}': {why}",
@@ -424,10 +424,10 @@ class Search:
         """What to give for a parameter: a scalar or a tensor on the command line, anything else from a function."""
         written = _written(self.parameters[name].annotation)
         if written in _SCALARS:
-            return f"--input {name}={_SCALARS[written]}[]"
+            return f"`inputs={{'{name}': {_SCALARS[written]}[]}}`"
         if written and "Tensor" not in _CONTAINER.sub("", written):
             return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
-        return f"--input {name}={tensor}; or file.py:factory, returning (module, {{'{name}': …}})"
+        return f"`inputs={{'{name}': {tensor}}}`; or file.py:factory, returning (module, {{'{name}': …}})"
 
 
 def _spec(name: str, value: Tensor) -> str:

@@ -67,7 +67,9 @@ def build_from_config(
         config_class, kind = _named_classes(library, what)
         config, default = _config_from_class(config_class, overrides)
     if kind is not None and task is not None:
-        raise UsageError(f"{kind.__name__} already says the head that --task {task} asks for", hint="give one of them")
+        raise UsageError(
+            f"{kind.__name__} already says the head that the task {task} asks for", hint="give one of them"
+        )
     kind = kind or _model_class(library, config, task, default_task)
     _require_keys(overrides, config, default, kind)
     try:
@@ -211,7 +213,7 @@ def _model_class(library: Any, config: Any, task: str | None, default_task: str 
             return next((kind for kind in choices if kind in saved), choices[0])
     raise UsageError(
         f"{type(config).__name__} has no model for {task or 'the bare model'}",
-        hint="choose another --task, or name the model class: --task BertForMaskedLM",
+        hint='choose another `task`, or name the model class: `task="BertForMaskedLM"`',
     )
 
 

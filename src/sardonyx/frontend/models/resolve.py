@@ -93,7 +93,7 @@ def _user_error(path: Path, what: str, error: Exception) -> UsageError:
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
     where = f"{path}:{line}" if line else str(path)
-    return UsageError(f"{where}: {what}: {reason(error)}", hint="--debug shows the traceback")
+    return UsageError(f"{where}: {what}: {reason(error)}", hint="see the traceback")
 
 
 def _example(inputs: Any, where: str) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
@@ -181,7 +181,7 @@ def resolve(
     wanted = parsed.export_dtype if dtype is None else dtype
     if parsed.kind is Kind.PRETRAINED:
         module, saved = huggingface.load_pretrained(parsed.name, task=task, default_task=default_task, dtype=wanted)
-        said = f"the checkpoint is {saved}, exported in {wanted}; --dtype keep exports it in {saved}"
+        said = f"the checkpoint is {saved}, exported in {wanted}; dtype keep exports it in {saved}"
         notes = (said,) if dtype is None and saved not in (None, wanted) else ()
         return Resolved(module, None, None, source, wanted, notes)
     if parsed.file is not None:

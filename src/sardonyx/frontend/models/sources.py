@@ -55,7 +55,7 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
         parse_overrides(rest.partition("?")[2] if scheme == Kind.CONFIG else "")
         return ModelSource(Kind(scheme), rest)
     if task is not None:
-        raise UsageError(f"--task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
+        raise UsageError(f"a task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
     if scheme in (Kind.TORCHVISION, Kind.TIMM):
         return ModelSource(Kind(scheme), rest)
     file, _, name = source.rpartition(":")

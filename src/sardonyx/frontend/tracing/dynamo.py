@@ -31,7 +31,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     """The module as an ONNX graph whose nodes have origins where torch saw a module run them, and notes on its dims."""
     if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose who ran its nodes
         raise ModelError(
-            f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint="try --exporter torchscript"
+            f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint='try `exporter="torchscript"`'
         )
     wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (wanted,) if wanted else None

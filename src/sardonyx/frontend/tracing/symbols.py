@@ -24,7 +24,7 @@ class FixedDim(ModelError):
         advice = ", or give an example of size 2 or more" if size < 2 else ""
         super().__init__(
             f"the dim {place} ('{dim}') cannot be dynamic: the model fixes it at {size}",
-            hint=f"leave it out of --dynamic{advice}",
+            hint=f"leave it out of `dynamic`{advice}",
         )
         self.dim = dim
         self.why = f"torch fixes {place} at this size"

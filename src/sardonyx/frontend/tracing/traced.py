@@ -68,7 +68,7 @@ def export(
     if opset not in (None, made):
         raise ModelError(
             f"torch gives this model opset {made}, not {opset}",
-            hint=f"leave --opset out, or try --exporter {OTHER[exporter]}",
+            hint=f'leave `opset` out, or try `exporter="{OTHER[exporter]}"`',
         )
     if call.left_out:
         notes = [*notes, f"outputs that are no tensors are not in the graph: {', '.join(call.left_out)}"]
@@ -116,11 +116,11 @@ def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Export
     except Exception as second:  # as above
         return NotExportable(
             f"torch cannot export the model: {exporter}: {_why(first)}; {other}: {_why(_cause(second))}",
-            hint="give other example inputs with --input, or write data-dependent code with torch.where or torch.cond",
+            hint="give other `inputs`, or write data-dependent code with torch.where or torch.cond",
             why=_why(first),
         )
     why = _why(first)
-    return NotExportable(f"torch cannot export the model: {why}", hint=f"--exporter {other} can", why=why)
+    return NotExportable(f"torch cannot export the model: {why}", hint=f'`exporter="{other}"` can', why=why)
 
 
 def _why(error: BaseException) -> str:

@@ -25,7 +25,7 @@ def check_free(path: str, *, force: bool) -> None:
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", hint="name a file in it")
     if os.path.lexists(path) and not force:
-        raise OutputError(f"{path} exists", hint="choose another name, or overwrite it with --force")
+        raise OutputError(f"{path} exists", hint="choose another name, or overwrite it with `force=True`")
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise OutputError(f"{path} cannot be written: there is no folder {folder}", hint="create the folder first")
@@ -73,7 +73,9 @@ class Draft:
         try:
             os.link(self._temporary, self.path)  # unlike a rename, this never overwrites what appeared meanwhile
         except FileExistsError:
-            raise OutputError(f"{self.path} exists", hint="choose another name, or overwrite it with --force") from None
+            raise OutputError(
+                f"{self.path} exists", hint="choose another name, or overwrite it with `force=True`"
+            ) from None
         except OSError:
             os.rename(self._temporary, self.path)  # no hard links here
 
@@ -89,7 +91,7 @@ def check_free_folder(path: str, *, force: bool) -> None:
     if os.path.lexists(path) and not os.path.isdir(path):
         raise OutputError(f"{path} is a file", hint="name a folder; it is made where it is missing")
     if os.path.isdir(path) and os.listdir(path) and not force:
-        raise OutputError(f"{path} is not empty", hint="name another folder, or overwrite its files with --force")
+        raise OutputError(f"{path} is not empty", hint="name another folder, or overwrite its files with `force=True`")
     above = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(above):
         raise OutputError(f"{path} cannot be written: there is no folder {above}", hint="create the folder first")

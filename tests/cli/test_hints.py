@@ -1,0 +1,69 @@
+"""Hints name parameters for Python and flags on the command line, and only what exists."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import sardonyx
+from sardonyx.cli.hints import in_flags
+from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+
+SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
+OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "runtime/input_specs.py")  # what reads the texts of flags
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        ("overwrite it with `force=True`", "overwrite it with --force"),
+        ("`verify=False` writes it", "--no-verify writes it"),
+        ('`verify="off"` writes it unverified', "--verify off writes it unverified"),
+        ("leave it out of `dynamic`", "leave it out of --dynamic"),
+        ("`opset=20` works", "--opset 20 works"),
+        ("optimizing with `keep_modules=p.m` leaves it apart", "optimizing with --keep-module p.m leaves it apart"),
+        ("`inputs={'x': float32[2,3]}`", "--input x=float32[2,3]"),
+        ("name some: `sweep={'seq': 16,128}`", "name some: --sweep seq=16,128"),
+        ("see the traceback", "--debug shows the traceback"),
+        ("`sardonyx passes` lists them", "`sardonyx passes` lists them"),
+    ],
+)
+def test_parameters_become_flags(hint: str, expected: str) -> None:
+    assert in_flags(hint) == expected
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """Every text of a `hint=` in the library, with where it is; what an f-string fills in is left out."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        if place.startswith(OF_THE_COMMAND_LINE):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                parts = (each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant))
+                yield f"{place}:{node.value.lineno}", "".join(part for part in parts if isinstance(part, str))
+
+
+def test_no_hint_of_the_library_names_a_flag() -> None:
+    found = dict(hints())
+    assert len(found) > 100
+    assert {place: text for place, text in found.items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
+
+
+def test_what_hints_name_exists_in_python_and_on_the_command_line() -> None:
+    functions = [public for name in sardonyx.__all__ if inspect.isroutine(public := getattr(sardonyx, name))]
+    options = (sardonyx.OptimizeOptions, sardonyx.TuneOptions, sardonyx.ExportOptions)
+    parameters = {name for public in (*functions, *options) for name in inspect.signature(public).parameters}
+    group: Any = typer.main.get_command(_app([]))
+    flags = {flag for verb in VERBS for one in group.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
+    named = {name for _, text in hints() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
+    assert {"force", "verify", "dynamic", "exporter", "inputs", "task"} <= named <= parameters
+    assert {flag for _, text in hints() for flag in FLAG.findall(in_flags(text))} <= flags
