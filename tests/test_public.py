@@ -9,6 +9,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import onnx
+import onnx.checker
+import onnx.numpy_helper
+import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import sardonyx
@@ -63,3 +68,19 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     ours = {name for name in loaded if name.startswith("sardonyx")}
     assert ours == {"sardonyx", "sardonyx.records", "sardonyx.records.gc_pause"}
     assert {"onnx", "onnx_ir", "numpy", "msgspec", "importlib.metadata", "torch", "onnxruntime"}.isdisjoint(loaded)
+
+
+def test_a_proto_and_a_model_in_memory_come_back_as_what_they_were() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) <float w = {2.0}>'
+        "{ a = Identity(x) b = Mul(a, w) y = Relu(b) }"
+    )
+    run = sardonyx.optimize(proto, verify="off")
+    small = run.to_proto()
+    assert isinstance(small, onnx.ModelProto)
+    onnx.checker.check_model(small, full_check=True)
+    assert [node.op_type for node in small.graph.node] == ["Mul", "Relu"]
+    assert onnx.numpy_helper.to_array(small.graph.initializer[0]) == 2.0
+    assert isinstance(sardonyx.optimize(ir.from_proto(proto), verify="off").model, ir.Model)
+    assert [node.op_type for node in sardonyx.adopt(proto).to_proto().graph.node] == ["Identity", "Mul", "Relu"]
+    assert b"to_proto" not in run.to_json()

@@ -9,12 +9,13 @@ import onnx_ir as ir
 
 from sardonyx.analysis.census import Census, coverage, root_nodes
 from sardonyx.ir import attribute_tags, io, origins
+from sardonyx.ir.result import HasModel
 from sardonyx.ir.tagged_model import Source, tagged
 from sardonyx.provenance import module_of
 from sardonyx.records.inspection import Adoption
 
 
-class Adopted(Adoption, frozen=True):
+class Adopted(Adoption, HasModel, frozen=True):
     """An Adoption together with the tagged model."""
 
     model: ir.Model | None = None

@@ -39,6 +39,7 @@ from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner
+from sardonyx.ir.result import HasModel
 from sardonyx.optimizer import pipeline, run_tables
 from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.provenance import module_of
@@ -56,7 +57,7 @@ _VARIANTS = 2  # of the example, where random inputs are refused because values 
 _DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
 
 
-class Exported(Export, frozen=True):
+class Exported(Export, HasModel, frozen=True):
     """An Export together with the model it made."""
 
     model: ir.Model | None = None

@@ -17,6 +17,7 @@ from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_extraction as cutting
 from sardonyx.ir.module_patterns import find_module
+from sardonyx.ir.result import HasModel
 from sardonyx.ir.scopes import is_sorted, scopes
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
 from sardonyx.optimizer import run_tables
@@ -37,7 +38,7 @@ Progress = Callable[[str, float | None], None]
 _DRAWN_BESIDE_LIVE = 2  # trials on drawn inputs where the example is there as well: two sizes of every dynamic dim
 
 
-class Extracted(Extraction, frozen=True):
+class Extracted(Extraction, HasModel, frozen=True):
     """An Extraction together with the model it made."""
 
     model: ir.Model | None = None

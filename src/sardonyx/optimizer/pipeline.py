@@ -23,6 +23,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.ir.io import check_free
 from sardonyx.ir.opsets.raising import HIGHEST
+from sardonyx.ir.result import HasModel
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _DEFAULTS = OptimizeOptions()
 
 
-class Optimized(Run, frozen=True):
+class Optimized(Run, HasModel, frozen=True):
     """A Run together with the model it made."""
 
     model: ir.Model | None = None
@@ -86,7 +87,7 @@ def optimize(
         progress: told the phase, and how far it is where that is known.
 
     Returns:
-        The record of the run, with the optimized model as `.model`.
+        The record of the run, with the optimized model as `.model`; `.to_proto()` gives it as a ModelProto.
 
     Raises:
         VerificationFailed: where the models differ and no rewrite is to blame.
