@@ -24,8 +24,8 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.ir import io
 from sardonyx.records.export import Export
+from sardonyx.records.input_specs import Spec
 from sardonyx.runtime import Session
-from sardonyx.runtime.input_specs import Spec
 from sardonyx.verification import Oracle
 
 EXPORTERS = ("dynamo", "torchscript")

@@ -17,7 +17,7 @@ from sardonyx.cli.hints import in_flags
 from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
-OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "runtime/input_specs.py")  # what reads the texts of flags
+OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "records/input_specs.py")  # what reads the texts of flags
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 

@@ -14,7 +14,7 @@ from sardonyx.frontend.inputs import search
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.running import probe
-from sardonyx.runtime.input_specs import Spec
+from sardonyx.records.input_specs import Spec
 
 BERT = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24,vocab_size=50"
 SIDES = ",".join(f"{s}_layers=1,{s}_attention_heads=2,{s}_ffn_dim=24" for s in ("encoder", "decoder"))

@@ -127,7 +127,7 @@ def test_lengths_are_derived_and_vary() -> None:
 
 
 def test_the_hint_for_a_number_can_be_followed() -> None:
-    from sardonyx.runtime.input_specs import parse_inputs
+    from sardonyx.records.input_specs import parse_inputs
 
     example = derive(AnnotatedCount().eval(), given=parse_inputs(["times=int64[]"]))
     assert example.args[1].shape == ()

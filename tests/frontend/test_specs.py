@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import UsageError
-from sardonyx.runtime.input_specs import (
+from sardonyx.records.input_specs import (
     DTYPES,
     DynamicRequest,
     Spec,
@@ -104,5 +104,5 @@ def test_arrays_are_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_parsing_needs_no_torch() -> None:
-    code = "import sys, sardonyx.runtime.input_specs; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, sardonyx.records.input_specs; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -117,7 +117,7 @@ def analyze(
 
 def _wishes(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
     """Inputs and open dims, as far as something was said of them."""
-    from sardonyx.runtime.input_specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.records.input_specs import parse_dynamic, parse_inputs, read_arrays
 
     inputs = read_arrays(file) if file is not None else parse_inputs(specs)
     return {"inputs": inputs or None, "dynamic": parse_dynamic(dynamic) if dynamic else None}

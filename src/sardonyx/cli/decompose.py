@@ -56,7 +56,7 @@ def decompose(
 
     from sardonyx.frontend.installed import require_torch
     from sardonyx.frontend.models.sources import parse_source
-    from sardonyx.runtime.input_specs import parse_inputs, read_arrays
+    from sardonyx.records.input_specs import parse_inputs, read_arrays
 
     parse_source(source, task=task)
     inputs = read_arrays(input_file) if input_file is not None else parse_inputs(input_specs or ())

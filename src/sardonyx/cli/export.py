@@ -152,7 +152,7 @@ def export(
     files.check_destinations(destination, record, force=force, folder=for_generation)
 
     from sardonyx.frontend.models.sources import parse_source
-    from sardonyx.runtime.input_specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.records.input_specs import parse_dynamic, parse_inputs, read_arrays
 
     parse_source(source, task=task)  # a malformed source is reported before torch is loaded
     request = parse_dynamic(dynamic or ())

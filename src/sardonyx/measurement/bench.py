@@ -17,8 +17,8 @@ from sardonyx.measurement.trial import Conditions, Field, Planned, started
 from sardonyx.measurement.warnings import remarks
 from sardonyx.records.bench import Benchmark, Point, Start
 from sardonyx.records.environment import environment
+from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.runtime.input_specs import check_names, read_arrays
 from sardonyx.runtime.timed import Level, Settings
 
 # The sizes that models are timed at: every combination of what is swept, beside what is fixed.

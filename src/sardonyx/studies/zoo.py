@@ -128,7 +128,7 @@ class Maker(Experiment):
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Export it to its file."""
         from sardonyx.exporting.export import export  # needs torch, which nothing else of a study does
-        from sardonyx.runtime.input_specs import DynamicRequest, parse_inputs
+        from sardonyx.records.input_specs import DynamicRequest, parse_inputs
 
         recipe = self._by_name[subject.name]
         source = recipe.source

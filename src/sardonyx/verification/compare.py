@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.ir import io
+from sardonyx.records.input_specs import read_arrays
 from sardonyx.records.run import Accuracy, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.runtime.input_specs import read_arrays
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
 from sardonyx.verification.budget import SECONDS

@@ -10,7 +10,7 @@ from enum import StrEnum
 from torch import nn
 
 from sardonyx.frontend.inputs.facts import Facts
-from sardonyx.runtime.input_specs import Spec
+from sardonyx.records.input_specs import Spec
 
 _SMALL_SIZES = (32, 28, 64, 16)
 _LARGE_SIZES = (224, 256, 384, 96, 128, 299, 512)

@@ -18,7 +18,7 @@ from sardonyx.frontend.running import Probe, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.structure import Flat
 from sardonyx.frontend.tracing.symbols import Axes
-from sardonyx.runtime.input_specs import DynamicRequest, Spec, resolve_axes
+from sardonyx.records.input_specs import DynamicRequest, Spec, resolve_axes
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
 Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'

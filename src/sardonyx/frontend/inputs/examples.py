@@ -20,7 +20,7 @@ from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.inputs.values import Slot
 from sardonyx.frontend.running import Probe, probe, run_widened_if_needed
 from sardonyx.frontend.tracing.structure import Flat
-from sardonyx.runtime.input_specs import Spec
+from sardonyx.records.input_specs import Spec
 
 # Optional inputs of a module: those that make more of it run are added, one after another, and the rest is named.
 #

@@ -10,7 +10,7 @@ from torch import nn
 from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
-from sardonyx.runtime.input_specs import Spec
+from sardonyx.records.input_specs import Spec
 
 Dims = tuple[int | str | None, ...]
 

@@ -27,7 +27,7 @@ from sardonyx.frontend.inputs.processors import processed
 from sardonyx.frontend.inputs.reach import Reads
 from sardonyx.frontend.inputs.values import Slot, draw
 from sardonyx.frontend.running import Probe
-from sardonyx.runtime.input_specs import Spec, check_names
+from sardonyx.records.input_specs import Spec, check_names
 
 # Which parameter of a forward a refusal is about: the one whose values the failing expression reads.
 #
