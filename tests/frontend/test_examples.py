@@ -204,10 +204,15 @@ def test_given_tensors_are_fed_alone_and_untouched() -> None:
         (nn.Linear(4, 2), {"inptu": Spec("inptu", "float32", (2, 4))}, "no input 'inptu'", "input"),
         (nn.Linear(4, 2), {"input": Spec("input", "float32", (2, 5))}, "cannot be multiplied", "types and sizes"),
         (nn.Linear(4, 2), {"input": Spec("input", "int64", (2, 4))}, "dtype", "types and sizes"),
-        (nn.ReLU(), {}, "no example can be derived for parameter 'input'", "--input input="),
+        (nn.ReLU(), {}, "no example can be derived for parameter 'input'", "`inputs={'input': "),
         (Tracks(), {}, "parameter 'session' of Tracks, which takes Session and no tensor", "file.py:factory"),
         (Parts(), {}, "Parts has no forward", "(speech, text)"),
-        (Counts(), {"x": Spec("x", "float32", (2, 4))}, "no example can be derived for parameter 'count'", "--input"),
+        (
+            Counts(),
+            {"x": Spec("x", "float32", (2, 4))},
+            "no example can be derived for parameter 'count'",
+            "`inputs={'count'",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line_with_torchs_reason(

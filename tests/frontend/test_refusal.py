@@ -100,16 +100,16 @@ class FromFarAway(Reads):
 @pytest.mark.parametrize(
     ("module", "at_fault", "hint"),
     [
-        (PackedByAnotherName(), "n", "--input n=DTYPE[DIMS] (tried: int64[2,11])"),
-        (ByKey(), "batch", "--input batch=DTYPE[DIMS] (tried: float32[2,8]); or file.py:factory, returning"),
+        (PackedByAnotherName(), "n", "`inputs={'n': DTYPE[DIMS]}` (tried: int64[2,11])"),
+        (ByKey(), "batch", "`inputs={'batch': DTYPE[DIMS]}` (tried: float32[2,8]); or file.py:factory, returning"),
         (AnnotatedByKey(), "batch", "it is not a tensor: give it as file.py:factory, returning (module, {'batch': …})"),
         (Listed(), "parts", "it is not a tensor"),
-        (Counted(), "times", "--input times=DTYPE[DIMS]"),
-        (AnnotatedCount(), "times", "--input times=int64[]"),
+        (Counted(), "times", "`inputs={'times': DTYPE[DIMS]}`"),
+        (AnnotatedCount(), "times", "`inputs={'times': int64[]}`"),
         (Named(), "mode", "file.py:factory, returning (module, {'mode': …})"),
         (AnnotatedName(), "mode", "it is not a tensor"),
-        (Ranked(), "video", "--input video="),
-        (FromFarAway(), "context", "--input context=DTYPE[DIMS] (tried: float32[2,8])"),
+        (Ranked(), "video", "`inputs={'video': "),
+        (FromFarAway(), "context", "`inputs={'context': DTYPE[DIMS]}` (tried: float32[2,8])"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

@@ -225,7 +225,7 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
     ("name", "said", "hinted"),
     [
         ("modul", "has no function 'modul'", "module"),
-        ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "--debug"),
+        ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "see the traceback"),
         ("text", "returned str, not a module", "torch.nn.Module"),
         ("triple", "returned 3 things", "torch.nn.Module"),
         ("with_junk", "returned int as example inputs", "a tensor"),

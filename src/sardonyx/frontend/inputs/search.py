@@ -385,7 +385,7 @@ class Search:
         takes = f", which takes {annotation.__name__} and no tensor" if _is_own_class(annotation) else ""
         return UsageError(
             f"no example can be derived for parameter '{name}' of {type(self.module).__name__}{takes}",
-            hint=self._hint(name, "float32[2,16], or the right type and sizes"),
+            hint=self._hint(name, "float32[2,16]", ", or the right type and sizes"),
         )
 
     def _refused(self, names: Sequence[str]) -> UsageError:
@@ -407,7 +407,7 @@ class Search:
             )
         return UsageError(
             f"no example was found that {kind} accepts; parameter '{name}': {why}",
-            hint=self._hint(name, f"DTYPE[DIMS] (tried: {tried[name].partition('=')[2]})"),
+            hint=self._hint(name, "DTYPE[DIMS]", f" (tried: {tried[name].partition('=')[2]})"),
         )
 
     def _at_fault(self, values: Mapping[str, Tensor]) -> str | None:
@@ -420,14 +420,14 @@ class Search:
             return None
         return next(iter(unsure or guessed), None)
 
-    def _hint(self, name: str, tensor: str) -> str:
+    def _hint(self, name: str, tensor: str, remark: str) -> str:
         """What to give for a parameter: a scalar or a tensor on the command line, anything else from a function."""
         written = _written(self.parameters[name].annotation)
         if written in _SCALARS:
             return f"`inputs={{'{name}': {_SCALARS[written]}[]}}`"
         if written and "Tensor" not in _CONTAINER.sub("", written):
             return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
-        return f"`inputs={{'{name}': {tensor}}}`; or file.py:factory, returning (module, {{'{name}': …}})"
+        return f"`inputs={{'{name}': {tensor}}}`{remark}; or file.py:factory, returning (module, {{'{name}': …}})"
 
 
 def _spec(name: str, value: Tensor) -> str:
