@@ -20,7 +20,7 @@ import msgspec
 from sardonyx.records.run import Run
 from sardonyx.reporting.page import drawings
 from sardonyx.reporting.plots.layered import layout
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 SLOWEST, LARGEST = 1.0, 1_200_000  # seconds for 2,000 boxes; bytes of all drawings of a run
 Edges = list[tuple[int, int]]
@@ -68,7 +68,7 @@ def main(runs: list[str]) -> int:
             print(f"{form.__name__:<10} {size:>6,} boxes {len(edges):>6,} edges  {spent:6.3f} s  {area}")
     for path in runs:
         start = time.process_time()
-        made = drawings.section(Dossier(path, Run.from_json(Path(path).read_bytes())))
+        made = drawings.section(RunBundle(path, Run.from_json(Path(path).read_bytes())))
         spent = time.process_time() - start
         size = len(msgspec.json.encode(made.data)) if made is not None else 0
         failed |= size > LARGEST

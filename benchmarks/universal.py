@@ -82,7 +82,7 @@ def optimized(path: Path, output: Path) -> dict[str, Any]:
     from sardonyx import provenance
     from sardonyx.ir import io, origins
     from sardonyx.ir.scopes import scopes
-    from sardonyx.records.run import Kind
+    from sardonyx.records.run import RewriteKind
 
     source = io.load(path)
     origins.attach(source)
@@ -94,7 +94,9 @@ def optimized(path: Path, output: Path) -> dict[str, Any]:
     origins.attach(result)
     things = [*nodes, *(value for scope in scopes(result) for value in scope.graph.initializers.values())]
     left = provenance.merge(origins.origins(thing) for thing in things)
-    gone = provenance.merge(frozenset(event.origins) for event in run.events if event.kind in (Kind.BYPASS, Kind.DROP))
+    gone = provenance.merge(
+        frozenset(event.origins) for event in run.events if event.kind in (RewriteKind.BYPASS, RewriteKind.DROP)
+    )
     assert run.verdict is not None
     return {
         "after": run.after.nodes,

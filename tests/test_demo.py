@@ -35,7 +35,7 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
 def told(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: list[str]) -> list[str]:
     """What the demo says of these commands."""
     lines: list[str] = []
-    monkeypatch.setattr(demo, "steps", lambda _: [demo.Step("what it is for", one) for one in commands])
+    monkeypatch.setattr(demo, "steps", lambda _: [demo.DemoStep("what it is for", one) for one in commands])
     try:
         demo.run(folder, say=lines.append)
     except demo.Stopped as stopped:

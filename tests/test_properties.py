@@ -11,7 +11,7 @@ from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 from tests.graphs import models
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -44,7 +44,9 @@ def test_no_module_that_still_contributes_is_lost(proto: onnx.ModelProto) -> Non
         for node in scope.graph:
             assert node.metadata_props[p.MODULE_PATH] == p.owner_of(origins.origins(node))
             assert node.metadata_props[p.SOURCE_MODULE]
-    gone = p.merge(frozenset(event.origins) for event in run.events if event.kind in (Kind.BYPASS, Kind.DROP))
+    gone = p.merge(
+        frozenset(event.origins) for event in run.events if event.kind in (RewriteKind.BYPASS, RewriteKind.DROP)
+    )
     assert had - gone <= left
 
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from sardonyx.analysis.census import Census
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.tagged_model import tagged
-from sardonyx.optimizer.candidates import Job
+from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
-from sardonyx.records.run import Event, Kind, ModuleCount, Run
+from sardonyx.records.run import Event, ModuleCount, RewriteKind, Run
 from tests.graphs import models
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -44,7 +44,9 @@ def drawable(events: Sequence[Event]) -> None:
             assert bool(ref.outputs) == (event.pass_name != RAISE.name), event
         made = {value for ref in event.before for value in ref.outputs}
         if event.before and event.pass_name != RAISE.name:
-            assert event.root in (made if event.kind is not Kind.DROP else made | {ref.name for ref in event.before})
+            assert event.root in (
+                made if event.kind is not RewriteKind.DROP else made | {ref.name for ref in event.before}
+            )
 
 
 def wired_as_counted(run: Run) -> None:
@@ -103,7 +105,7 @@ def test_the_source_is_looked_at_once_a_job() -> None:
     proto = onnx.parser.parse_model(
         HEAD + "g (float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) y = Neg(b) }"
     )
-    job = Job(proto, ALL, "portable", lambda _phase, _fraction: None)
+    job = RewriteJob(proto, ALL, "portable", lambda _phase, _fraction: None)
     whole, half = job.candidate(), job.candidate(1)
     assert len(half.log.events) == 1 < len(whole.log.events)
     assert half.before is whole.before

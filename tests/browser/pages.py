@@ -23,7 +23,7 @@ from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.profile import Profile
 from sardonyx.reporting.page import render_page
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
@@ -88,11 +88,11 @@ def records(folder: Path, _small_model: SmallModel) -> None:
     (folder / "report.html").write_text(render_page([dossier, hostile_dossier()]), "utf-8")
 
 
-def hostile_dossier() -> Dossier:
+def hostile_dossier() -> RunBundle:
     """Every record there is, of the same two files, with a hostile word wherever a word is."""
     run = replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
     return poisoned(
-        Dossier(
+        RunBundle(
             "label",
             run,
             export=sample_export(run.source.sha256),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.records.run import ModuleCount
 from sardonyx.reporting.page.modules import island, module_tree
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -94,7 +94,7 @@ def _drawn(seed: int) -> dict[str, Any]:
     for path in ("", "head", "head.0", "body")[: draw.randrange(5)]:
         add(path)
     run = replace(sample_run(), modules=tuple(modules.values()), passes=())
-    return island(module_tree(Dossier("m", run)), run)
+    return island(module_tree(RunBundle("m", run)), run)
 
 
 @pytest.fixture(scope="module")

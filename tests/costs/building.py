@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from sardonyx.analysis.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.analysis.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 from sardonyx.ir.shapes.expr import Size
 
 Shape = Sequence[Size]
@@ -39,13 +39,13 @@ class Building:
         self.inputs.append(self._fresh(shape, dtype, Store.INPUT, "", None, name))
         return self.inputs[-1]
 
-    def _step(self, kind: Kind, reads: Sequence[int], writes: Sequence[int], operator: str, module: str, macs: Size,
+    def _step(self, kind: OpKind, reads: Sequence[int], writes: Sequence[int], operator: str, module: str, macs: Size,
               other_flops: Size, role: str | None, workspace: Size = 0) -> None:  # fmt: skip
         name = f"{operator}_{len(self.operations)}"
         self.operations.append(Operation(name, operator, kind, module, tuple(dict.fromkeys(reads)), tuple(writes),
                                          macs, other_flops, workspace, role))  # fmt: skip
 
-    def op(self, kind: Kind, reads: Sequence[int], shape: Shape, *, operator: str = "", module: str = "",
+    def op(self, kind: OpKind, reads: Sequence[int], shape: Shape, *, operator: str = "", module: str = "",
            dtype: str = "float32", macs: Size = 0, other_flops: Size = 0, role: str | None = None,
            workspace: Size = 0) -> int:  # fmt: skip
         """An operation that writes one new value into memory of its own."""
@@ -53,7 +53,7 @@ class Building:
         self._step(kind, reads, [value], operator or str(kind), module, macs, other_flops, role, workspace)
         return value
 
-    def ops(self, kind: Kind, reads: Sequence[int], shapes: Sequence[Shape], *, operator: str = "", module: str = "",
+    def ops(self, kind: OpKind, reads: Sequence[int], shapes: Sequence[Shape], *, operator: str = "", module: str = "",
             dtype: str = "float32") -> tuple[int, ...]:  # fmt: skip
         """An operation with several results."""
         step = len(self.operations)
@@ -64,10 +64,10 @@ class Building:
     def view(self, source: int, shape: Shape, *, module: str = "", also: Sequence[int] = ()) -> int:
         """The same memory seen otherwise; `also`: what else it reads, as the shape of an ONNX Reshape."""
         value = self._value(shape, self.values[source].dtype, self.values[source].buffer)
-        self._step(Kind.VIEW, [source, *also], [value], "view", module, 0, 0, None)
+        self._step(OpKind.VIEW, [source, *also], [value], "view", module, 0, 0, None)
         return value
 
-    def into(self, target: int, kind: Kind, reads: Sequence[int] = (), *, same_value: bool = False,
+    def into(self, target: int, kind: OpKind, reads: Sequence[int] = (), *, same_value: bool = False,
              operator: str = "", module: str = "") -> int:  # fmt: skip
         """An operation in place: reads `target` and writes its memory; the result is a new value, or itself."""
         old = self.values[target]
@@ -82,8 +82,9 @@ class Building:
 
 
 _DRAWN = (
-    *[kind for kind in Kind if kind is not Kind.VIEW],
-    *[Kind.ARITHMETIC, Kind.ACTIVATION, Kind.SELECT, Kind.MATMUL, Kind.NORM] * 3,  # so that rules find something
+    *[kind for kind in OpKind if kind is not OpKind.VIEW],
+    *[OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.MATMUL, OpKind.NORM]
+    * 3,  # so that rules find something
 )
 WAYS = ("op", "op", "op", "view", "into", "ops")
 _SHAPES = ((2, 3), (3, 2), (6,), (2, 3), (2, 1), (4, 3))
@@ -101,14 +102,14 @@ def programs(draw: st.DrawFn, steps: int = 14, ways: Sequence[str] = WAYS) -> Pr
         shape = draw(st.sampled_from(_SHAPES))
         module = draw(st.sampled_from(("", "a", "a.b", "a.c", "d")))
         if how == "op":
-            reads = [] if kind == Kind.CREATE else reads
+            reads = [] if kind == OpKind.CREATE else reads
             known.append(building.op(kind, reads, shape, module=module, macs=draw(st.integers(0, 5))))
         elif how == "ops":
             known.extend(building.ops(kind, reads, [shape, (2, 3)], module=module))
         elif how == "view":
             known.append(building.view(reads[0], shape, module=module))
         else:
-            kind = Kind.ARITHMETIC if kind == Kind.CREATE else kind
+            kind = OpKind.ARITHMETIC if kind == OpKind.CREATE else kind
             known.append(building.into(reads[0], kind, reads[1:], same_value=draw(st.booleans()), module=module))
     outputs = draw(st.lists(st.sampled_from(known[4:]), max_size=3, unique=True))
     return building.program(*outputs)
@@ -120,7 +121,7 @@ def run_in(program: Program, order: Sequence[int]) -> tuple[dict[int, int], list
     results = dict[int, int]()
     for step in order:
         operation = program.operations[step]
-        if operation.kind is Kind.VIEW:
+        if operation.kind is OpKind.VIEW:
             continue
         read = tuple(memory[program.values[value].buffer] for value in operation.reads)
         held = tuple(memory[program.values[value].buffer] for value in operation.writes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from sardonyx.analysis.costs.program import Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.analysis.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, smaller, symbol
 
 BATCH, SEQ = symbol("batch"), symbol("seq")
@@ -55,7 +55,7 @@ class Sketch:
         value = self._value(shape, buffer)
         kept = tuple(dict.fromkeys(reads))
         name = f"op{self.step}"
-        self.operations.append(Operation(name, "f", Kind.OTHER, module, kept, (value,), workspace=workspace))
+        self.operations.append(Operation(name, "f", OpKind.OTHER, module, kept, (value,), workspace=workspace))
         return value
 
     def _value(self, shape: tuple[Size, ...], buffer: int) -> int:

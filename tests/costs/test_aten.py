@@ -17,7 +17,7 @@ import flops
 from sardonyx.analysis.costs.operators import aten as aten_operators
 from sardonyx.analysis.costs.operators.aten import describe
 from sardonyx.analysis.costs.operators.description import Description
-from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, symbol, value_of
 
 SMALL = st.integers(1, 7)
@@ -46,7 +46,7 @@ def check(func: Any, *args: Any) -> Description:
 @given(SMALL, SMALL, SMALL, SMALL)
 def test_matrix_products_are_counted_as_torch_does(batch: int, rows: int, inner: int, columns: int):
     one, two = zeros(rows, inner), zeros(inner, columns)
-    assert check(aten.mm.default, one, two) == Description(Kind.MATMUL, rows * inner * columns, 0)
+    assert check(aten.mm.default, one, two) == Description(OpKind.MATMUL, rows * inner * columns, 0)
     assert check(aten.addmm.default, zeros(columns), one, two).other_flops == rows * columns
     check(aten.bmm.default, zeros(batch, rows, inner), zeros(batch, inner, columns))
     check(aten.baddbmm.default, zeros(batch, rows, columns), zeros(batch, rows, inner), zeros(batch, inner, columns))
@@ -63,7 +63,7 @@ def test_convolutions_are_counted_as_torch_does(
     image, bias = zeros(batch, groups * each, *sizes), zeros(groups * out)
     spread = [[stride] * axes, [0 if transposed else 1] * axes, [1] * axes, transposed, [0] * axes, groups]
     said = check(aten.convolution.default, image, weight, bias, *spread)
-    assert said.kind is Kind.CONVOLUTION
+    assert said.kind is OpKind.CONVOLUTION
     assert said.other_flops > 0
 
 
@@ -75,7 +75,7 @@ def test_attention_is_counted_as_torch_does(batch: int, heads: int, shared: int,
     formula = flop_registry[aten._scaled_dot_product_flash_attention]
     reads, result = [flops.tensors(each)[0] for each in args], value(*query.shape)
     said = describe("aten._scaled_dot_product_flash_attention_for_cpu", reads, [result], {})
-    assert (said.kind, 2 * said.macs) == (Kind.ATTENTION, formula(*args, out_val=query))
+    assert (said.kind, 2 * said.macs) == (OpKind.ATTENTION, formula(*args, out_val=query))
     assert said.other_flops == 6 * batch * heads * shared * rows * keys
 
 
@@ -155,40 +155,40 @@ def _other_flops(function: Any, x: torch.Tensor) -> int:
 @pytest.mark.parametrize(
     ("operator", "kind"),
     [
-        ("aten.add_", Kind.ARITHMETIC),
-        ("aten.__and__", Kind.SELECT),
-        ("aten.__ior__", Kind.SELECT),
-        ("aten.view", Kind.VIEW),
-        ("aten.clone", Kind.COPY),
-        ("aten.embedding", Kind.LOOKUP),
-        ("aten.zeros_like", Kind.CREATE),
-        ("aten.bernoulli_", Kind.DROPOUT),
-        ("aten.native_dropout", Kind.DROPOUT),
-        ("aten.mean", Kind.REDUCTION),
-        ("aten.max", Kind.REDUCTION),
-        ("aten._softmax", Kind.SOFTMAX),
-        ("aten.native_layer_norm", Kind.NORM),
-        ("aten._native_batch_norm_legit_no_training", Kind.BATCH_NORM),
-        ("aten._batch_norm_with_update", Kind.BATCH_NORM),
-        ("aten._thnn_fused_gru_cell", Kind.RECURRENT),
+        ("aten.add_", OpKind.ARITHMETIC),
+        ("aten.__and__", OpKind.SELECT),
+        ("aten.__ior__", OpKind.SELECT),
+        ("aten.view", OpKind.VIEW),
+        ("aten.clone", OpKind.COPY),
+        ("aten.embedding", OpKind.LOOKUP),
+        ("aten.zeros_like", OpKind.CREATE),
+        ("aten.bernoulli_", OpKind.DROPOUT),
+        ("aten.native_dropout", OpKind.DROPOUT),
+        ("aten.mean", OpKind.REDUCTION),
+        ("aten.max", OpKind.REDUCTION),
+        ("aten._softmax", OpKind.SOFTMAX),
+        ("aten.native_layer_norm", OpKind.NORM),
+        ("aten._native_batch_norm_legit_no_training", OpKind.BATCH_NORM),
+        ("aten._batch_norm_with_update", OpKind.BATCH_NORM),
+        ("aten._thnn_fused_gru_cell", OpKind.RECURRENT),
     ],
 )
-def test_operators_are_what_they_are(operator: str, kind: Kind):
+def test_operators_are_what_they_are(operator: str, kind: OpKind):
     said = describe(operator, [value(3, 4)], [value(3, 4)], {})
     assert (said.kind, said.known, said.macs) == (kind, True, 0)
 
 
 def test_what_depends_on_its_operands():
     one, other = value(3, 4, buffer=1), value(3, 4, buffer=2)
-    assert describe("aten.reshape", [one], [one], {}).kind is Kind.VIEW
-    assert describe("aten.reshape", [one], [other], {}).kind is Kind.COPY
-    assert describe("aten._to_copy", [one], [other], {}).kind is Kind.COPY
-    assert describe("aten._to_copy", [one], [value(3, 4, dtype="float16")], {}).kind is Kind.SELECT
-    assert describe("aten.max", [one, other], [other], {}).kind is Kind.ARITHMETIC
+    assert describe("aten.reshape", [one], [one], {}).kind is OpKind.VIEW
+    assert describe("aten.reshape", [one], [other], {}).kind is OpKind.COPY
+    assert describe("aten._to_copy", [one], [other], {}).kind is OpKind.COPY
+    assert describe("aten._to_copy", [one], [value(3, 4, dtype="float16")], {}).kind is OpKind.SELECT
+    assert describe("aten.max", [one, other], [other], {}).kind is OpKind.ARITHMETIC
     assert describe("aten.add", [value(3, dtype="int64")] * 2, [value(3, dtype="int64")], {}).other_flops == 0
     assert describe("aten.native_batch_norm", [one], [one], {"training": True}).other_flops == 6 * 12
     pooled = describe("aten.max_pool2d_with_indices", [value(1, 2, 8, 8)], [value(1, 2, 4, 4)], {"kernel_size": [3, 2]})
-    assert pooled == Description(Kind.REDUCTION, 0, 2 * 16 * 6)
+    assert pooled == Description(OpKind.REDUCTION, 0, 2 * 16 * 6)
 
 
 def test_what_is_not_known_says_so():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sardonyx.analysis.costs.operators.description import Description
 from sardonyx.analysis.costs.operators.onnx import describe
-from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size
 
 SMALL = st.integers(1, 6)
@@ -91,7 +91,7 @@ def test_every_attention_costs_its_two_products(
         num_heads=heads,
     )
     assert both(runtime) == expected
-    assert apart.kind is together.kind is runtime.kind is Kind.ATTENTION
+    assert apart.kind is together.kind is runtime.kind is OpKind.ATTENTION
 
 
 def test_attention_with_what_came_before():
@@ -136,7 +136,7 @@ def test_the_multi_head_attention_of_the_runtime_takes_its_operands_in_many_ways
 def test_recurrent_layers(cell: str, gates: int, each: int):
     said = cost(cell, (7, 2, 5), (2, gates * 3, 5), (2, gates * 3, 3), out=(7, 2, 2, 3))
     assert both(said) == (7 * 2 * 2 * gates * 3 * (5 + 3), 7 * 2 * 2 * 3 * each)
-    assert said.kind is Kind.RECURRENT
+    assert said.kind is OpKind.RECURRENT
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_windows_and_options():
     assert cost("Gelu", (4,), out=(4,), approximate="tanh").other_flops == 32
     assert cost("com.microsoft::QuickGelu", (4,), out=(4,), alpha=1.0).other_flops == 20
     assert cost("Resize", (1, 2, 4, 4), out=(1, 2, 8, 8), mode="linear").other_flops == 128 * 7
-    assert cost("Resize", (1, 2, 4, 4), out=(1, 2, 8, 8)).kind is Kind.COPY
+    assert cost("Resize", (1, 2, 4, 4), out=(1, 2, 8, 8)).kind is OpKind.COPY
     assert cost("BatchNormalization", *[(4, 6)] * 5, out=(4, 6), training_mode=1).other_flops == 24 * 6
 
 

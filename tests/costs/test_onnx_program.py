@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import models
 import sardonyx
 from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.errors import ModelError
 from sardonyx.ir.shapes.expr import Expr, total, value_of
 from sardonyx.ir.tagged_model import tagged
@@ -42,7 +42,7 @@ def by_name(program: Program) -> dict[str, Any]:
 def test_sizes_stay_open():
     program = read("g (float[batch, 4] x, float[4, 6] w) => (float[batch, 6] y) { y = MatMul(x, w) }")
     (product,) = program.operations
-    assert (product.operator, product.kind, repr(product.macs)) == ("MatMul", Kind.MATMUL, "24*batch")
+    assert (product.operator, product.kind, repr(product.macs)) == ("MatMul", OpKind.MATMUL, "24*batch")
     assert program.symbols == {"batch": 1}
     assert macs(program, batch=5) == 120
     assert [program.values[each].name for each in (*program.inputs, *program.outputs)] == ["x", "w", "y"]
@@ -70,7 +70,7 @@ def test_reshaped_values_lie_where_they_lay():
     assert values["a"].buffer == values["b"].buffer == values["c"].buffer == values["d"].buffer
     assert len({values[name].buffer for name in "xaet"}) == 4
     kinds = [each.kind for each in program.operations]
-    assert kinds == [Kind.ACTIVATION, Kind.VIEW, Kind.VIEW, Kind.VIEW, Kind.ARITHMETIC, Kind.COPY]
+    assert kinds == [OpKind.ACTIVATION, OpKind.VIEW, OpKind.VIEW, OpKind.VIEW, OpKind.ARITHMETIC, OpKind.COPY]
     assert [program.buffers[values[name].buffer].born for name in "aet"] == [0, 4, 5]
 
 
@@ -213,7 +213,7 @@ def test_the_same_products_as_torch_counts(name: str, exporter: str, small_model
             assert product == total(each.macs for each in raw.operations), "as expressions, for every size"
             assert isinstance(product, Expr)
     if name == "bert":  # the last is for the runtime
-        assert sum(each.kind is Kind.ATTENTION for each in program.operations) == 2
+        assert sum(each.kind is OpKind.ATTENTION for each in program.operations) == 2
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
@@ -234,7 +234,7 @@ def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model
 
 def test_operations_and_weights_know_their_modules(small_model: Callable[[str, str], Path]):
     program = program_of(tagged(small_model("bert", "dynamo")).model)
-    owners = {each.module for each in program.operations if each.kind is Kind.MATMUL}
+    owners = {each.module for each in program.operations if each.kind is OpKind.MATMUL}
     assert {"encoder.layer.0.attention.self", "encoder.layer.1.attention.self.query", "pooler.dense"} <= owners
     holders = {buffer.module for buffer in program.buffers if buffer.store is Store.WEIGHT}
     assert "encoder.layer.1.attention.self.query" in holders

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import graphs
 from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.ir.tagged_model import tagged
 
 _HANDED_ON = {"Reshape", "Identity"}
@@ -57,7 +57,7 @@ def test_random_graphs(model: onnx.ModelProto):
             assert (value.shape, value.dtype) == (results[value.name].shape, results[value.name].dtype.name)
     for each in program.operations:
         made = program.values[each.writes[0]]
-        assert (each.macs > 0) == (each.kind is Kind.MATMUL)
-        if each.kind is Kind.MATMUL:
+        assert (each.macs > 0) == (each.kind is OpKind.MATMUL)
+        if each.kind is OpKind.MATMUL:
             left = program.values[each.reads[0]]
             assert each.macs == results[made.name].size * left.shape[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costs.building import Building
-from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import ALONE, Region, partition
 
 B, S, D, H = 2, 5, 8, 4  # batch, length, width, heads
@@ -18,8 +18,8 @@ def _by_rule(program: Program) -> dict[str, list[Region]]:
     return found
 
 
-def _kinds(program: Program, region: Region) -> list[Kind]:
-    return [program.operations[step].kind for step in region.operations if program.operations[step].kind != Kind.VIEW]
+def _kinds(program: Program, region: Region) -> list[OpKind]:
+    return [program.operations[step].kind for step in region.operations if program.operations[step].kind != OpKind.VIEW]
 
 
 def linear(building: Building, read: int, width: int = D, module: str = "") -> int:
@@ -27,7 +27,7 @@ def linear(building: Building, read: int, width: int = D, module: str = "") -> i
     rows = building.view(read, (B * S, D), module=module)
     weight, bias = building.weight((width, D)), building.weight((width,))
     turned = building.view(weight, (D, width), module=module)
-    flat = building.op(Kind.MATMUL, [bias, rows, turned], (B * S, width), module=module, macs=B * S * D * width)
+    flat = building.op(OpKind.MATMUL, [bias, rows, turned], (B * S, width), module=module, macs=B * S * D * width)
     return building.view(flat, (B, S, width), module=module)
 
 
@@ -39,24 +39,24 @@ def attention(building: Building, q: int, k: int, v: int, mask: int | None = Non
     """softmax(q @ k^T * scale + mask) @ v on heads, then a copy that puts them side by side."""
     square, row = (B * H, S, S), (B * H, S, D // H)
     scale = building.weight(())
-    scores = building.op(Kind.MATMUL, [q, building.view(k, (B * H, D // H, S))], square, macs=B * H * S * S * D // H)
-    scores = building.op(Kind.ARITHMETIC, [scores, scale], square)
-    scores = scores if mask is None else building.op(Kind.ARITHMETIC, [scores, mask], square)
-    weights = building.op(Kind.SOFTMAX, [scores], square)
-    mixed = building.op(Kind.MATMUL, [weights, v], row, macs=B * H * S * S * D // H)
-    return building.view(building.op(Kind.COPY, [mixed], row), (B, S, D))
+    scores = building.op(OpKind.MATMUL, [q, building.view(k, (B * H, D // H, S))], square, macs=B * H * S * S * D // H)
+    scores = building.op(OpKind.ARITHMETIC, [scores, scale], square)
+    scores = scores if mask is None else building.op(OpKind.ARITHMETIC, [scores, mask], square)
+    weights = building.op(OpKind.SOFTMAX, [scores], square)
+    mixed = building.op(OpKind.MATMUL, [weights, v], row, macs=B * H * S * S * D // H)
+    return building.view(building.op(OpKind.COPY, [mixed], row), (B, S, D))
 
 
 def test_a_linear_layer_and_its_activation_by_hand() -> None:
     building = Building()
     x = building.input((B, S, D))
     wide = linear(building, x, 4 * D, module="mlp.up")
-    acted = building.op(Kind.ACTIVATION, [wide], (B, S, 4 * D), module="mlp.act")
+    acted = building.op(OpKind.ACTIVATION, [wide], (B, S, 4 * D), module="mlp.act")
     narrow_weight = building.weight((4 * D, D))
-    y = building.op(Kind.MATMUL, [acted, narrow_weight], (B, S, D), module="mlp.down")
+    y = building.op(OpKind.MATMUL, [acted, narrow_weight], (B, S, D), module="mlp.down")
     program = building.program(y)
     up, down = partition(program).regions
-    assert _kinds(program, up) == [Kind.MATMUL, Kind.ACTIVATION]
+    assert _kinds(program, up) == [OpKind.MATMUL, OpKind.ACTIVATION]
     assert (up.rule, up.module, up.depends_on) == ("linear-activation", "mlp", ())
     assert (down.rule, down.module, down.depends_on) == (ALONE, "mlp.down", (0,))
     assert (up.bytes_in, up.weight_bytes, up.bytes_out) == (ROWS, 4 * SQUARE + 4 * D * 4, 4 * ROWS)
@@ -77,7 +77,7 @@ def test_an_attention_and_its_projections_by_hand() -> None:
     (projections,), (region,), (out,) = found["parallel-qkv"], found["attention"], found[ALONE]
     square = B * H * S * S * 4
     assert _kinds(program, region) == [
-        Kind.MATMUL, Kind.ARITHMETIC, Kind.ARITHMETIC, Kind.SOFTMAX, Kind.MATMUL, Kind.COPY,
+        OpKind.MATMUL, OpKind.ARITHMETIC, OpKind.ARITHMETIC, OpKind.SOFTMAX, OpKind.MATMUL, OpKind.COPY,
     ]  # fmt: skip
     assert (region.bytes_in, region.weight_bytes, region.bytes_out) == (3 * ROWS + S * S * 4, 4, ROWS)
     assert region.internal_bytes == 8 * square + 2 * ROWS  # scores, scaled, masked, weights; the result before the copy
@@ -90,20 +90,20 @@ def test_an_attention_and_its_projections_by_hand() -> None:
 def test_a_mask_that_two_attentions_share_is_made_outside_both() -> None:
     building = Building()
     x, kept = building.input((B, S, D)), building.input((S, S), "bool")
-    mask = building.op(Kind.SELECT, [kept], (S, S))
+    mask = building.op(OpKind.SELECT, [kept], (S, S))
     once = attention(building, *(heads(building, linear(building, x)) for _ in range(3)), mask)
     twice = attention(building, *(heads(building, linear(building, once)) for _ in range(3)), mask)
     program = building.program(twice)
     found = _by_rule(program)
     assert [len(found[rule]) for rule in ("attention", "parallel-qkv", ALONE)] == [2, 2, 1]
-    assert _kinds(program, found[ALONE][0]) == [Kind.SELECT]
+    assert _kinds(program, found[ALONE][0]) == [OpKind.SELECT]
 
 
 def test_weights_that_are_asked_for_escape_and_are_written() -> None:
     building = Building()
     x = building.input((B, S, D))
     y = attention(building, *(heads(building, linear(building, x)) for _ in range(3)))
-    asked = next(one.writes[0] for one in building.operations if one.kind is Kind.SOFTMAX)
+    asked = next(one.writes[0] for one in building.operations if one.kind is OpKind.SOFTMAX)
     (region,) = _by_rule(building.program(y, asked))["attention"]
     assert region.escapes == (asked,)
     assert region.bytes_out == ROWS + B * H * S * S * 4
@@ -114,12 +114,12 @@ def test_a_gated_mlp_is_no_qkv() -> None:
     building = Building()
     x = building.input((B, S, D))
     gate, up = linear(building, x, 4 * D), linear(building, x, 4 * D)
-    acted = building.op(Kind.ACTIVATION, [gate], (B, S, 4 * D))
-    program = building.program(linear(building, building.op(Kind.ARITHMETIC, [acted, up], (B, S, 4 * D))))
+    acted = building.op(OpKind.ACTIVATION, [gate], (B, S, 4 * D))
+    program = building.program(linear(building, building.op(OpKind.ARITHMETIC, [acted, up], (B, S, 4 * D))))
     found = _by_rule(program)
     (region,) = found["parallel-linears"]
     assert "parallel-qkv" not in found
-    assert _kinds(program, region) == [Kind.MATMUL, Kind.MATMUL, Kind.ACTIVATION, Kind.ARITHMETIC]
+    assert _kinds(program, region) == [OpKind.MATMUL, OpKind.MATMUL, OpKind.ACTIVATION, OpKind.ARITHMETIC]
     assert (region.bytes_in, region.bytes_out, region.reread_bytes) == (ROWS, 4 * ROWS, ROWS)
     assert region.internal_bytes == 6 * 4 * ROWS
 
@@ -130,9 +130,9 @@ def test_keys_and_values_of_one_tensor_and_queries_of_another() -> None:
     q, k, v = (heads(building, linear(building, read)) for read in (x, memory, memory))
     gate = linear(building, memory)  # reads the same, and goes elsewhere
     mixed = attention(building, q, k, v)
-    program = building.program(building.op(Kind.ARITHMETIC, [mixed, gate], (B, S, D)))
+    program = building.program(building.op(OpKind.ARITHMETIC, [mixed, gate], (B, S, D)))
     (pair,) = _by_rule(program)["parallel-qkv"]
-    assert _kinds(program, pair) == [Kind.MATMUL, Kind.MATMUL]
+    assert _kinds(program, pair) == [OpKind.MATMUL, OpKind.MATMUL]
     assert pair.bytes_in == ROWS
 
 
@@ -143,7 +143,7 @@ def test_keys_that_two_attentions_share_are_projected_once_for_both() -> None:
     second = heads(building, linear(building, later))
     program = building.program(attention(building, first, k, v), attention(building, second, k, v))
     found = _by_rule(program)
-    assert [_kinds(program, region) for region in found["parallel-qkv"]] == [[Kind.MATMUL, Kind.MATMUL]]
+    assert [_kinds(program, region) for region in found["parallel-qkv"]] == [[OpKind.MATMUL, OpKind.MATMUL]]
     assert [len(found[rule]) for rule in ("attention", ALONE)] == [2, 2]
 
 
@@ -152,7 +152,7 @@ def test_a_copy_that_is_needed_elsewhere_is_not_taken_into_an_attention() -> Non
     x = building.input((B, S, D))
     q, k, v = (heads(building, linear(building, x)) for _ in range(3))
     copied, scaled = (
-        building.op(kind, [one], (B * H, S, D // H)) for kind, one in ((Kind.COPY, k), (Kind.ARITHMETIC, q))
+        building.op(kind, [one], (B * H, S, D // H)) for kind, one in ((OpKind.COPY, k), (OpKind.ARITHMETIC, q))
     )
     mixed = attention(building, scaled, copied, v)
     inside = _by_rule(building.program(mixed))["attention"][0]
@@ -165,7 +165,7 @@ def test_a_copy_that_is_needed_elsewhere_is_not_taken_into_an_attention() -> Non
 def test_a_product_of_two_activations_with_a_bias_is_no_linear_layer() -> None:
     building = Building()
     x, other, bias = building.input((B, S, D)), building.input((B, D, D)), building.weight((D,))
-    both = [building.op(Kind.MATMUL, [bias, x, other], (B, S, D)) for _ in range(2)]
+    both = [building.op(OpKind.MATMUL, [bias, x, other], (B, S, D)) for _ in range(2)]
     assert [region.rule for region in partition(building.program(*both)).regions] == [ALONE, ALONE]
 
 
@@ -173,9 +173,11 @@ def test_an_activation_that_is_written_out_is_taken_whole() -> None:
     building = Building()
     y = linear(building, building.input((B, S, D)))
     half, one = building.weight(()), building.weight(())
-    cubed = building.op(Kind.ARITHMETIC, [y], (B, S, D))
-    inner = building.op(Kind.ACTIVATION, [building.op(Kind.ARITHMETIC, [y, cubed], (B, S, D))], (B, S, D))
-    outer = building.op(Kind.ARITHMETIC, [building.op(Kind.ARITHMETIC, [inner, one], (B, S, D)), y, half], (B, S, D))
+    cubed = building.op(OpKind.ARITHMETIC, [y], (B, S, D))
+    inner = building.op(OpKind.ACTIVATION, [building.op(OpKind.ARITHMETIC, [y, cubed], (B, S, D))], (B, S, D))
+    outer = building.op(
+        OpKind.ARITHMETIC, [building.op(OpKind.ARITHMETIC, [inner, one], (B, S, D)), y, half], (B, S, D)
+    )
     (region,) = partition(building.program(outer)).regions
     assert (region.rule, region.escapes, region.bytes_out) == ("linear-activation", (), ROWS)
     asked = partition(building.program(outer, inner)).regions  # for what is in the midst: each part ends there
@@ -186,12 +188,12 @@ def test_an_activation_that_is_written_out_is_taken_whole() -> None:
 def test_a_residual_goes_with_the_norm_after_it_and_escapes_where_it_goes_on() -> None:
     building = Building()
     x = building.input((B, S, D))
-    summed = building.op(Kind.ARITHMETIC, [x, linear(building, x)], (B, S, D))
-    normed = building.op(Kind.NORM, [summed, building.weight((D,)), building.weight((D,))], (B, S, D))
+    summed = building.op(OpKind.ARITHMETIC, [x, linear(building, x)], (B, S, D))
+    normed = building.op(OpKind.NORM, [summed, building.weight((D,)), building.weight((D,))], (B, S, D))
     wide = linear(building, normed)
-    program = building.program(building.op(Kind.ARITHMETIC, [summed, wide], (B, S, D)))
+    program = building.program(building.op(OpKind.ARITHMETIC, [summed, wide], (B, S, D)))
     (region,) = _by_rule(program)["norm-residual"]
-    assert _kinds(program, region) == [Kind.ARITHMETIC, Kind.NORM]
+    assert _kinds(program, region) == [OpKind.ARITHMETIC, OpKind.NORM]
     assert region.escapes == (summed,)
     assert (region.bytes_in, region.bytes_out, region.internal_bytes) == (2 * ROWS, 2 * ROWS, ROWS)
 
@@ -199,10 +201,10 @@ def test_a_residual_goes_with_the_norm_after_it_and_escapes_where_it_goes_on() -
 def test_a_norm_that_is_written_out() -> None:
     building = Building()
     x, eps, gamma = building.input((B, S, D)), building.weight(()), building.weight((D,))
-    mean = building.op(Kind.REDUCTION, [building.op(Kind.ARITHMETIC, [x], (B, S, D))], (B, S, 1))
-    scale = building.op(Kind.ARITHMETIC, [building.op(Kind.ARITHMETIC, [mean, eps], (B, S, 1))], (B, S, 1))
-    scaled = building.op(Kind.ARITHMETIC, [x, scale], (B, S, D))
-    program = building.program(building.op(Kind.ARITHMETIC, [gamma, scaled], (B, S, D)))
+    mean = building.op(OpKind.REDUCTION, [building.op(OpKind.ARITHMETIC, [x], (B, S, D))], (B, S, 1))
+    scale = building.op(OpKind.ARITHMETIC, [building.op(OpKind.ARITHMETIC, [mean, eps], (B, S, 1))], (B, S, 1))
+    scaled = building.op(OpKind.ARITHMETIC, [x, scale], (B, S, D))
+    program = building.program(building.op(OpKind.ARITHMETIC, [gamma, scaled], (B, S, D)))
     (region,) = partition(program).regions
     assert (region.rule, region.bytes_in, region.bytes_out) == ("norm-residual", ROWS, ROWS)
     assert (region.reread_bytes, region.internal_bytes) == (ROWS, 4 * ROWS + 3 * 2 * B * S * 4)
@@ -211,26 +213,26 @@ def test_a_norm_that_is_written_out() -> None:
 def test_a_reduction_that_does_not_come_back_is_no_norm() -> None:
     building = Building()
     x = building.input((B, S, D))
-    pooled = building.op(Kind.REDUCTION, [building.op(Kind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
-    program = building.program(building.op(Kind.ACTIVATION, [pooled], (B, 1, D)))
+    pooled = building.op(OpKind.REDUCTION, [building.op(OpKind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
+    program = building.program(building.op(OpKind.ACTIVATION, [pooled], (B, 1, D)))
     assert [region.rule for region in partition(program).regions] == [ALONE] * 3
 
 
 def test_a_running_sum_is_no_norm() -> None:
     building = Building()
     x = building.input((B, S, D))
-    running = building.op(Kind.REDUCTION, [x], (B, S, D))
-    program = building.program(building.op(Kind.ARITHMETIC, [x, running], (B, S, D)))
+    running = building.op(OpKind.REDUCTION, [x], (B, S, D))
+    program = building.program(building.op(OpKind.ARITHMETIC, [x, running], (B, S, D)))
     assert [region.rule for region in partition(program).regions] == [ALONE] * 2
 
 
 def test_a_convolution_takes_one_residual() -> None:
     building = Building()
     x, y = building.input((B, D, S, S)), building.input((B, D, S, S))
-    made = building.op(Kind.CONVOLUTION, [x, building.weight((D, D, 3, 3))], (B, D, S, S))
-    once = building.op(Kind.ARITHMETIC, [made, x], (B, D, S, S))
-    program = building.program(building.op(Kind.ARITHMETIC, [once, y], (B, D, S, S)))
+    made = building.op(OpKind.CONVOLUTION, [x, building.weight((D, D, 3, 3))], (B, D, S, S))
+    once = building.op(OpKind.ARITHMETIC, [made, x], (B, D, S, S))
+    program = building.program(building.op(OpKind.ARITHMETIC, [once, y], (B, D, S, S)))
     assert [_kinds(program, region) for region in partition(program).regions] == [
-        [Kind.CONVOLUTION, Kind.ARITHMETIC],
-        [Kind.ARITHMETIC],
+        [OpKind.CONVOLUTION, OpKind.ARITHMETIC],
+        [OpKind.ARITHMETIC],
     ]

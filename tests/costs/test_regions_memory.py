@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costs.building import Building
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions import ALONE, partition
 
 IMAGE = (1, 4, 6, 6)
@@ -12,11 +12,11 @@ FILTERS = 4 * 4 * 3 * 3 * 4
 
 
 def _convolution(building: Building, read: int, *, in_place: bool) -> int:
-    made = building.op(Kind.CONVOLUTION, [read, building.weight((4, 4, 3, 3))], IMAGE)
+    made = building.op(OpKind.CONVOLUTION, [read, building.weight((4, 4, 3, 3))], IMAGE)
     statistics = [building.weight((4,)) for _ in range(4)]
     if in_place:
-        return building.into(made, Kind.BATCH_NORM, statistics)
-    return building.op(Kind.BATCH_NORM, [made, *statistics], IMAGE)
+        return building.into(made, OpKind.BATCH_NORM, statistics)
+    return building.op(OpKind.BATCH_NORM, [made, *statistics], IMAGE)
 
 
 def _block(in_place: bool, same_value: bool) -> Building:
@@ -25,11 +25,11 @@ def _block(in_place: bool, same_value: bool) -> Building:
     x = building.input(IMAGE)
     normed = _convolution(building, x, in_place=in_place)
     if in_place:
-        summed = building.into(normed, Kind.ARITHMETIC, [x], same_value=same_value)
-        building.into(summed, Kind.ACTIVATION, same_value=same_value)
+        summed = building.into(normed, OpKind.ARITHMETIC, [x], same_value=same_value)
+        building.into(summed, OpKind.ACTIVATION, same_value=same_value)
     else:
-        summed = building.op(Kind.ARITHMETIC, [normed, x], IMAGE)
-        building.op(Kind.ACTIVATION, [summed], IMAGE)
+        summed = building.op(OpKind.ARITHMETIC, [normed, x], IMAGE)
+        building.op(OpKind.ACTIVATION, [summed], IMAGE)
     return building
 
 
@@ -45,9 +45,9 @@ def test_convolution_norm_residual_and_activation_are_one_in_place_or_not() -> N
 def test_a_convolution_whose_result_decides_what_it_is_multiplied_with_ends_there() -> None:
     building = Building()
     normed = _convolution(building, building.input(IMAGE), in_place=False)
-    pooled = building.op(Kind.REDUCTION, [normed], (1, 4, 1, 1))
-    gate = building.op(Kind.ACTIVATION, [building.op(Kind.CONVOLUTION, [pooled], (1, 4, 1, 1))], (1, 4, 1, 1))
-    program = building.program(building.op(Kind.ARITHMETIC, [normed, gate], IMAGE))
+    pooled = building.op(OpKind.REDUCTION, [normed], (1, 4, 1, 1))
+    gate = building.op(OpKind.ACTIVATION, [building.op(OpKind.CONVOLUTION, [pooled], (1, 4, 1, 1))], (1, 4, 1, 1))
+    program = building.program(building.op(OpKind.ARITHMETIC, [normed, gate], IMAGE))
     regions = partition(program).regions
     assert [region.rule for region in regions] == ["conv-bn-activation", ALONE, "conv-bn-activation", ALONE]
     assert [region.depends_on for region in regions] == [(), (0,), (1,), (0, 2)]
@@ -57,10 +57,10 @@ def test_a_convolution_whose_result_decides_what_it_is_multiplied_with_ends_ther
 def test_what_reads_the_old_contents_runs_before_what_writes_over_them() -> None:
     building = Building()
     x = building.input((2, 3))
-    old = building.op(Kind.OTHER, [x], (2, 3))
-    reader = building.op(Kind.OTHER, [building.view(old, (3, 2))], (3, 2))
-    building.into(old, Kind.OTHER)
-    late = building.op(Kind.OTHER, [old], (2, 3))  # the name is old, the contents are new
+    old = building.op(OpKind.OTHER, [x], (2, 3))
+    reader = building.op(OpKind.OTHER, [building.view(old, (3, 2))], (3, 2))
+    building.into(old, OpKind.OTHER)
+    late = building.op(OpKind.OTHER, [old], (2, 3))  # the name is old, the contents are new
     regions = partition(building.program(reader, late)).regions
     assert [region.depends_on for region in regions] == [(), (0,), (0, 1), (2,)]
 
@@ -69,8 +69,8 @@ def test_what_is_written_into_an_input_outlives_the_run() -> None:
     building = Building()
     cache, x = building.input((4, 6)), building.input((1, 6))
     row = building.view(cache, (1, 6))
-    building.into(row, Kind.COPY, [x])
-    read = building.op(Kind.ACTIVATION, [cache], (4, 6))
+    building.into(row, OpKind.COPY, [x])
+    read = building.op(OpKind.ACTIVATION, [cache], (4, 6))
     copied, acted = partition(building.program(read)).regions
     assert (copied.bytes_out, acted.depends_on) == (24, (0,))
     assert acted.bytes_in == 96
@@ -79,10 +79,10 @@ def test_what_is_written_into_an_input_outlives_the_run() -> None:
 
 def test_a_value_of_which_a_region_wrote_only_a_part_comes_in_from_outside() -> None:
     building = Building()
-    whole = building.op(Kind.OTHER, [building.input((4, 6))], (4, 6))
+    whole = building.op(OpKind.OTHER, [building.input((4, 6))], (4, 6))
     part = building.view(whole, (1, 6))
-    building.into(part, Kind.ACTIVATION)
-    program = building.program(building.op(Kind.ACTIVATION, [whole], (4, 6)))
+    building.into(part, OpKind.ACTIVATION)
+    program = building.program(building.op(OpKind.ACTIVATION, [whole], (4, 6)))
     regions = partition(program).regions
     assert [(region.bytes_in, region.bytes_out) for region in regions] == [(96, 96), (24, 24), (96, 96)]
     assert [region.depends_on for region in regions] == [(), (0,), (0, 1)]
@@ -92,22 +92,22 @@ def test_slices_are_read_for_what_they_are_and_wholes_once() -> None:
     building = Building()
     packed = building.input((3, 10))
     parts = [building.view(packed, (1, 10)) for _ in range(3)]
-    summed = building.op(Kind.ARITHMETIC, parts[:2], (1, 10))
-    thrice = building.op(Kind.ARITHMETIC, [summed, parts[2]], (1, 10))
+    summed = building.op(OpKind.ARITHMETIC, parts[:2], (1, 10))
+    thrice = building.op(OpKind.ARITHMETIC, [summed, parts[2]], (1, 10))
     (region,) = partition(building.program(thrice)).regions
     assert (region.bytes_in, region.reread_bytes) == (120, 0)
 
     building = Building()
     packed = building.input((3, 10))
     turned, first = building.view(packed, (10, 3)), building.view(packed, (1, 10))
-    (region,) = partition(building.program(building.op(Kind.OTHER, [packed, turned, first], (1,)))).regions
+    (region,) = partition(building.program(building.op(OpKind.OTHER, [packed, turned, first], (1,)))).regions
     assert region.bytes == 120 + 4
 
 
 def test_a_broadcast_view_is_read_for_the_memory_there_is() -> None:
     building = Building()
     small = building.input((1, 8))
-    wide = building.op(Kind.COPY, [building.view(small, (100, 8))], (100, 8))
+    wide = building.op(OpKind.COPY, [building.view(small, (100, 8))], (100, 8))
     (region,) = partition(building.program(wide)).regions
     assert (region.bytes_in, region.bytes_out) == (32, 3200)
 
@@ -115,10 +115,10 @@ def test_a_broadcast_view_is_read_for_the_memory_there_is() -> None:
 def test_what_tells_a_view_its_shape_must_have_run() -> None:
     building = Building()
     x, ids = building.input((2, 6)), building.input((2,), "int64")
-    acted = building.op(Kind.ACTIVATION, [x], (2, 6))
-    shape = building.op(Kind.OTHER, [ids], (2,), dtype="int64")
+    acted = building.op(OpKind.ACTIVATION, [x], (2, 6))
+    shape = building.op(OpKind.OTHER, [ids], (2,), dtype="int64")
     turned = building.view(building.view(acted, (6, 2), also=[shape]), (12,))
-    used = building.op(Kind.ACTIVATION, [turned], (12,))
+    used = building.op(OpKind.ACTIVATION, [turned], (12,))
     regions = partition(building.program(used)).regions
     assert [region.rule for region in regions] == [ALONE, "elementwise"]
     assert regions[1].depends_on == (0,)
@@ -128,10 +128,10 @@ def test_what_tells_a_view_its_shape_must_have_run() -> None:
 def test_no_region_is_made_where_another_would_have_to_run_in_its_midst() -> None:
     building = Building()
     x = building.input((2, 3))
-    summed = building.op(Kind.ARITHMETIC, [x], (2, 3))
-    normed = building.op(Kind.NORM, [summed], (2, 3))
-    other = building.op(Kind.OTHER, [summed], (2, 3))
-    joined = building.op(Kind.ARITHMETIC, [normed, other], (2, 3))  # the norm could take it, but for `other`
+    summed = building.op(OpKind.ARITHMETIC, [x], (2, 3))
+    normed = building.op(OpKind.NORM, [summed], (2, 3))
+    other = building.op(OpKind.OTHER, [summed], (2, 3))
+    joined = building.op(OpKind.ARITHMETIC, [normed, other], (2, 3))  # the norm could take it, but for `other`
     program = building.program(joined)
     regions = partition(program).regions
     assert [region.operations for region in regions] == [(0, 1), (2,), (3,)]
@@ -147,10 +147,10 @@ def test_a_view_of_an_input_that_is_the_answer_is_by_itself() -> None:
 
 def test_a_value_that_a_region_wrote_in_part_is_not_taken_for_its_own() -> None:
     building = Building()
-    whole = building.op(Kind.OTHER, [building.input((4, 6))], (4, 6))
+    whole = building.op(OpKind.OTHER, [building.input((4, 6))], (4, 6))
     half = building.view(whole, (2, 6))
-    building.into(half, Kind.ACTIVATION)
-    folded = building.op(Kind.ARITHMETIC, [whole], (2, 6))  # as many numbers as the half, made of the whole
+    building.into(half, OpKind.ACTIVATION)
+    folded = building.op(OpKind.ARITHMETIC, [whole], (2, 6))  # as many numbers as the half, made of the whole
     made, region = partition(building.program(folded)).regions
     assert (region.rule, region.depends_on) == ("elementwise", (0,))
     assert region.bytes_in == 48 + 96

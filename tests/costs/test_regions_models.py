@@ -13,7 +13,7 @@ import architectures
 import zoo
 from costs.building import run_in
 from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import Partition, partition
 from sardonyx.analysis.costs.traffic import traffic
 from sardonyx.analysis.recording.recorder import record
@@ -93,17 +93,17 @@ def test_every_convolution_is_one_region_with_its_norm(name: str, convolutions: 
     case = _case(name)
     program = record(case.module, case.args)
     regions = [[program.operations[step].kind for step in region.operations] for region in _checked(program).regions]
-    with_convolution = [kinds for kinds in regions if Kind.CONVOLUTION in kinds]
-    assert [kinds.count(Kind.CONVOLUTION) for kinds in with_convolution] == [1] * convolutions
-    assert not any(Kind.BATCH_NORM in kinds for kinds in regions if Kind.CONVOLUTION not in kinds)
-    activations = [kinds for kinds in regions if Kind.ACTIVATION in kinds]
-    assert all(Kind.CONVOLUTION in kinds or Kind.MATMUL in kinds for kinds in activations)
+    with_convolution = [kinds for kinds in regions if OpKind.CONVOLUTION in kinds]
+    assert [kinds.count(OpKind.CONVOLUTION) for kinds in with_convolution] == [1] * convolutions
+    assert not any(OpKind.BATCH_NORM in kinds for kinds in regions if OpKind.CONVOLUTION not in kinds)
+    activations = [kinds for kinds in regions if OpKind.ACTIVATION in kinds]
+    assert all(OpKind.CONVOLUTION in kinds or OpKind.MATMUL in kinds for kinds in activations)
 
 
 def test_windows_that_are_shifted_and_masked() -> None:
     case = _case("swin")
     program = record(case.module, case.args, case.kwargs)
-    softmaxes = sum(operation.kind in (Kind.SOFTMAX, Kind.ATTENTION) for operation in program.operations)
+    softmaxes = sum(operation.kind in (OpKind.SOFTMAX, OpKind.ATTENTION) for operation in program.operations)
     assert _checked(program).by_rule["attention"] == softmaxes > 1
 
 
@@ -124,7 +124,7 @@ def test_open_dims_change_no_region() -> None:
 def _work(program: Program, found: Partition) -> list[tuple[str, list[str]]]:
     """Rules and operators, without views, of which open dims make more."""
     return [(region.rule, [operation.operator for operation in map(program.operations.__getitem__, region.operations)
-                           if operation.kind is not Kind.VIEW]) for region in found.regions]  # fmt: skip
+                           if operation.kind is not OpKind.VIEW]) for region in found.regions]  # fmt: skip
 
 
 def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costs.building import programs, run_in
-from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.analysis.costs.regions import partition
 from sardonyx.analysis.costs.regions.region import Quotient
 from sardonyx.analysis.costs.traffic import moved, traffic
@@ -47,7 +47,7 @@ def test_what_fusing_keeps_out_is_what_the_regions_say(program: Program) -> None
     assert 0 <= at.reduction < 1
     assert at.fused_weights <= at.unfused_weights
     for region in found.regions:
-        work = [step for step in region.operations if program.operations[step].kind is not Kind.VIEW]
+        work = [step for step in region.operations if program.operations[step].kind is not OpKind.VIEW]
         if len(work) < 2:
             assert region.internal_bytes == region.reread_bytes == 0
             assert not region.escapes
@@ -72,7 +72,7 @@ def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int
 def test_what_crosses_the_border(program: Program) -> None:
     for region in partition(program).regions:
         steps = set(region.operations)
-        if any(program.operations[step].kind is Kind.LOOKUP for step in steps):
+        if any(program.operations[step].kind is OpKind.LOOKUP for step in steps):
             continue  # reads less than it is given: told in test_traffic.py
         given_ = (region.bytes_in, region.weight_bytes, region.bytes_out, set(region.escapes))
         assert given_ == _crossing(program, steps)

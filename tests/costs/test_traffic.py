@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costs.building import Building
-from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import partition
 from sardonyx.analysis.costs.traffic import TrafficAt, moved, traffic
 from sardonyx.ir.shapes.expr import Size, add, multiply, symbol, value_of
@@ -17,12 +17,12 @@ def _mlp(batch: Size, /, **symbols: int) -> Program:
     """gelu(x @ W1 + b1) @ W2, then a residual and a norm."""
     building = Building()
     x = building.input((batch, D))
-    product = building.op(Kind.MATMUL, [x, building.weight((D, 32))], (batch, 32), macs=multiply(batch, 32 * D))
-    biased = building.op(Kind.ARITHMETIC, [product, building.weight((32,))], (batch, 32))
-    acted = building.op(Kind.ACTIVATION, [biased], (batch, 32))
-    narrow = building.op(Kind.MATMUL, [acted, building.weight((32, D))], (batch, D), macs=multiply(batch, 32 * D))
-    summed = building.op(Kind.ARITHMETIC, [narrow, x], (batch, D))
-    normed = building.op(Kind.NORM, [summed, building.weight((D,)), building.weight((D,))], (batch, D))
+    product = building.op(OpKind.MATMUL, [x, building.weight((D, 32))], (batch, 32), macs=multiply(batch, 32 * D))
+    biased = building.op(OpKind.ARITHMETIC, [product, building.weight((32,))], (batch, 32))
+    acted = building.op(OpKind.ACTIVATION, [biased], (batch, 32))
+    narrow = building.op(OpKind.MATMUL, [acted, building.weight((32, D))], (batch, D), macs=multiply(batch, 32 * D))
+    summed = building.op(OpKind.ARITHMETIC, [narrow, x], (batch, D))
+    normed = building.op(OpKind.NORM, [summed, building.weight((D,)), building.weight((D,))], (batch, D))
     return building.program(normed, **symbols)
 
 
@@ -51,19 +51,19 @@ def test_totals_are_expressions_in_open_dims() -> None:
 def test_of_a_table_only_the_rows_that_are_taken_count() -> None:
     building = Building()
     ids, table = building.input((4,), "int64"), building.weight((1000, D))
-    program = building.program(building.op(Kind.LOOKUP, [table, ids], (4, D)))
+    program = building.program(building.op(OpKind.LOOKUP, [table, ids], (4, D)))
     (one,) = moved(program)
     assert (one.read, one.weights, one.written) == (4 * 8, 4 * D * 4, 4 * D * 4)
     building = Building()
     ids, table = building.input((4000,), "int64"), building.weight((10, D))
-    (one,) = moved(building.program(building.op(Kind.LOOKUP, [table, ids], (4000, D))))
+    (one,) = moved(building.program(building.op(OpKind.LOOKUP, [table, ids], (4000, D))))
     assert one.weights == 10 * D * 4  # no more than there is
 
 
 def test_what_one_operation_reads_twice_counts_once_and_views_nothing() -> None:
     building = Building()
     x = building.input((2, D))
-    squared = building.op(Kind.ARITHMETIC, [x, building.view(x, (D, 2)), x], (2, D))
+    squared = building.op(OpKind.ARITHMETIC, [x, building.view(x, (D, 2)), x], (2, D))
     seen, made = moved(building.program(building.view(squared, (2 * D,))))[:2]
     assert seen.bytes == 0
     assert made.bytes == 2 * 2 * D * 4

@@ -14,7 +14,7 @@ from torch import nn
 
 from frontend.exported import Exported, exported
 from sardonyx import provenance as p
-from sardonyx.frontend.tracing.module_tree import LiveTree, Step
+from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.ir import origins
 from sardonyx.records.run import How
 
@@ -24,14 +24,14 @@ def test_chains_are_spelled_by_the_nearest_module_that_holds_the_called_one() ->
     a, b = nn.Sequential(leaf), nn.Sequential(leaf)
     root = nn.ModuleDict({"a": a, "b": b})
     tree = LiveTree(root)
-    top = Step(root, 0)
+    top = ModuleStep(root, 0)
     assert tree.path([]) == tree.path([top]) == ""
-    assert tree.path([top, Step(a, 0), Step(leaf, 0)]) == "a.0"
-    assert tree.path([top, Step(b, 0), Step(leaf, 1)]) == "b.0"
-    assert tree.path([top, Step(a, 1), Step(leaf, 2)]) == "a@1.0"
-    assert tree.path([top, Step(a, 1), Step(leaf, 3)]) == "a@1.0@1"
-    assert tree.path([top, Step(a, 0), Step(leaf, 0)]) == "a.0"  # asked again, it is the same call
-    assert tree.path([top, Step(a, 2), Step(b, 1), Step(leaf, 4)]) == "b@1.0"
+    assert tree.path([top, ModuleStep(a, 0), ModuleStep(leaf, 0)]) == "a.0"
+    assert tree.path([top, ModuleStep(b, 0), ModuleStep(leaf, 1)]) == "b.0"
+    assert tree.path([top, ModuleStep(a, 1), ModuleStep(leaf, 2)]) == "a@1.0"
+    assert tree.path([top, ModuleStep(a, 1), ModuleStep(leaf, 3)]) == "a@1.0@1"
+    assert tree.path([top, ModuleStep(a, 0), ModuleStep(leaf, 0)]) == "a.0"  # asked again, it is the same call
+    assert tree.path([top, ModuleStep(a, 2), ModuleStep(b, 1), ModuleStep(leaf, 4)]) == "b@1.0"
     assert tree.hierarchy().aliases == {"b.0": "a.0"}
 
 

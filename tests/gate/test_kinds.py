@@ -28,7 +28,7 @@ def written(record: Any, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", gate.kinds(), ids=IDS)
-def test_every_name_can_be_asked_and_no_other(kind: gate.Kind, every: dict[str, Any]) -> None:
+def test_every_name_can_be_asked_and_no_other(kind: gate.RecordKind, every: dict[str, Any]) -> None:
     measures = kind.measures(every[kind.title])
     assert {name for name in measures if "." not in name} == set(kind.names)
     assert set(kind.common) <= set(kind.names)
@@ -36,7 +36,7 @@ def test_every_name_can_be_asked_and_no_other(kind: gate.Kind, every: dict[str, 
 
 
 @pytest.mark.parametrize("kind", gate.kinds(), ids=IDS)
-def test_a_record_read_back_has_the_same_numbers(kind: gate.Kind, every: dict[str, Any], tmp_path: Path) -> None:
+def test_a_record_read_back_has_the_same_numbers(kind: gate.RecordKind, every: dict[str, Any], tmp_path: Path) -> None:
     before = gate.read_baseline(written(every[kind.title], tmp_path / "r.json"), kind)
     assert before.title == kind.title
     for name, measure in kind.measures(every[kind.title]).items():
@@ -44,7 +44,7 @@ def test_a_record_read_back_has_the_same_numbers(kind: gate.Kind, every: dict[st
 
 
 def test_the_numbers_are_those_of_the_record(every: dict[str, Any]) -> None:
-    def values(kind: gate.Kind, *names: str) -> list[float]:
+    def values(kind: gate.RecordKind, *names: str) -> list[float]:
         measures = kind.measures(every[kind.title])
         return [measures[name].value for name in names]
 

@@ -16,7 +16,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement
-from sardonyx.records.run import Accuracy, Kind
+from sardonyx.records.run import Accuracy, RewriteKind
 
 MEANS = """
     g (float[N, 8] x) => (float[N, 8] y) {
@@ -62,8 +62,8 @@ def test_a_fusion_gets_the_opset_it_needs_and_no_newer_one() -> None:
     model = load(MEANS)
     log = run(model)
     assert [(event.pass_name, event.kind, event.root) for event in log.events] == [
-        (RAISE.name, Kind.FUSE, "opset 20"),
-        ("fuse", Kind.FUSE, "y"),
+        (RAISE.name, RewriteKind.FUSE, "opset 20"),
+        ("fuse", RewriteKind.FUSE, "y"),
     ]
     assert (dict(model.opset_imports), model.ir_version) == ({"": 20}, 9)
     (mean,) = (node for node in model.graph if node.op_type == "ReduceMean")
@@ -282,9 +282,9 @@ def test_keeping_and_bounding_contradict_each_other() -> None:
 def test_a_raise_that_fails_its_proof_is_undone_with_all_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong adapter: the axis is lost, so the mean is taken over everything."""
     from sardonyx.ir.opsets import adapters
-    from sardonyx.ir.opsets.adapter_base import Rewrite, Step, rewritten
+    from sardonyx.ir.opsets.adapter_base import OpsetStep, Rewrite, rewritten
 
-    def wrong(step: Step) -> Rewrite:
+    def wrong(step: OpsetStep) -> Rewrite:
         return rewritten(step, drop=["axes"])
 
     monkeypatch.setitem(adapters.ADAPTERS, "ReduceMean", wrong)  # pyright: ignore[reportArgumentType]

@@ -16,7 +16,7 @@ from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement, Rule
 from sardonyx.ir.scopes import is_sorted
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
-from sardonyx.records.run import Accuracy, Kind, NodeRef
+from sardonyx.records.run import Accuracy, NodeRef, RewriteKind
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 
@@ -83,7 +83,7 @@ def tower(height: int) -> ir.Model:
 def test_new_nodes_get_the_union_and_the_lowest_common_owner() -> None:
     model = tower(1)
     (event,) = run(model, FuseReluNeg()).events
-    assert event.kind == Kind.FUSE
+    assert event.kind == RewriteKind.FUSE
     assert (event.origins, event.owner) == (("net.block.0.a", "net.block.0.b"), "net.block.0")
     assert [ref.op_type for ref in event.after] == ["Min", "Neg"]
     for node in list(model.graph)[:2]:

@@ -15,7 +15,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.passes import ALL, Pass
 from sardonyx.passes.base import NodePass
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 from sardonyx.verification import verify
 
 pytestmark = pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
@@ -94,7 +94,9 @@ def test_origins_are_kept(one: Pass) -> None:
     log = run(one, model)
     origins.write(model, tags)
     things = [*model.graph, *model.graph.initializers.values()]
-    gone = p.merge(frozenset(event.origins) for event in log.events if event.kind in (Kind.BYPASS, Kind.DROP))
+    gone = p.merge(
+        frozenset(event.origins) for event in log.events if event.kind in (RewriteKind.BYPASS, RewriteKind.DROP)
+    )
     assert had - gone <= p.merge(map(origins.origins, things)), "a module that still contributes was lost"
     for node in model.graph:
         assert node.metadata_props[p.MODULE_PATH] == origins.owner(node)

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 
 DROP = [EliminateDeadNodes()]
 
@@ -16,7 +16,7 @@ def test_a_dead_chain_goes_whole_in_one_walk() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) { a = Neg(x)  b = Exp(a)  c = Sin(b)  y = Relu(x) }")
     model, log = run_passes(text, DROP)
     assert op_types(model) == ["Relu"]
-    assert [event.kind for event in log.events] == [Kind.DROP]
+    assert [event.kind for event in log.events] == [RewriteKind.DROP]
     assert [len(event.before) for event in log.events] == [3]
     assert_same(text, model)
 

@@ -20,7 +20,7 @@ from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
 from sardonyx.passes.folding._large_constants import TOO_LARGE
 from sardonyx.passes.folding.fold_constants import FoldConstants
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 
 CLEAN = [FoldConstants(), EliminateDeadNodes(), EliminateUnusedInitializers()]
 
@@ -64,7 +64,7 @@ def test_a_region_folds_in_one_evaluation_and_keeps_its_origins() -> None:
     model, log = fold(proto, engine)
     assert op_types(model) == ["Mul", "Add"]
     assert engine.runs == 1
-    assert {event.kind for event in log.events if event.pass_name == "fold-constants"} == {Kind.FOLD}
+    assert {event.kind for event in log.events if event.pass_name == "fold-constants"} == {RewriteKind.FOLD}
     inherited = frozenset[str]().union(*(origins.origins(value) for value in model.graph.initializers.values()))
     assert inherited == {f"net.part.{index}" for index in range(4)}
     assert_same(text, model)

@@ -18,7 +18,7 @@ from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
 from sardonyx.passes.cleanup.share_constants import ShareConstants
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 
 SHARE = [ShareConstants()]
 
@@ -41,7 +41,7 @@ def test_equal_ones_become_one_and_say_so() -> None:
         { a = Mul(x, w)  b = Add(a, v)  y = Add(b, u) }""")
     model, log = run_passes(text, SHARE)
     assert list(model.graph.initializers) == ["w", "u"]
-    assert [event.kind for event in log.events] == [Kind.SHARE]
+    assert [event.kind for event in log.events] == [RewriteKind.SHARE]
     assert_same(text, model)
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx.ir import origins
 from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 
 SHARE = [ShareSubexpressions()]
 
@@ -37,7 +37,7 @@ def test_twins_of_twins_go_in_one_walk_and_the_survivor_inherits() -> None:
         node.name = f"/net/part.{index}/{node.op_type}"
     model, log = run_passes(proto, SHARE)
     assert op_types(model) == ["Exp", "Add", "Mul"]
-    assert {event.kind for event in log.events} == {Kind.SHARE}
+    assert {event.kind for event in log.events} == {RewriteKind.SHARE}
     assert origins.origins(next(iter(model.graph))) == {"net.part.0", "net.part.1"}
     assert_same(text, model)
 

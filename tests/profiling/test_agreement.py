@@ -12,7 +12,7 @@ import graphs
 import models
 from profiling.traced import Traced, traced
 from sardonyx.measurement.profiling.kernel_names import moves
-from sardonyx.measurement.profiling.steps import Step
+from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.runtime.timed import Level
 
 EXPORTERS = ("torchscript", "dynamo")
@@ -32,7 +32,7 @@ def agree(found: Traced) -> int:
     return both
 
 
-def missing(found: Traced) -> list[Step]:
+def missing(found: Traced) -> list[GraphStep]:
     """Steps of the file that hang on its inputs and that no kernel does the work of."""
     done = {step for trace in found.traces.values() for step in trace.steps}
     sizes = found.tracers()[0].values.is_size

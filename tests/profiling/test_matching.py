@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.measurement.profiling.events import Call, Run, match, read
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 
 LOOP, IF = "Loop", "If"
 
 
-def step(name: str, op_type: str = "Exp", **bodies: Steps) -> Step:
-    return Step(name, op_type, "", (), (), bodies)
+def step(name: str, op_type: str = "Exp", **bodies: Steps) -> GraphStep:
+    return GraphStep(name, op_type, "", (), (), bodies)
 
 
-def steps(*each: Step) -> Steps:
+def steps(*each: GraphStep) -> Steps:
     return Steps(each, {})
 
 
@@ -30,7 +30,7 @@ class Running:
         self.random = random.Random(seed)
         self.now = 0.0
         self.calls: list[Call] = []
-        self.steps: list[Step] = []
+        self.steps: list[GraphStep] = []
 
     def graph(self, graph: Steps, *, body: bool = False) -> None:
         order = list(graph.steps)
@@ -55,7 +55,7 @@ class Running:
 @st.composite
 def nested(draw: st.DrawFn, depth: int = 0, prefix: str = "") -> Steps:
     """Graphs with loops and branches in one another; nodes of the main graph may have no names."""
-    made: list[Step] = []
+    made: list[GraphStep] = []
     for place in range(draw(st.integers(1, 4))):
         name = f"{prefix}{place}"
         kind = draw(st.sampled_from(["Exp", "Sin", LOOP, IF])) if depth < 2 else "Exp"

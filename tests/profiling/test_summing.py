@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sardonyx.measurement.profiling.events import Call, Run, match
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 from sardonyx.measurement.profiling.summing import kernels, modules, timeline
 from sardonyx.provenance import Hierarchy
 from sardonyx.records.profile import KernelTime, Slice, TracedBy
 
-INNER = Step("inner", "Exp", "", (), (), {})
-LOOP = Step("loop", "Loop", "", (), (), {"body": Steps([INNER], {})})
-LAST = Step("last", "Sin", "own", (), (), {}, tags={"__module_path": "head"})
+INNER = GraphStep("inner", "Exp", "", (), (), {})
+LOOP = GraphStep("loop", "Loop", "", (), (), {"body": Steps([INNER], {})})
+LAST = GraphStep("last", "Sin", "own", (), (), {}, tags={"__module_path": "head"})
 GRAPH = Steps([LOOP, LAST], {})
 
 

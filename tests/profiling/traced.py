@@ -34,7 +34,7 @@ class Traced:
 
     file: steps.Steps
     stages: list[steps.Steps]  # each made of the one before, the first of the file
-    traces: dict[steps.Step, Trace]
+    traces: dict[steps.GraphStep, Trace]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -68,7 +68,7 @@ def traced(source: Path | onnx.ModelProto, level: Level = Level.ALL) -> Traced:
     return Traced(file, stages, traces)
 
 
-def _kernel(step: steps.Step, found: Trace) -> Kernel:
+def _kernel(step: steps.GraphStep, found: Trace) -> Kernel:
     nodes = [each.node for each in found.steps if each.node is not None]
     owner = p.owner_of(p.merge(origins.origins(node) for node in nodes))
     return Kernel(step.op_type, frozenset(node.name or node.outputs[0].name or "" for node in nodes), owner, found.by)

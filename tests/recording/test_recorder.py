@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import architectures
 from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.program import Kind, Program, Store
+from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompose import decompose
@@ -45,7 +45,7 @@ class Twice(nn.Module):
 
 def test_every_operation_names_its_module_and_the_call() -> None:
     program = record(Twice(), (torch.randn(2, 6),))
-    products = [each for each in program.operations if each.kind is Kind.MATMUL]
+    products = [each for each in program.operations if each.kind is OpKind.MATMUL]
     assert [each.module for each in products] == ["block.linear", "block@1.linear", "tied"]
     assert [each.macs for each in products] == [72, 72, 72]
     assert [each.module for each in program.operations if each.operator == "aten.relu_"] == ["block", "block@1"]
@@ -58,7 +58,7 @@ def test_views_and_work_in_place_share_their_memory_and_ties_are_counted_once() 
     assert sum(each.bytes for each in weights) == (36 + 6 + 6) * 4
     for each in program.operations:
         buffers = {program.values[i].buffer for i in each.reads}
-        shares = each.kind is Kind.VIEW or each.operator == "aten.relu_"
+        shares = each.kind is OpKind.VIEW or each.operator == "aten.relu_"
         assert all((program.values[i].buffer in buffers) == shares for i in each.writes), each
         assert not set(each.reads) & set(each.writes)
     activations = [each.bytes for each in program.buffers if each.store is Store.ACTIVATION]
@@ -165,7 +165,7 @@ class Attending(nn.Module):
 def test_a_decomposed_graph_gives_modules_and_roles_to_its_operations() -> None:
     graph = decompose(Attending().eval(), (torch.randn(2, 5, 16),))
     program = record(graph, (torch.randn(2, 5, 16),))
-    parts = [(each.module, each.role) for each in program.operations if each.kind is Kind.SOFTMAX]
+    parts = [(each.module, each.role) for each in program.operations if each.kind is OpKind.SOFTMAX]
     assert parts == [("attention", "softmax"), ("", "softmax")]
     roles = {each.role for each in program.operations if each.module == "attention"}
     assert {"project-q", "project-k", "project-v", "split-heads", "scores", "scale", "mix", "project-out"} <= roles

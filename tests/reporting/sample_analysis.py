@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from sardonyx.records.analysis import (
     Alive,
     Analysis,
+    AnalysisSource,
     AttentionCost,
     Crossover,
     Form,
@@ -18,7 +19,6 @@ from sardonyx.records.analysis import (
     Overtaking,
     Peak,
     RegionRule,
-    Source,
     Timeline,
     Traffic,
     Work,
@@ -48,7 +48,7 @@ def sample_analysis() -> Analysis:
     return Analysis(
         environment=Environment("0.1.0", "3.11.9", "Linux", 2, {"torch": "2.13.0"}),
         options={"dynamic": "auto", "seed": 0},
-        sources=(Source("file.py:build", "torch", "net.Encoder", (Port("x", "float32", ("batch", 16, 8)),)),),
+        sources=(AnalysisSource("file.py:build", "torch", "net.Encoder", (Port("x", "float32", ("batch", 16, 8)),)),),
         sizes={"batch": 2},
         forms=(standard, decomposed, fused),
         missing=(Missing("compiled", "nobody\nasked | for it"),),

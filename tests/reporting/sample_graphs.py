@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sardonyx.records.run import AttentionForm, AttentionSite, Event, Kind, ModuleCount, NodeRef, OpCount, Wiring
+from sardonyx.records.run import AttentionForm, AttentionSite, Event, ModuleCount, NodeRef, OpCount, RewriteKind, Wiring
 
 LAYERS = 12
 CONSTANTS = 96  # of the source; the result has none
@@ -79,18 +79,20 @@ def sample_events() -> tuple[Event, ...]:
     for node in nodes_before():
         done = _rewritten(node)
         if done == "eliminate-identity":
-            events.append(_event(done, Kind.BYPASS, (node,), (), "tidy/eliminate_identity.py:12"))
+            events.append(_event(done, RewriteKind.BYPASS, (node,), (), "tidy/eliminate_identity.py:12"))
         elif done == "fold-constants":
-            events.append(_event(done, Kind.FOLD, (node,), (), "folding/fold_constants.py:40"))
+            events.append(_event(done, RewriteKind.FOLD, (node,), (), "folding/fold_constants.py:40"))
         elif done == "fuse-gemm" and node.op_type == "MatMul":
             product = node
         elif done == "fuse-gemm" and product is not None:
-            events.append(_event(done, Kind.FUSE, (product, node), (gemms[node.name],), "products/fuse_gemm.py:31"))
+            events.append(
+                _event(done, RewriteKind.FUSE, (product, node), (gemms[node.name],), "products/fuse_gemm.py:31")
+            )
     order = ("eliminate-identity", "fold-constants", "fuse-gemm")
     return tuple(sorted(events, key=lambda event: order.index(event.pass_name)))
 
 
-def _event(name: str, kind: Kind, before: Sequence[NodeRef], after: Sequence[NodeRef], source: str) -> Event:
+def _event(name: str, kind: RewriteKind, before: Sequence[NodeRef], after: Sequence[NodeRef], source: str) -> Event:
     owner = before[-1].owner
     root = before[-1].outputs[0]
     return Event(name, kind, root, tuple(before), tuple(after), (owner,), owner, "", f"sardonyx/passes/{source}")

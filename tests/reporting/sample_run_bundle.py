@@ -12,7 +12,7 @@ from reporting.sample_run import sample_run
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.profile import Profile
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 NAMES = ("model.onnx", "small.onnx")
 
@@ -37,9 +37,9 @@ def analysis_of_run() -> Analysis:
     return replace(made, forms=forms, sources=())
 
 
-def sample_run_bundle(label: str = "model") -> Dossier:
+def sample_run_bundle(label: str = "model") -> RunBundle:
     run = sample_run()
-    return Dossier(
+    return RunBundle(
         label,
         run,
         export=sample_export(run.source.sha256),

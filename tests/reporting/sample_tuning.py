@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.records.run import Likeness, Run
+from sardonyx.records.run import ArchitectureGuess, Run
 from sardonyx.records.tuning import Decision, Pace, Question, Tuning
 
 
@@ -51,5 +51,7 @@ def sample_tuning() -> Tuning:
 
 def tuned_run() -> Run:
     return replace(
-        sample_run(), fingerprint=Likeness("encoder", 1.0, ("12 attentions", "none causal")), tuning=sample_tuning()
+        sample_run(),
+        fingerprint=ArchitectureGuess("encoder", 1.0, ("12 attentions", "none causal")),
+        tuning=sample_tuning(),
     )

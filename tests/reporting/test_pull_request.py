@@ -14,7 +14,7 @@ from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.records.run import ModuleCount, RefusalGroup, RolledBack
 from sardonyx.reporting.pull_request import LONGEST, pull_request, pull_request_of_two
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 WHOLE = sample_run_bundle()
 GITHUB = 65_536
@@ -24,7 +24,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.samp
 )
 
 
-def hostile(name: str, times: int = 1) -> Dossier:
+def hostile(name: str, times: int = 1) -> RunBundle:
     """A dossier in which everything that a model names is named so."""
     run = WHOLE.run
     modules = tuple(ModuleCount(f"{name}{place}", name, 3, 2) for place in range(times))
@@ -63,7 +63,7 @@ def test_a_failed_proof_is_called_one() -> None:
 
 def test_a_run_alone_has_no_empty_parts() -> None:
     run = structs.replace(WHOLE.run, verdict=None, rolled_back=(), modules=(), passes=())
-    text = pull_request([Dossier("m", run)])
+    text = pull_request([RunBundle("m", run)])
     assert "time of a run" not in text
     for title in ("By module", "By pass", "What did not fuse", "Rolled back"):
         assert title not in text

@@ -14,7 +14,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
-from sardonyx.optimizer.candidates import Job
+from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
 from sardonyx.optimizer.pipeline import optimize, select
 from sardonyx.optimizer.tuning.race import Ground
@@ -117,7 +117,7 @@ def test_a_real_model_is_tuned_and_proven(small_model: Callable[[str, str], Path
 
 
 def test_units_are_what_changed_the_model(small_model: Callable[[str, str], Path]) -> None:
-    job = Job(small_model("bert", "torchscript"), select("ort"), "ort", lambda _phase, _fraction: None)
+    job = RewriteJob(small_model("bert", "torchscript"), select("ort"), "ort", lambda _phase, _fraction: None)
     candidate = job.candidate()
     found = units(candidate, job.passes, ["fuse-skip-layer-norm"])
     covered = [name for unit in found for name in unit.passes]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sardonyx.analysis.costs.formulas import written
 from sardonyx.analysis.costs.liveness import Peak, liveness, thinned
 from sardonyx.analysis.costs.peak_function import PeakFunction, Stretch, compare, peak_function
-from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import Partition, Region, partition
 from sardonyx.analysis.costs.traffic import Moved, moved
 from sardonyx.ir.shapes.expr import Size, total, value_of
@@ -43,7 +43,7 @@ class Subject:
 class Found:
     """What one kind of source gives to the record."""
 
-    sources: tuple[told.Source, ...]
+    sources: tuple[told.AnalysisSource, ...]
     sizes: dict[str, int]
     forms: tuple[told.Form, ...]
     missing: tuple[told.Missing, ...] = ()
@@ -95,8 +95,8 @@ def _attentions(program: Program, parts: Partition) -> Iterator[told.AttentionCo
     """Each region that is an attention: one kernel, or the operators that it is made of."""
     for region in (each for each in parts.regions if each.rule == "attention"):
         steps = [program.operations[step] for step in region.operations]
-        kernel = next((each.operator for each in steps if each.kind is Kind.ATTENTION), None)
-        made_of = Counter(each.operator for each in steps if each.kind is not Kind.VIEW)
+        kernel = next((each.operator for each in steps if each.kind is OpKind.ATTENTION), None)
+        made_of = Counter(each.operator for each in steps if each.kind is not OpKind.VIEW)
         yield told.AttentionCost(region.module, kernel or "by hand", dict(made_of))
 
 
@@ -134,7 +134,7 @@ def _numbers(sizes: Mapping[str, int]) -> Callable[[Size], int]:
 
 
 def _work(program: Program, moves: Sequence[Moved], number: Callable[[Size], int], parameters: int) -> told.Work:
-    working = [each for each in program.operations if each.kind is not Kind.VIEW]
+    working = [each for each in program.operations if each.kind is not OpKind.VIEW]
     return told.Work(
         operations=len(working),
         views=len(program.operations) - len(working),
@@ -182,7 +182,7 @@ def _regions(program: Program, parts: Partition, number: Callable[[Size], int]) 
 
 
 def _rule(rule: str, regions: Sequence[Region], program: Program, number: Callable[[Size], int]) -> told.RegionRule:
-    lengths = [sum(program.operations[step].kind is not Kind.VIEW for step in each.operations) for each in regions]
+    lengths = [sum(program.operations[step].kind is not OpKind.VIEW for step in each.operations) for each in regions]
     internal = sum(number(each.internal_bytes) for each in regions)
     return told.RegionRule(
         rule=rule,
@@ -228,7 +228,7 @@ def _modules(
     for step, each in enumerate(program.operations):
         row = rows.setdefault(module_of(each.module), dict(empty))
         row["peak"] = max(row["peak"], timeline[step])
-        if each.kind is Kind.VIEW:
+        if each.kind is OpKind.VIEW:
             continue
         row["operations"] += 1
         row["macs"] += number(each.macs)

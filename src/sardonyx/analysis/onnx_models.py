@@ -18,7 +18,7 @@ from sardonyx.analysis.costs.program import Program
 from sardonyx.errors import UsageError
 from sardonyx.ir.tagged_model import Source as OnnxSource
 from sardonyx.ir.tagged_model import Tagged, tagged
-from sardonyx.records.analysis import Source
+from sardonyx.records.analysis import AnalysisSource
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock
 
@@ -47,7 +47,7 @@ def analyzed(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clo
         turns = overtaking(forms, chosen)
     return Found(
         sources=tuple(
-            Source(each.name, "onnx", None, inputs, cache_of_graph(each.model, chosen))
+            AnalysisSource(each.name, "onnx", None, inputs, cache_of_graph(each.model, chosen))
             for each, inputs in zip(models, ports, strict=True)
         ),
         sizes=chosen,

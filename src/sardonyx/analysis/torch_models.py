@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from sardonyx.analysis.cache_formula import cache_of
 from sardonyx.analysis.columns import Found, Subject, measured, overtaking
-from sardonyx.analysis.costs.program import Kind, Program
+from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import decompose
@@ -32,7 +32,7 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.provenance import is_within
-from sardonyx.records.analysis import AttentionCost, Cache, CachePart, Missing, NotesEstimate, Source
+from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, Missing, NotesEstimate
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock
 
@@ -108,7 +108,7 @@ def analyzed(source: nn.Module | str, wish: Wish, clock: Clock) -> Found:
     kind = type(resolved.module)
     name = f"{kind.__module__}.{kind.__qualname__}"
     return Found(
-        sources=(Source(resolved.label, "torch", name, _ports(call, dims.axes), cache),),
+        sources=(AnalysisSource(resolved.label, "torch", name, _ports(call, dims.axes), cache),),
         sizes=sizes,
         forms=tuple(each.form for each in made),
         missing=tuple(missing),
@@ -248,7 +248,7 @@ def parts(taken_apart: Decomposition) -> Iterator[AttentionCost]:
 
 def _kernels(taken_apart: Decomposition, program: Program) -> Iterator[AttentionCost]:
     """Each attention with the kernels that do it whole; none where it is done step by step."""
-    kernels = [each for each in program.operations if each.kind is Kind.ATTENTION]
+    kernels = [each for each in program.operations if each.kind is OpKind.ATTENTION]
     for each in taken_apart.attentions:
         own = Counter(kernel.operator for kernel in kernels if is_within(kernel.module, each.module))
         yield AttentionCost(each.module, each.written_as, dict(own))

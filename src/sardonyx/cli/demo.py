@@ -46,7 +46,7 @@ class Stopped(SardonyxError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """A command, and what a newcomer should know of it."""
 
     why: str
@@ -61,21 +61,25 @@ class _Left:
     what: str
 
 
-def steps(folder: Path) -> list[Step]:
+def steps(folder: Path) -> list[DemoStep]:
     """The tour: every command, in order."""
     one, two = folder / "transformer", folder / "cnn"
     page, small = str(folder / "report.html"), str(_small(one))
     layer, apart, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.pt", "memory.svg"))
     cut = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
     return [
-        Step("A small transformer (2 layers, width 128), exported with its modules, proven", _export(TRANSFORMER, one)),
-        Step("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(one)),
-        Step("Its attention spelled out, as a graph of primitives", ["decompose", TRANSFORMER, "-o", apart, "--force"]),
-        Step("What that costs, and fused again", ["analyze", TRANSFORMER, "--svg", memory, "--force"]),
-        Step("One layer of the small file as a model of its own, held to the live module", cut),
-        Step("A small CNN (ResNet, 20 convolutions), the same way", _export(CNN, two)),
-        Step("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(two)),
-        Step("One page about both", ["report", str(one), str(two), "-o", page, "--force"]),
+        DemoStep(
+            "A small transformer (2 layers, width 128), exported with its modules, proven", _export(TRANSFORMER, one)
+        ),
+        DemoStep("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(one)),
+        DemoStep(
+            "Its attention spelled out, as a graph of primitives", ["decompose", TRANSFORMER, "-o", apart, "--force"]
+        ),
+        DemoStep("What that costs, and fused again", ["analyze", TRANSFORMER, "--svg", memory, "--force"]),
+        DemoStep("One layer of the small file as a model of its own, held to the live module", cut),
+        DemoStep("A small CNN (ResNet, 20 convolutions), the same way", _export(CNN, two)),
+        DemoStep("Made smaller, proven, timed against the original, profiled, and a page of it", _optimize(two)),
+        DemoStep("One page about both", ["report", str(one), str(two), "-o", page, "--force"]),
     ]
 
 

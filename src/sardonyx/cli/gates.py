@@ -24,7 +24,7 @@ from sardonyx.reporting.ci_summary import Section, render_section
 class Gating:
     """The gates of one command, and where the page about them goes."""
 
-    kind: gate.Kind
+    kind: gate.RecordKind
     gates: Sequence[gate.Gate]
     baseline: gate.Baseline | None
     summary: Path | None
@@ -32,7 +32,7 @@ class Gating:
     @classmethod
     def of(
         cls,
-        kind: gate.Kind,
+        kind: gate.RecordKind,
         fail_if: Sequence[str] | None,
         baseline: Path | None,
         summary: Path | None,

@@ -58,6 +58,6 @@ def adopt(
         coverage=coverage(nodes),
         evidence={kind.value: count for kind, count in told.most_common()},
         root_nodes=root_nodes(nodes),
-        attributes=any(map(attribute_tags.is_worn, nodes)),
+        attributes=any(map(attribute_tags.has_attribute_tags, nodes)),
         model=found.model,
     )

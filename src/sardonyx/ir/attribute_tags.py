@@ -37,7 +37,7 @@ def order(node: ir.Node) -> None:
     node.meta[_WORN] = True
 
 
-def is_worn(node: ir.Node) -> bool:
+def has_attribute_tags(node: ir.Node) -> bool:
     """Whether a node's tags are written as attributes too."""
     return _WORN in node.meta
 
@@ -64,7 +64,7 @@ def put_on(node: ir.Node, *, in_function: bool = False) -> None:
     Runtime fuses into a Gemm: it copies their attributes under names of its own, and then does not know them; a
     function may be called with a Gemm's result.
     """
-    if not is_worn(node) or is_constant(node):
+    if not has_attribute_tags(node) or is_constant(node):
         return
     if node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_a_product(node)):
         return

@@ -71,7 +71,7 @@ def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.N
     hows: set[How] = set()
     for node in sources:
         hows.add(how(node))
-        if attribute_tags.is_worn(node) and isinstance(thing, ir.Node):
+        if attribute_tags.has_attribute_tags(node) and isinstance(thing, ir.Node):
             attribute_tags.order(thing)
     if hows:
         thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the surest of them

@@ -25,7 +25,7 @@ from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import label, operator
 from sardonyx.ir.transaction import Change, Substitution, Transactions
-from sardonyx.records.run import Event, Kind, Refusal
+from sardonyx.records.run import Event, Refusal, RewriteKind
 
 REACH = 1  # how many steps around a rewrite are looked at again at once; the last sweep looks everywhere
 ENDLESS = 50  # rewrites a node of the source, on average, after which rules must be undoing each other
@@ -112,7 +112,9 @@ class Rewriter:
         try:
             self._facts.infer()
             while new := self._sweep_all():
-                if any(event.kind in (Kind.FUSE, Kind.FOLD) for event in new):  # the others teach nothing new
+                if any(
+                    event.kind in (RewriteKind.FUSE, RewriteKind.FOLD) for event in new
+                ):  # the others teach nothing new
                     self._facts.infer()
         except _LimitReached:
             pass

@@ -23,14 +23,14 @@ from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.ir.scopes import bodies, is_constant, label
 from sardonyx.ir.size_budget import Growth, Planned
-from sardonyx.records.run import Event, Kind, NodeRef
+from sardonyx.records.run import Event, NodeRef, RewriteKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """What a transaction did."""
 
-    kind: Kind
+    kind: RewriteKind
     added: tuple[ir.Node, ...]
     removed: tuple[ir.Node, ...]
     neighbours: tuple[ir.Node, ...]
@@ -156,7 +156,7 @@ class Transactions:
         gone = self._facts.growth.drop(value)
         graph, size = self._pop_initializer(value)
         path = self._facts.scopes[graph].path
-        return Change(Kind.DROP, (), (), (), (), origins.origins(value), path, -1, -size, gone)
+        return Change(RewriteKind.DROP, (), (), (), (), origins.origins(value), path, -1, -size, gone)
 
     def share(self, duplicates: Sequence[ir.Value], kept: ir.Value) -> Change:
         """Let the readers of initializers read their equal, and take them out."""
@@ -170,7 +170,7 @@ class Transactions:
             graph, size = self._pop_initializer(duplicate)
             freed, path = freed + size, self._facts.scopes[graph].path
         origins.give(kept, merged)
-        return Change(Kind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed, growth)
+        return Change(RewriteKind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed, growth)
 
     def drop_unused(self) -> None:
         """Take out the constants that rewrites left without a use, where no pass did."""
@@ -271,7 +271,7 @@ def _bare_ref(node: ir.Node) -> NodeRef:
 def _together(changes: Sequence[Change]) -> Change:
     """Several changes as one."""
     return Change(
-        Kind.FUSE,
+        RewriteKind.FUSE,
         tuple(node for change in changes for node in change.added),
         tuple(node for change in changes for node in change.removed),
         tuple(node for change in changes for node in change.neighbours),
@@ -332,14 +332,14 @@ def _detach(node: ir.Node) -> None:
         node.replace_input_with(index, None)
 
 
-def _kind(match: Match, op: Builder) -> Kind:
+def _kind(match: Match, op: Builder) -> RewriteKind:
     if match.heir is not None:
-        return Kind.SHARE
+        return RewriteKind.SHARE
     if any(not is_constant(node) for node in op.nodes):
-        return Kind.FUSE
+        return RewriteKind.FUSE
     if op.constants or op.nodes:
-        return Kind.FOLD
-    return Kind.BYPASS if match.replaced else Kind.DROP
+        return RewriteKind.FOLD
+    return RewriteKind.BYPASS if match.replaced else RewriteKind.DROP
 
 
 def _constant_bytes(node: ir.Node) -> int:

@@ -44,11 +44,11 @@ class Candidate:
     log: Log
     hierarchy: Hierarchy
     facts: Facts  # of the model, with what rewrites made known
-    before: run_tables.Portrait  # of the source
+    before: run_tables.GraphSnapshot  # of the source
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settled:
+class VerifiedCandidate:
     """The furthest candidate that a proof let stand."""
 
     candidate: Candidate
@@ -57,7 +57,7 @@ class Settled:
     forbidden: Forbidden  # what it was made without
 
 
-class Job:
+class RewriteJob:
     """The source and the passes to run on it."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Job:
         self._allow_growth = allow_growth
         self._keep_modules = keep_modules
         self.notes: tuple[str, ...] = ()
-        self._before: run_tables.Portrait | None = None
+        self._before: run_tables.GraphSnapshot | None = None
         self._first: ir.Model | None = self._fresh()
         self.opsets = dict(self._first.opset_imports)
         self._ir_version = self._first.ir_version
@@ -110,7 +110,7 @@ class Job:
         hierarchy = origins.attach(model)
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)
-        self._before = before = self._before or run_tables.portrait(facts)
+        self._before = before = self._before or run_tables.snapshot(facts)
         if io.has_training_info(model):
             passes, self.notes = [], (_LEFT_ALONE,)
         else:

@@ -17,7 +17,7 @@ from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import label
 from sardonyx.optimizer import run_tables
-from sardonyx.optimizer.candidates import Candidate, Job, Progress, Source
+from sardonyx.optimizer.candidates import Candidate, Progress, RewriteJob, Source
 from sardonyx.optimizer.pipeline import select
 from sardonyx.provenance import merge, owner_of
 from sardonyx.records.inspection import Opportunities, PatternCount, WhyLeft
@@ -40,10 +40,10 @@ def opportunities(
         progress: Told the phase, and how far it is where that is known.
     """
     tell: Progress = progress or (lambda _phase, _fraction: None)
-    untouched = Job(source, (), target, tell)
+    untouched = RewriteJob(source, (), target, tell)
     before = untouched.candidate()
     had = {name: _by_module(places) for name, places in _found(before, target).items()}
-    job = Job(source, select(target), target, tell)
+    job = RewriteJob(source, select(target), target, tell)
     after = job.candidate()
     left, nearest = _found(after, target), _Refusals(after.log.refusals)
     return Opportunities(

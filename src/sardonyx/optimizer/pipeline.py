@@ -25,14 +25,14 @@ from sardonyx.ir.io import check_free
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.result import HasModel
 from sardonyx.optimizer import run_tables
-from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Progress, Settled, Source
+from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
-from sardonyx.optimizer.rollback import Inputs, Prover, Verification
-from sardonyx.optimizer.tuning.options import Wish
+from sardonyx.optimizer.rollback import Inputs, Verification, Verifier
+from sardonyx.optimizer.tuning.options import TuningOptions
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment
-from sardonyx.records.run import Artifact, Likeness, Run
+from sardonyx.records.run import ArchitectureGuess, Artifact, Run
 from sardonyx.records.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def optimize(
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((each.name, WHOLE_PASS) for each in every if each not in usual)
     tell: Progress = progress or (lambda _phase, _fraction: None)
-    job = Job(
+    job = RewriteJob(
         source,
         every,
         target,
@@ -115,11 +115,11 @@ def optimize(
         keep_modules=options.keep_modules,
     )
     how = Verification(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
-    prover = Prover(job, how)
+    prover = Verifier(job, how)
     with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
         measuring = TuneOptions() if tune is True else tune
-        wish = Wish(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
+        wish = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
         ended = _settle(job, prover, "off" if dry_run else verify, left_out, wish)
         found = job.artifact(digest.result() if digest is not None else None)
     if file is not None:
@@ -144,12 +144,12 @@ def optimize(
 class _Ended:
     """What the passes came to."""
 
-    settled: Settled
-    likeness: Likeness
+    settled: VerifiedCandidate
+    likeness: ArchitectureGuess
     tuning: Tuning | None
 
 
-def _settle(job: Job, prover: Prover, mode: str, left_out: Forbidden, wish: Wish | None) -> _Ended:
+def _settle(job: RewriteJob, prover: Verifier, mode: str, left_out: Forbidden, wish: TuningOptions | None) -> _Ended:
     """Run the passes and prove them; with a wish, keep only what pays on this machine."""
     with contextlib.ExitStack() as stack:
         tuner = stack.enter_context(_tuning(job, wish)) if wish is not None else None
@@ -162,17 +162,17 @@ def _settle(job: Job, prover: Prover, mode: str, left_out: Forbidden, wish: Wish
         return _Ended(settled, likeness, tuning)
 
 
-def _likeness(result: ir.Model) -> Likeness:
+def _likeness(result: ir.Model) -> ArchitectureGuess:
     """What the model looks like: told from the result, which means the same as the source and has far fewer nodes."""
     found = fingerprint(result)
-    return Likeness(found.family.value, found.confidence, found.evidence)
+    return ArchitectureGuess(found.family.value, found.confidence, found.evidence)
 
 
-def _recorded(job: Job, ended: _Ended, options: dict[str, Any], source: Artifact, result: Artifact) -> Optimized:
+def _recorded(job: RewriteJob, ended: _Ended, options: dict[str, Any], source: Artifact, result: Artifact) -> Optimized:
     """All there is to know of a run but how long it took."""
     settled, tuning = ended.settled, ended.tuning
     candidate = settled.candidate
-    before, after = candidate.before, run_tables.portrait(candidate.facts)
+    before, after = candidate.before, run_tables.snapshot(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
     return Optimized(
         status="done",
@@ -208,7 +208,7 @@ def _packages(passes: Sequence[Pass]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _tuning(job: Job, wish: Wish) -> Generator[Tuner]:
+def _tuning(job: RewriteJob, wish: TuningOptions) -> Generator[Tuner]:
     """A tuner, and a folder for as long as it works."""
     from sardonyx.optimizer.tuning.tuner import Tuner  # only here: a run that measures nothing need not load it
 

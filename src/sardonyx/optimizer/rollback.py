@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sardonyx.errors import VerificationFailed
 from sardonyx.ir.rewriter import Observer
 from sardonyx.optimizer import run_tables
-from sardonyx.optimizer.candidates import WHOLE_PASS, Candidate, Forbidden, Job, Settled
+from sardonyx.optimizer.candidates import WHOLE_PASS, Candidate, Forbidden, RewriteJob, VerifiedCandidate
 from sardonyx.records.run import Event, RolledBack, Verdict
 
 if TYPE_CHECKING:
@@ -49,22 +49,22 @@ class Verification:
     runtimes: tuple[str, ...]
 
 
-class Prover:
+class Verifier:
     """Verifies candidates of one job; the source's answers are computed once for all of them."""
 
-    def __init__(self, job: Job, how: Verification) -> None:
+    def __init__(self, job: RewriteJob, how: Verification) -> None:
         self._job = job
         self._how = how
         self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
 
-    def settle(self, mode: str, without: Forbidden = frozenset()) -> Settled:
+    def settle(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
         """The furthest candidate that holds, made without what is forbidden from the start.
 
         Raises:
             VerificationFailed: where even no rewrite at all gives a different function.
         """
         if mode == "off":
-            return Settled(self._candidate(None, without), None, (), without)
+            return VerifiedCandidate(self._candidate(None, without), None, (), without)
         undone = _Undone(set(without))
         while True:
             forbidden = frozenset(undone.forbidden)
@@ -75,7 +75,7 @@ class Prover:
             good, bad, verdict = self._check(candidate, mode, forbidden)
             if bad is None:
                 verdict = replace(verdict, rewrites=self._local.findings.record())
-                return Settled(candidate, verdict, tuple(undone.rolled_back), forbidden)
+                return VerifiedCandidate(candidate, verdict, tuple(undone.rolled_back), forbidden)
             if bad == 0:
                 raise VerificationFailed(
                     f"the model does not compute the same as itself: {verdict.failures[0]}",

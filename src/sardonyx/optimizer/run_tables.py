@@ -39,7 +39,7 @@ _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class GraphSnapshot:
     """What a record keeps of a graph: unlike the graph it stays as it was when rewrites follow."""
 
     counts: Counts
@@ -49,21 +49,21 @@ class Portrait:
     attention: tuple[FoundSite, ...]
 
 
-def portrait(facts: Facts) -> Portrait:
+def snapshot(facts: Facts) -> GraphSnapshot:
     """Count and draw a model whose nodes know their origins."""
     with gc_pause.paused():
         census = Census.of(facts.model)
         ops = Counter(map(operator, census.nodes))
-        return Portrait(census.counts, ops, owned(census), wiring(facts.model), found(facts))
+        return GraphSnapshot(census.counts, ops, owned(census), wiring(facts.model), found(facts))
 
 
-def op_counts(before: Portrait, after: Portrait) -> tuple[OpCount, ...]:
+def op_counts(before: GraphSnapshot, after: GraphSnapshot) -> tuple[OpCount, ...]:
     """By operator, the most frequent first."""
     names = sorted(before.ops | after.ops, key=lambda op: (-before.ops[op], op))
     return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
 
 
-def module_counts(before: Portrait, after: Portrait, hierarchy: p.Hierarchy) -> tuple[ModuleCount, ...]:
+def module_counts(before: GraphSnapshot, after: GraphSnapshot, hierarchy: p.Hierarchy) -> tuple[ModuleCount, ...]:
     """Every module that owns something, and all above it, whose kind is worth knowing; in the order of their paths."""
     counts: list[ModuleCount] = []
     owners = before.modules.keys() | after.modules.keys()

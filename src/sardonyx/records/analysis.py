@@ -34,7 +34,7 @@ class Cache(msgspec.Struct, frozen=True):
     parts: tuple[CachePart, ...]
 
 
-class Source(msgspec.Struct, frozen=True):
+class AnalysisSource(msgspec.Struct, frozen=True):
     """What was analysed."""
 
     label: str  # what the user asked for
@@ -249,7 +249,7 @@ class Analysis(Record, frozen=True, tag="analysis"):
     title = "an analysis"
     environment: Environment
     options: dict[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[AnalysisSource, ...]
     sizes: dict[str, int]  # of the open dims, at which all numbers hold
     forms: tuple[Form, ...]
     missing: tuple[Missing, ...]

@@ -69,7 +69,7 @@ class How(StrEnum):
     ROOT = "root"  # neither is known, and it counts to the model itself
 
 
-class Kind(StrEnum):
+class RewriteKind(StrEnum):
     """How a rewrite treats the provenance of the nodes it removes."""
 
     FUSE = "fuse"  # new nodes do the work of the old ones and inherit their origins
@@ -93,7 +93,7 @@ class Event(msgspec.Struct, frozen=True):
     """One rewrite."""
 
     pass_name: str
-    kind: Kind
+    kind: RewriteKind
     root: str  # name of the first value the rewrite replaced: the rewrite's stable key within its pass
     before: tuple[NodeRef, ...]
     after: tuple[NodeRef, ...]
@@ -282,7 +282,7 @@ class Environment(msgspec.Struct, frozen=True):
     packages: dict[str, str]
 
 
-class Likeness(msgspec.Struct, frozen=True):
+class ArchitectureGuess(msgspec.Struct, frozen=True):
     """What a model looks like, from its structure alone."""
 
     family: str
@@ -310,7 +310,7 @@ class Run(Record, frozen=True, tag="run"):
     verdict: Verdict | None  # None: verification was switched off
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()  # what a reader should know besides
-    fingerprint: Likeness | None = None  # of the source; None: nobody looked
+    fingerprint: ArchitectureGuess | None = None  # of the source; None: nobody looked
     tuning: Tuning | None = None  # None: nothing was measured
     wiring_before: Wiring | None = None  # None: nobody looked
     wiring_after: Wiring | None = None

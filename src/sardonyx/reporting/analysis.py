@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sardonyx.records.analysis import Analysis, AttentionCost, Form, ModuleCost, Peak, Source
+from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Form, ModuleCost, Peak
 from sardonyx.records.inspection import Port
 from sardonyx.reporting import formatting
 from sardonyx.reporting.inspection import module_name, titled
@@ -234,7 +234,7 @@ def _facts(found: Analysis, view: View) -> list[str]:
     return titled(" and ".join(formatting.visible(source.label) for source in found.sources), facts, view)
 
 
-def _inputs(source: Source) -> str:
+def _inputs(source: AnalysisSource) -> str:
     found = grouped(source.inputs, lambda port: port.name, _port)
     return ", ".join(f"{label}={_port(port)}" for label, (port, *_) in found)
 

@@ -17,7 +17,7 @@ from sardonyx.reporting.module_rows import module_rows, nested_label
 from sardonyx.reporting.options import View
 from sardonyx.reporting.plots.module_drawings import top_module
 from sardonyx.reporting.run import closing_sentence
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes
 from sardonyx.reporting.titled_table import Part
 from sardonyx.reporting.verdict import output_groups, proof
@@ -30,7 +30,7 @@ _LEAST = 2_000  # characters without which a model is better left out
 _CELL = 300  # characters of a sentence that comes from a model
 
 
-def pull_request(dossiers: Sequence[Dossier]) -> str:
+def pull_request(dossiers: Sequence[RunBundle]) -> str:
     """One model with all that fits; several with a table of them first."""
     if len(dossiers) == 1:
         return _fitted(list(_blocks(dossiers[0])), LONGEST)
@@ -40,7 +40,7 @@ def pull_request(dossiers: Sequence[Dossier]) -> str:
     return _fitted([("the table", table), *each], LONGEST)
 
 
-def _models(dossiers: Sequence[Dossier]) -> Part:
+def _models(dossiers: Sequence[RunBundle]) -> Part:
     lines = [
         (
             formatting.name(each.label),
@@ -55,12 +55,12 @@ def _models(dossiers: Sequence[Dossier]) -> Part:
     return _cut("All models", ("model", "proof", "nodes", "bytes", "time, after / before"), lines, words=2)
 
 
-def _ratio(dossier: Dossier) -> str:
+def _ratio(dossier: RunBundle) -> str:
     compared = None if dossier.point is None else dossier.point.timings[1].against_first
     return "not timed" if compared is None else f"{ratio(compared)}, {compared.finding.value}"
 
 
-def pull_request_of_two(first: Dossier, second: Dossier) -> str:
+def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:
     """What changed from one run to another."""
     found = changes(first, second)
     lines = [f"- {markdown.escaped(_cell(each))}" for each in found.apart]
@@ -93,7 +93,7 @@ def _fitted(blocks: list[tuple[str, str]], longest: int) -> str:
     return "\n\n".join(kept) + "\n"
 
 
-def _blocks(dossier: Dossier) -> Iterator[tuple[str, str]]:
+def _blocks(dossier: RunBundle) -> Iterator[tuple[str, str]]:
     """What there is to say, the most important first, each under the name it is missed by."""
     run = dossier.run
     good = run.status == "done" and (run.verdict is None or run.verdict.passed)
@@ -133,7 +133,7 @@ def _part(part: Part, *, folded: bool) -> str:
     return f"**{markdown.escaped(part.title)}**\n\n{body}"
 
 
-def _numbers(dossier: Dossier) -> Part:
+def _numbers(dossier: RunBundle) -> Part:
     run, point, forms = dossier.run, dossier.point, dossier.forms
     before, after = run.before, run.after
     lines = [
@@ -159,7 +159,7 @@ def _numbers(dossier: Dossier) -> Part:
     return Part("Numbers", ("", "before", "after", "change"), tuple(lines), more=f"Proof: {_cell(proof(run.verdict))}.")
 
 
-def _modules(dossier: Dossier) -> Part:
+def _modules(dossier: RunBundle) -> Part:
     run, timed = dossier.run, dossier.profiled
     owned = [(each.path, each.tag, (each.before, each.after)) for each in run.modules]
     rows = module_rows(owned, View()) if owned else []
@@ -248,7 +248,7 @@ def _undone(run: Run) -> Part:
     return _cut("Rolled back", ("pass", "module", "reason"), lines, words=3)
 
 
-def _environment(dossier: Dossier) -> Part:
+def _environment(dossier: RunBundle) -> Part:
     here = dossier.run.environment
     lines = [("sardonyx", here.sardonyx), ("Python", here.python), ("platform", here.platform)]
     lines += sorted(here.packages.items())

@@ -14,7 +14,7 @@ from sardonyx.records.bench import Benchmark
 from sardonyx.records.export import Export
 from sardonyx.records.profile import Profile
 from sardonyx.records.run import Artifact, Run
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 Record = Run | Export | Benchmark | Profile | Analysis
 Source = str | Path | Record
@@ -133,7 +133,7 @@ def _field_of(record: Record) -> str:
     return next(field for kind, field in _FIELDS if isinstance(record, kind))
 
 
-def dossiers(piles: Iterable[Pile]) -> list[Dossier]:
+def run_bundles(piles: Iterable[Pile]) -> list[RunBundle]:
     """One for each run, with names that tell them apart.
 
     Raises:
@@ -143,7 +143,7 @@ def dossiers(piles: Iterable[Pile]) -> list[Dossier]:
     return list(_told_apart(made))
 
 
-def _of_pile(pile: Pile) -> Iterator[tuple[Dossier, Found]]:
+def _of_pile(pile: Pile) -> Iterator[tuple[RunBundle, Found]]:
     runs = list(runs_of(pile))
     if not runs:
         raise UsageError(_nothing(pile), hint=HOW)
@@ -154,7 +154,7 @@ def _of_pile(pile: Pile) -> Iterator[tuple[Dossier, Found]]:
     others = [each for each in pile.found if not any(each is found for found, _run in runs)]
     taken: set[int] = set()
     for found, run in runs:
-        dossier = Dossier(_label(found, run), run, notes=pile.left_out)
+        dossier = RunBundle(_label(found, run), run, notes=pile.left_out)
         if isinstance(found.record, Export):
             dossier = replace(dossier, export=found.record)
         for each in others:
@@ -169,7 +169,7 @@ def _of_pile(pile: Pile) -> Iterator[tuple[Dossier, Found]]:
         yield replace(dossier, notes=(*dossier.notes, *_strangers(others, taken, len(runs)))), found
 
 
-def _with(dossier: Dossier, field: str, record: Record) -> Dossier:
+def _with(dossier: RunBundle, field: str, record: Record) -> RunBundle:
     fitting: dict[str, Any] = {field: record}
     return replace(dossier, **fitting)
 
@@ -209,7 +209,7 @@ def _label(found: Found, run: Run) -> str:
     return PurePath(artifact.path).name.removesuffix(".onnx") if artifact.path else "model"
 
 
-def _told_apart(made: Sequence[tuple[Dossier, Found]]) -> Iterator[Dossier]:
+def _told_apart(made: Sequence[tuple[RunBundle, Found]]) -> Iterator[RunBundle]:
     """Two runs of one model are told apart by where their records are: by files, by folders, or by number."""
     labels = [dossier.label for dossier, _found in made]
     for place, (dossier, _found) in enumerate(made):
@@ -219,7 +219,7 @@ def _told_apart(made: Sequence[tuple[Dossier, Found]]) -> Iterator[Dossier]:
         yield dossier
 
 
-def _whereabouts(place: int, alike: Sequence[int], made: Sequence[tuple[Dossier, Found]]) -> str:
+def _whereabouts(place: int, alike: Sequence[int], made: Sequence[tuple[RunBundle, Found]]) -> str:
     paths = {at: found.path for at in alike if (found := made[at][1]).path is not None}
     for names in ({at: path.stem for at, path in paths.items()}, {at: path.parent.name for at, path in paths.items()}):
         if len(set(names.values())) == len(alike):

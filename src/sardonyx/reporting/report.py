@@ -15,8 +15,8 @@ from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots.files import pictures
 from sardonyx.reporting.pull_request import pull_request, pull_request_of_two
 from sardonyx.reporting.record_files import HOW, Source, piles
-from sardonyx.reporting.record_files import dossiers as joined
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.record_files import run_bundles as joined
+from sardonyx.reporting.run_bundle import RunBundle
 
 Format = Literal["html", "markdown", "svg"]
 _SUFFIXES: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
@@ -28,7 +28,7 @@ class Report:
 
     format: Format
     files: dict[str, str]  # text by name; pictures are several
-    dossiers: tuple[Dossier, ...]  # what is shown
+    dossiers: tuple[RunBundle, ...]  # what is shown
 
     @property
     def text(self) -> str:
@@ -73,7 +73,7 @@ def report(
     return made
 
 
-def _rendered(found: Sequence[Dossier], wanted: Format, *, compare: bool) -> dict[str, str]:
+def _rendered(found: Sequence[RunBundle], wanted: Format, *, compare: bool) -> dict[str, str]:
     """The text of each file by its name."""
     match wanted:
         case "html":
@@ -88,7 +88,7 @@ def _rendered(found: Sequence[Dossier], wanted: Format, *, compare: bool) -> dic
             return _drawn(found)
 
 
-def _drawn(found: Sequence[Dossier]) -> dict[str, str]:
+def _drawn(found: Sequence[RunBundle]) -> dict[str, str]:
     """The pictures of one model, or those of each in a folder that is named after it."""
     if len(found) == 1:
         return pictures(found[0])

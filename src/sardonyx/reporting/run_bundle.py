@@ -19,7 +19,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
+class RunBundle:
     """One run and the records of the same two files; None where there is none."""
 
     label: str  # short name of the model

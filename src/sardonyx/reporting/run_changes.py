@@ -12,7 +12,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio, size
 from sardonyx.reporting.module_rows import module_rows, nested_label
 from sardonyx.reporting.options import View
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.titled_table import Part
 from sardonyx.reporting.verdict import proof
 
@@ -32,7 +32,7 @@ class Changes:
     parts: tuple[Part, ...]  # only what differs; the numbers always
 
 
-def changes(first: Dossier, second: Dossier) -> Changes:
+def changes(first: RunBundle, second: RunBundle) -> Changes:
     """Everything that differs between two runs."""
     one, two = first.run, second.run
     found = (_operators(one, two), _passes(one, two), _modules(one, two), _refusals(one, two), _undone(one, two))
@@ -65,7 +65,7 @@ def _both_proofs(one: Run, two: Run) -> str:
     return f"only the {'first' if states[0] else 'second'} is proven"
 
 
-def _apart(first: Dossier, second: Dossier) -> Iterator[str]:
+def _apart(first: RunBundle, second: RunBundle) -> Iterator[str]:
     one, two = first.run, second.run
     if one.source.sha256 is None or two.source.sha256 is None:
         if one.before != two.before:
@@ -114,7 +114,7 @@ def _proofs(one: Run, two: Run) -> Part:
     return Part("Proof", ("run", "proof"), (("first", proof(one.verdict)), ("second", proof(two.verdict))), words=2)
 
 
-def _times(first: Dossier, second: Dossier) -> Part | None:
+def _times(first: RunBundle, second: RunBundle) -> Part | None:
     """Each result against its own source; whether the two may be held against each other is said."""
     if first.point is None or second.point is None:
         if first.point is None and second.point is None:
@@ -131,7 +131,7 @@ def _times(first: Dossier, second: Dossier) -> Part | None:
     return Part("Time", ("run", "source ms", "result ms", "result / source"), tuple(lines), about=about)
 
 
-def _incomparable(first: Dossier, second: Dossier) -> Iterator[str]:
+def _incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
     """Why the times of two runs may not be held against each other."""
     asked = ("threads", "provider", "level", "clock")
     known = [

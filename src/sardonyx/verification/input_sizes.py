@@ -44,7 +44,7 @@ Sizes = Mapping[str, int]
 _NONE: Sizes = {}
 
 
-class Rule(Protocol):
+class SizeRule(Protocol):
     """A way to size the symbols: sizes that differ between rounds, with some of them pinned."""
 
     def __call__(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
@@ -110,7 +110,7 @@ class DynamicDims:
         self._requirements = requirements
         self._solved.clear()
 
-    def rules(self) -> Iterator[Rule]:
+    def rules(self) -> Iterator[SizeRule]:
         """Ways to size the symbols, the most telling first."""
         yield self._required
         if not self.names and not self.any_rank_unknown:

@@ -14,7 +14,7 @@ from sardonyx.records.profile import Profile
 from sardonyx.records.run import AttentionForm, AttentionSite, Run
 from sardonyx.reporting import attention_sites as figures
 from sardonyx.reporting.page.attention import section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 PARTS = AttentionForm("", ("/attn0", "/attn0_softmax"))
 WHOLE = AttentionForm("com.microsoft::MultiHeadAttention", ("/attn0",))
@@ -45,7 +45,7 @@ def _analysis() -> Analysis:
 
 
 def _shown(run: Run, profile: Profile | None = None, analysis: Analysis | None = None) -> str:
-    return str(section(Dossier("m", run, profile=profile, analysis=analysis)).html)
+    return str(section(RunBundle("m", run, profile=profile, analysis=analysis)).html)
 
 
 def _words(html: str) -> str:

@@ -12,13 +12,13 @@ from sardonyx.records.run import Wiring
 from sardonyx.reporting.page import drawings
 from sardonyx.reporting.page.drawings import KINDS
 from sardonyx.reporting.plots.module_contents import insides
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
 
 
 def data(before: Wiring | None = RUN.wiring_before, after: Wiring | None = RUN.wiring_after) -> dict[str, Any]:
-    made = drawings.section(Dossier("some", replace(RUN, wiring_before=before, wiring_after=after)))
+    made = drawings.section(RunBundle("some", replace(RUN, wiring_before=before, wiring_after=after)))
     assert made is not None
     assert not made.html
     return made.data
@@ -90,4 +90,4 @@ def test_a_thousand_equal_modules_cost_little_more_than_their_names() -> None:
 
 
 def test_a_run_without_wiring_has_no_drawings() -> None:
-    assert drawings.section(Dossier("some", replace(RUN, wiring_before=None))) is None
+    assert drawings.section(RunBundle("some", replace(RUN, wiring_before=None))) is None

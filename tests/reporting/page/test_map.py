@@ -12,10 +12,10 @@ from sardonyx.reporting.page import module_map as map_section
 from sardonyx.reporting.page.module_map import MEASURES, map_picture, shared_colors
 from sardonyx.reporting.page.modules import module_tree
 from sardonyx.reporting.plots.icicle import Amount, families
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
-DOSSIER = Dossier("some", RUN)
+DOSSIER = RunBundle("some", RUN)
 
 
 def widths(picture: str, start: str) -> list[float]:
@@ -70,6 +70,6 @@ def test_colours_belong_to_the_families_that_have_most_of_anything() -> None:
 
 def test_names_are_text() -> None:
     hostile = replace(RUN.modules[0], path='"><script>alert(1)</script>', tag="</svg><img src=x onerror=alert(1)>")
-    html = str(map_section.section(Dossier("<b>", replace(RUN, modules=(hostile, *RUN.modules[1:])))).html)
+    html = str(map_section.section(RunBundle("<b>", replace(RUN, modules=(hostile, *RUN.modules[1:])))).html)
     assert "<script" not in html
     assert "<img" not in html

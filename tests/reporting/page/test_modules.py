@@ -15,7 +15,7 @@ from reporting.sample_run import sample_run
 from sardonyx.records.profile import Profile
 from sardonyx.records.run import ModuleCount, PassRecord, RefusalGroup, Run
 from sardonyx.reporting.page.modules import AT_ONCE, COLUMNS, island, module_tree, section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
 Counted = list[tuple[str, int, int]]
@@ -38,12 +38,12 @@ def _paths(data: dict[str, Any]) -> list[str]:
 
 
 def _data(run: Run, profile: Profile | None = None) -> dict[str, Any]:
-    return section(Dossier("m", run, profile=profile)).data
+    return section(RunBundle("m", run, profile=profile)).data
 
 
 def _drawn(counted: Counted) -> dict[str, Any]:
     run = _run(counted)
-    return island(module_tree(Dossier("m", run)), run)
+    return island(module_tree(RunBundle("m", run)), run)
 
 
 @given(COUNTED)
@@ -79,7 +79,7 @@ def test_members_of_a_line_stand_in_blocks_under_those_of_the_line_above(counted
 
 @given(COUNTED)
 def test_totals_of_the_top_are_the_sums_of_all(counted: Counted) -> None:
-    found = module_tree(Dossier("m", _run(counted)))
+    found = module_tree(RunBundle("m", _run(counted)))
     top = found.totals()[""]
     for place in range(5):
         assert top[place] == sum(amounts[place] for amounts in found.own.values())
@@ -111,14 +111,14 @@ def test_times_are_summed_over_equal_layers_and_do_not_part_them() -> None:
 
 
 def test_without_a_profile_the_page_says_how_to_have_times() -> None:
-    made = section(Dossier("m", sample_run()))
+    made = section(RunBundle("m", sample_run()))
     assert list(made.data["own"]) == list(COLUMNS[:5])
     assert "No times" in made.html
     assert "ms_before" not in made.html
 
 
 def test_the_markup_shows_the_upper_levels_folded() -> None:
-    html = str(section(Dossier("m", sample_run())).html)
+    html = str(section(RunBundle("m", sample_run())).html)
     rows = re.findall(r"<tr>\n<th scope=\"row\".*?</tr>", html, re.DOTALL)
     assert 1 < len(rows) <= AT_ONCE
     assert '<span class="chip">×12</span>' in html
@@ -135,11 +135,11 @@ def test_rewrites_and_refusals_are_counted_to_modules_of_the_tree() -> None:
     at = _paths(data).index("pooler")
     assert data["rewrites"] == [[first.name, [at, 5]]]
     assert data["refusals"] == [[first.name, "why", [0, 1, at, 2]]]
-    assert island(module_tree(Dossier("m", changed)), changed) == data
+    assert island(module_tree(RunBundle("m", changed)), changed) == data
 
 
 def test_a_run_without_modules_still_has_a_tree() -> None:
     silent: tuple[PassRecord, ...] = ()
-    made = section(Dossier("m", replace(sample_run(), modules=(), passes=silent)))
+    made = section(RunBundle("m", replace(sample_run(), modules=(), passes=silent)))
     assert made.data["names"] == [""]
     assert "(model)" in made.html

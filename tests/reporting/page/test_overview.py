@@ -11,12 +11,12 @@ from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.overview import compared, overview
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>'
 
 
-def shown(*dossiers: Dossier) -> str:
+def shown(*dossiers: RunBundle) -> str:
     made = overview(dossiers)
     assert made is not None
     return " ".join(str(made.html).split())

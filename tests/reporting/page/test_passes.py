@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.reporting.page.passes import section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 
 def test_each_active_pass_has_a_row_and_the_silent_ones_share_a_line() -> None:
     run = sample_run()
-    html = str(section(Dossier("m", run)).html)
+    html = str(section(RunBundle("m", run)).html)
     for each in run.passes:
         assert (f'href="#pass={each.name}"' in html) is bool(each.rewrites)
     silent = sum(not each.rewrites for each in run.passes)
@@ -20,13 +20,13 @@ def test_each_active_pass_has_a_row_and_the_silent_ones_share_a_line() -> None:
 
 def test_a_run_in_which_nothing_happened_says_so() -> None:
     run = replace(sample_run(), passes=())
-    assert "No pass found anything to rewrite" in str(section(Dossier("m", run)).html)
+    assert "No pass found anything to rewrite" in str(section(RunBundle("m", run)).html)
 
 
 def test_a_pass_says_where_it_did_most_and_how_many_places_more() -> None:
     first, *_ = (each for each in sample_run().passes if each.rewrites)
     many = replace(first, modules={"a": 1, "b": 2, "c": 3, "d": 4, "e": 5})
-    html = str(section(Dossier("m", replace(sample_run(), passes=(many,)))).html)
+    html = str(section(RunBundle("m", replace(sample_run(), passes=(many,)))).html)
     assert f'href="#module=e&amp;pass={first.name}"' in html
     assert "#module=b" not in html
     assert "and 2 others" in html

@@ -10,12 +10,12 @@ from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from sardonyx.records.export import Export
 from sardonyx.records.run import GeneratedBatch, Run, TokenTie
 from sardonyx.reporting.page.verification import section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import generation_lines, verdict_sentence
 
 
 def shown(run: Run, export: Export | None = None) -> str:
-    return " ".join(str(section(Dossier("m", run, export=export)).html).split())
+    return " ".join(str(section(RunBundle("m", run, export=export)).html).split())
 
 
 def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:

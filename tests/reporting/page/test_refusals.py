@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.records.run import RefusalGroup, Run
 from sardonyx.reporting.page.missed_fusions import OPEN, refusing, section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 
 def refused(*passes: tuple[str, tuple[RefusalGroup, ...]]) -> Run:
@@ -16,7 +16,7 @@ def refused(*passes: tuple[str, tuple[RefusalGroup, ...]]) -> Run:
 
 
 def shown(run: Run) -> str:
-    return " ".join(str(section(Dossier("m", run)).html).split())
+    return " ".join(str(section(RunBundle("m", run)).html).split())
 
 
 def test_passes_and_reasons_come_by_how_often() -> None:
@@ -40,7 +40,7 @@ def test_where_is_told_in_few_words_and_counted_by_module_in_the_data() -> None:
     html = shown(run)
     assert "encoder.layer.0…11.self" in html
     assert "and 1 other place" in html
-    data = section(Dossier("m", run)).data
+    data = section(RunBundle("m", run)).data
     ((count, counted),) = data["passes"][0]
     assert count == 26
     assert {data["modules"][at]: number for at, number in counted} == modules
@@ -54,7 +54,7 @@ def test_only_the_first_few_passes_are_open() -> None:
 
 
 def test_nothing_refused_is_said() -> None:
-    made = section(Dossier("m", refused(("p", ()))))
+    made = section(RunBundle("m", refused(("p", ()))))
     assert "Nothing was refused" in made.html
     assert made.data is None
 

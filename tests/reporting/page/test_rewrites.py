@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.records.run import Event, Kind, NodeRef, Run
+from sardonyx.records.run import Event, NodeRef, RewriteKind, Run
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page import rewrites as rewrite_data_module
 from sardonyx.reporting.page.rewrites import LARGEST, State, rewrite_data, section, shaped
 from sardonyx.reporting.page.section import Strings
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
 HOSTILE = (
@@ -40,7 +40,7 @@ nodes = st.builds(
 events = st.builds(
     Event,
     st.sampled_from(["fuse-gemm", "unknown-pass"]),
-    st.sampled_from(Kind),
+    st.sampled_from(RewriteKind),
     st.one_of(values, texts),
     st.lists(nodes, max_size=4).map(tuple),
     st.lists(nodes, max_size=3).map(tuple),
@@ -86,7 +86,7 @@ def read_back(data: dict[str, Any]) -> list[Event]:
         found.append(
             Event(
                 shape["pass"],
-                Kind(shape["kind"]),
+                RewriteKind(shape["kind"]),
                 names[root],
                 tuple(ref for ref, made in refs if not made),
                 tuple(ref for ref, made in refs if made),
@@ -135,7 +135,7 @@ def test_other_names_are_the_same_shape(event: Event, names: list[str]) -> None:
 def test_other_wiring_operators_or_passes_are_another_shape() -> None:
     one, two = (NodeRef(name, "Add", ("x", "y"), (f"{name}_out",)) for name in ("one", "two"))
     joined = replace(two, inputs=("x", "one_out"))
-    event = Event("p", Kind.FUSE, "two_out", (one, joined), (), (), "", "", "p.py:1")
+    event = Event("p", RewriteKind.FUSE, "two_out", (one, joined), (), (), "", "", "p.py:1")
     others = (
         replace(event, before=(one, two)),
         replace(event, before=(one, replace(joined, inputs=("one_out", "x")))),
@@ -143,7 +143,7 @@ def test_other_wiring_operators_or_passes_are_another_shape() -> None:
         replace(event, before=(one, replace(joined, op_type="Mul"))),
         replace(event, before=(one,), after=(joined,)),
         replace(event, pass_name="q"),
-        replace(event, kind=Kind.FOLD),
+        replace(event, kind=RewriteKind.FOLD),
         replace(event, root="one_out"),
     )
     shapes = [each.shape for event in (event, *others) for each in shaped([event], ())]
@@ -155,9 +155,11 @@ def test_a_matched_node_that_is_there_later_was_kept_and_a_name_that_passed_on_w
         return NodeRef(name, op_type, ("x",), (f"{name}_out",))
 
     run = [
-        Event("p", Kind.FUSE, "b_out", (node("a"), node("b")), (node("b", "Gemm"),), (), "", "", ""),  # a is read again
-        Event("p", Kind.FUSE, "c_out", (node("a"), node("k"), node("c")), (node("d"),), (), "", "", ""),
-        Event("p", Kind.BYPASS, "b_out", (node("b", "Gemm"),), (), (), "", "", ""),
+        Event(
+            "p", RewriteKind.FUSE, "b_out", (node("a"), node("b")), (node("b", "Gemm"),), (), "", "", ""
+        ),  # a is read again
+        Event("p", RewriteKind.FUSE, "c_out", (node("a"), node("k"), node("c")), (node("d"),), (), "", "", ""),
+        Event("p", RewriteKind.BYPASS, "b_out", (node("b", "Gemm"),), (), (), "", "", ""),
     ]
     states = [[part.state for part in each.shape.parts] for each in shaped(run, ["k", "d"])]
     gone, kept, made = State.GONE, State.KEPT, State.MADE
@@ -167,7 +169,7 @@ def test_a_matched_node_that_is_there_later_was_kept_and_a_name_that_passed_on_w
 def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -> None:
     found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
     made = NodeRef("add", "Gemm", ("x", "w", "b", ""), ("y",))
-    (each,) = shaped([Event("p", Kind.FUSE, "y", found, (made,), (), "", "", "")], ["add"])
+    (each,) = shaped([Event("p", RewriteKind.FUSE, "y", found, (made,), (), "", "", "")], ["add"])
     before, after = each.shape.drawings()
     assert before is not None
     assert after is not None
@@ -181,7 +183,7 @@ def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -
 def test_a_replaced_value_goes_out_even_where_the_match_reads_it_itself() -> None:
     found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
     for root, out in (("y", ["y"]), ("m", ["m", "y"])):
-        (each,) = shaped([Event("p", Kind.DROP, root, found, (), (), "", "", "")], ())
+        (each,) = shaped([Event("p", RewriteKind.DROP, root, found, (), (), "", "", "")], ())
         before, after = each.shape.drawings()
         assert before is not None
         assert [each.values[at] for at in before["ports"]] == ["x", "w", "b", *out]
@@ -190,7 +192,7 @@ def test_a_replaced_value_goes_out_even_where_the_match_reads_it_itself() -> Non
 
 def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
     many = tuple(NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(LARGEST + 1))
-    run = replace(RUN, events=(Event("raise-opset", Kind.FUSE, "opset 20", many, (), (), "", "", ""),))
+    run = replace(RUN, events=(Event("raise-opset", RewriteKind.FUSE, "opset 20", many, (), (), "", "", ""),))
     data = rewrite_data(run)
     assert data["shapes"][0]["counted"] == ((("Pad", 40), ("Clip", 21)), ())
     assert data["shapes"][0]["before"] is None
@@ -198,7 +200,7 @@ def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
 
 
 def test_records_that_do_not_say_what_nodes_read_have_no_drawing_but_their_nodes() -> None:
-    bare = Event("p", Kind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
+    bare = Event("p", RewriteKind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
     (shape,) = rewrite_data(replace(RUN, events=(bare,), wiring_after=None))["shapes"]
     assert (shape["before"], shape["after"], len(shape["parts"])) == (None, None, 2)
 
@@ -206,12 +208,12 @@ def test_records_that_do_not_say_what_nodes_read_have_no_drawing_but_their_nodes
 def test_where_every_rewrite_is_another_the_most_frequent_shapes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite_data_module, "DRAWN", 1)
     chains = [tuple(NodeRef(f"n{at}", "Add", ("x",), (f"y{at}",)) for at in range(1, size)) for size in (2, 3, 3, 4)]
-    run = replace(RUN, events=tuple(Event("p", Kind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
+    run = replace(RUN, events=tuple(Event("p", RewriteKind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
     assert [shape["before"] is not None for shape in rewrite_data(run)["shapes"]] == [False, True, False]
 
 
 def test_the_table_reads_by_itself() -> None:
-    html = " ".join(str(section(Dossier("m", RUN)).html).split())
+    html = " ".join(str(section(RunBundle("m", RUN)).html).split())
     assert "137 rewrites by 3 passes" in html
     assert re.search(r"fuse-gemm</th> <td class=\"num\">12</td> <td class=\"num\">−12</td>", html)
     assert "encoder.layer.0…11.output" in html
@@ -219,7 +221,7 @@ def test_the_table_reads_by_itself() -> None:
 
 def test_a_run_without_rewrites_says_so() -> None:
     idle = replace(RUN, events=(), passes=tuple(replace(each, rewrites=0, modules={}) for each in RUN.passes))
-    made = section(Dossier("m", idle))
+    made = section(RunBundle("m", idle))
     assert "Nothing was rewritten" in made.html
     assert made.data is None
 
@@ -227,15 +229,15 @@ def test_a_run_without_rewrites_says_so() -> None:
 def hostile(run: Run) -> Run:
     bad = HOSTILE[0]
     ref = NodeRef(bad, bad, (bad, HOSTILE[1]), (HOSTILE[3],), bad)
-    event = Event(bad, Kind.FUSE, HOSTILE[3], (ref,), (replace(ref, op_type=HOSTILE[1]),), (bad,), bad, bad, bad)
+    event = Event(bad, RewriteKind.FUSE, HOSTILE[3], (ref,), (replace(ref, op_type=HOSTILE[1]),), (bad,), bad, bad, bad)
     record = replace(run.passes[0], name=bad, algebra=HOSTILE[1], about=bad, modules={bad: 1, HOSTILE[1]: 2})
     return replace(run, events=(event,), passes=(record,))
 
 
 def test_names_are_text_in_the_markup_and_in_the_data() -> None:
-    made = section(Dossier("m", hostile(RUN)))
+    made = section(RunBundle("m", hostile(RUN)))
     assert "<script" not in made.html
     assert "<img" not in made.html
-    page = render_page([Dossier("m", hostile(RUN))])
+    page = render_page([RunBundle("m", hostile(RUN))])
     assert page.count("alert(1)") > 3  # as text
     assert not re.search(r"<(script|img)[^>]*>\s*alert|<img src=x", page)

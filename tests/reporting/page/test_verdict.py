@@ -13,23 +13,23 @@ from reporting.sample_tuning import sample_tuning
 from sardonyx.records.bench import Benchmark, Finding
 from sardonyx.records.run import Run
 from sardonyx.reporting.page.headline import section
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 
 def _text(run: Run, bench: Benchmark | None = None) -> str:
-    html = str(section(Dossier("tiny", run, bench=bench)).html)
+    html = str(section(RunBundle("tiny", run, bench=bench)).html)
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
 def _sentence(run: Run, bench: Benchmark | None = None) -> str:
-    html = str(section(Dossier("tiny", run, bench=bench)).html)
+    html = str(section(RunBundle("tiny", run, bench=bench)).html)
     found = re.search(r'<p class="verdict-sentence">(.*?)</p>', html)
     assert found is not None
     return found[1]
 
 
 def _alarms(run: Run) -> list[str]:
-    return re.findall(r'<p class="notice bad">(.*?)</p>', str(section(Dossier("tiny", run)).html))
+    return re.findall(r'<p class="notice bad">(.*?)</p>', str(section(RunBundle("tiny", run)).html))
 
 
 def _bench(finding: Finding, ratio: float, low: float, high: float) -> Benchmark:
@@ -94,7 +94,7 @@ def test_as_many_nodes_and_more_nodes_are_said_as_such(clean: Run) -> None:
 
 def test_a_failed_proof_comes_first() -> None:
     run = replace(sample_run(), status="verification-failed", verdict=failed_verdict(), rolled_back=())
-    html = str(section(Dossier("tiny", run)).html)
+    html = str(section(RunBundle("tiny", run)).html)
     assert _alarms(run) == ["Verification failed: pooler_output differs by 0.5 with seed 3. Nothing was written."]
     assert html.index("Verification failed") < html.index("verdict-sentence")
     assert "same outputs" not in _sentence(run)
@@ -123,4 +123,4 @@ def test_what_else_to_know_is_listed() -> None:
 
 
 def _text_of_notes(run: Run) -> str:
-    return str(section(Dossier("tiny", run, notes=("a second note",))).html)
+    return str(section(RunBundle("tiny", run, notes=("a second note",))).html)

@@ -19,7 +19,7 @@ from reporting.sample_run import sample_run
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.page import EARLY, SCRIPTS, STYLES, harmless
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 ORDER = ["verdict", "modules", "map", "rewrites", "refusals", "attention", "proof", "passes", "measured"]
 RUN = sample_run()
@@ -63,7 +63,7 @@ def _elements(html: str) -> Elements:
 
 
 def _page(*runs: Run) -> str:
-    return render_page([Dossier(f"model {place}", run) for place, run in enumerate(runs or (sample_run(),))])
+    return render_page([RunBundle(f"model {place}", run) for place, run in enumerate(runs or (sample_run(),))])
 
 
 def _assets(*endings: str) -> Iterator[tuple[str, str]]:
@@ -152,7 +152,7 @@ def _named(name: str, label: str, first: str, second: str) -> str:
     source = replace(run.source, path=f"{name}.onnx")
     events = tuple(replace(each, owner=first, origins=(first,)) for each in run.events[:3])
     changed = replace(run, modules=modules, passes=passes, source=source, notes=(name,), events=events, attention=())
-    return render_page([Dossier(label, replace(changed, wiring_before=None, wiring_after=None))])
+    return render_page([RunBundle(label, replace(changed, wiring_before=None, wiring_after=None))])
 
 
 @functools.cache

@@ -11,18 +11,18 @@ from reporting.sample_run import sample_run
 from sardonyx.records.run import Wiring
 from sardonyx.reporting.plots.files import MOST, module_svg, pictures
 from sardonyx.reporting.plots.module_drawings import top_module
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
 
 
 def test_there_is_a_picture_of_everything_that_was_measured() -> None:
-    found = pictures(Dossier("some", RUN))
+    found = pictures(RunBundle("some", RUN))
     assert list(found) == ["map-nodes.svg", "map-bytes.svg", "module-graph.svg"]
-    assert list(pictures(Dossier("some", replace(RUN, wiring_after=None)))) == ["map-nodes.svg", "map-bytes.svg"]
+    assert list(pictures(RunBundle("some", replace(RUN, wiring_after=None)))) == ["map-nodes.svg", "map-bytes.svg"]
     for text in found.values():
         ElementTree.fromstring(text)
-    assert found == pictures(Dossier("some", RUN))
+    assert found == pictures(RunBundle("some", RUN))
 
 
 def test_a_module_is_drawn_before_and_after_with_what_changed() -> None:
@@ -55,7 +55,7 @@ def test_names_are_text() -> None:
     hostile = '"><script>alert(1)</script>\x1b'
     wiring = Wiring(("", hostile), (hostile, "b"), (hostile, "Add"), (0, 1), ((0, 1),), {hostile: (0,)}, {hostile: 1})
     run = replace(RUN, wiring_before=wiring, wiring_after=wiring)
-    for text in (*pictures(Dossier(hostile, run)).values(), module_svg(run, hostile)):
+    for text in (*pictures(RunBundle(hostile, run)).values(), module_svg(run, hostile)):
         ElementTree.fromstring(text)
         assert "<script" not in text
         assert "\x1b" not in text

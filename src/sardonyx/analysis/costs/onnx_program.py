@@ -19,7 +19,7 @@ import onnx_ir as ir
 from sardonyx import provenance
 from sardonyx.analysis.costs.operators.description import Description
 from sardonyx.analysis.costs.operators.onnx import describe
-from sardonyx.analysis.costs.program import ITEM_BYTES, Buffer, Kind, Operation, Program, Store, Value
+from sardonyx.analysis.costs.program import ITEM_BYTES, Buffer, Operation, OpKind, Program, Store, Value
 from sardonyx.errors import ModelError
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
@@ -270,7 +270,7 @@ class _Writer:
             if not is_constant(node):
                 said = self._cost(node, frame)
                 macs, flops = add(macs, said.macs), add(flops, said.other_flops)
-        return Description(Kind.OTHER, macs, flops)
+        return Description(OpKind.OTHER, macs, flops)
 
     def _control(self, node: ir.Node, frame: Frame, inside: list[Description]) -> Description:
         name = frame.place + label(node)
@@ -279,12 +279,12 @@ class _Writer:
             macs, flops = larger(macs, other.macs), larger(flops, other.other_flops)
         if node.op_type == "If":
             self.notes[f"{name}: counted as the costlier branch"] = None
-            return Description(Kind.OTHER, macs, flops)
+            return Description(OpKind.OTHER, macs, flops)
         turns = _turns(node, frame)
         how = "one turn, since their number is not known" if turns is None else f"{turns!r} turns"
         self.notes[f"{name}: counted as {how}"] = None
         times: Size = 1 if turns is None else turns
-        return Description(Kind.OTHER, multiply(times, macs), multiply(times, flops))
+        return Description(OpKind.OTHER, multiply(times, macs), multiply(times, flops))
 
     def _note_missing(self, frame: Frame) -> None:
         if frame.untold:

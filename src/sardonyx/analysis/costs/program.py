@@ -41,7 +41,7 @@ ITEM_BYTES = {
 }
 
 
-class Kind(StrEnum):
+class OpKind(StrEnum):
     """What an operation is to those who ask what it costs and what it fuses with."""
 
     MATMUL = "matmul"  # a linear layer where it reads a weight, else a product of two activations
@@ -108,7 +108,7 @@ class Operation:
 
     name: str  # unique in its program
     operator: str  # as its own world calls it: "aten.addmm", "MatMul", "com.microsoft::Attention"
-    kind: Kind
+    kind: OpKind
     module: str  # dotted path of the module that ran it; "" is the model
     reads: tuple[int, ...]  # values, each once
     writes: tuple[int, ...]

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.modules import module as hooks
 
-from sardonyx.frontend.tracing.module_tree import LiveTree, Step
+from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 
 _DECOMPOSITION = "sardonyx_decomposition"  # what `decompose` leaves on its graph module, in a room that we may not ask
 _ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]+)? = ")  # a line of generated code begins with the node it carries out
@@ -24,7 +24,7 @@ class Running:
     def __init__(self, root: nn.Module) -> None:
         """Learn the module's tree, and what its graph says of its nodes."""
         self._tree, self._members = LiveTree(root), set(root.modules())
-        self._calls: list[Step] = []
+        self._calls: list[ModuleStep] = []
         self._count = 0
         self._path: str | None = None  # of the innermost module, once somebody asked
         self._modules, self._roles = _told(root)
@@ -63,7 +63,7 @@ class Running:
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if module in self._members:
             self._count += 1
-            self._calls.append(Step(module, self._count))
+            self._calls.append(ModuleStep(module, self._count))
             self._path = None
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.analysis.costs.program import Store
 from sardonyx.analysis.recording.current_module import Running
-from sardonyx.analysis.recording.trace_log import Book, Step
+from sardonyx.analysis.recording.trace_log import Book, TraceStep
 from sardonyx.frontend.module_state import is_control_flow, within
 
 _WHERE: Any = torch.ops.prim.device.default
@@ -87,7 +87,7 @@ class Watcher(TorchDispatchMode):
         name = book.name(operator)
         names = [name] if len(written) == 1 else [f"{name}.{place}" for place in range(len(written))]
         writes = tuple(book.written(t, n, module) for t, n in zip(written, names, strict=True))
-        book.steps.append(Step(name, operator, module, role, reads, writes, scalars))
+        book.steps.append(TraceStep(name, operator, module, role, reads, writes, scalars))
 
     def _met(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to work with; one that no operation made and nobody announced was there before: a constant."""

@@ -30,7 +30,7 @@ from sardonyx.analysis.costs.program import Buffer, Operation, Program, Store, V
 from sardonyx.analysis.recording.current_module import Running
 from sardonyx.analysis.recording.dispatch_mode import NeedsData, Watcher
 from sardonyx.analysis.recording.symbols import Axes, OpenDims
-from sardonyx.analysis.recording.trace_log import Book, Step
+from sardonyx.analysis.recording.trace_log import Book, TraceStep
 from sardonyx.analysis.recording.workspaces import Machine, workspace
 from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import left_as_it_was, uncompiled, undoing_writes, without_shortcuts
@@ -65,7 +65,7 @@ class _Teller:
         known = not self._unknown
         return [] if known else [f"taken to cost nothing, since nothing is known of them: {', '.join(self._unknown)}"]
 
-    def operation(self, step: Step) -> Operation:
+    def operation(self, step: TraceStep) -> Operation:
         reads, writes = ([self._values[i] for i in some] for some in (step.reads, step.writes))
         scalars = {name: _plain(value, self._sized) for name, value in step.scalars.items()}
         told = describe(step.operator, reads, writes, scalars)
@@ -77,7 +77,7 @@ class _Teller:
             told.macs, told.other_flops, held, step.role,
         )  # fmt: skip
 
-    def _channels_last(self, step: Step) -> bool:
+    def _channels_last(self, step: TraceStep) -> bool:
         """Whether its first input has pictures with their channels side by side in memory."""
         first = self._book.values[step.reads[0]] if step.reads else None
         return first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1

@@ -42,7 +42,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One operation that was carried out."""
 
     name: str
@@ -59,7 +59,7 @@ class Book:
     """All that was seen of one run."""
 
     device: torch.device  # memory elsewhere takes none here
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[TraceStep] = field(default_factory=list[TraceStep])
     values: list[Seen] = field(default_factory=list[Seen])
     buffers: list[Kept] = field(default_factory=list[Kept])
     inputs: list[int] = field(default_factory=list[int])

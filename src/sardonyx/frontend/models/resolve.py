@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.models import huggingface
 from sardonyx.frontend.models.dtypes import converted, converted_copy, default_dtype
-from sardonyx.frontend.models.sources import Dtype, Kind, parse_source
+from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
 from sardonyx.frontend.models.weights import built, seeded
 from sardonyx.frontend.quiet import quietly
 
@@ -179,7 +179,7 @@ def resolve(
     """
     parsed = parse_source(source, task=task)
     wanted = parsed.export_dtype if dtype is None else dtype
-    if parsed.kind is Kind.PRETRAINED:
+    if parsed.kind is SourceKind.PRETRAINED:
         module, saved = huggingface.load_pretrained(parsed.name, task=task, default_task=default_task, dtype=wanted)
         said = f"the checkpoint is {saved}, exported in {wanted}; dtype keep exports it in {saved}"
         notes = (said,) if dtype is None and saved not in (None, wanted) else ()
@@ -187,13 +187,13 @@ def resolve(
     if parsed.file is not None:
         module, args, kwargs = call_factory(parsed.file, parsed.name, seed=seed)
         return Resolved(converted(module, wanted), args, kwargs, source, wanted)
-    if parsed.kind is Kind.CONFIG:
+    if parsed.kind is SourceKind.CONFIG:
         with default_dtype(wanted):
             module = huggingface.build_from_config(
                 parsed.name, task=task, default_task=default_task, seed=seed, filled=filled
             )
         return Resolved(module, None, None, source, wanted)
-    build = build_torchvision if parsed.kind is Kind.TORCHVISION else build_timm
+    build = build_torchvision if parsed.kind is SourceKind.TORCHVISION else build_timm
     return Resolved(converted(build(parsed.name, seed=seed, filled=filled), wanted), None, None, source, wanted)
 
 

@@ -14,7 +14,7 @@ from sardonyx.errors import UsageError
 FORMS = "forms: hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…], torchvision:NAME, timm:NAME, file.py:factory"
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """Where a module comes from."""
 
     PRETRAINED = "hf"
@@ -32,14 +32,14 @@ Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "keep"]
 class ModelSource:
     """A source: its kind and what follows the colon; for a factory, its name, and the file it is in."""
 
-    kind: Kind
+    kind: SourceKind
     name: str
     file: Path | None = None
 
     @property
     def export_dtype(self) -> Dtype:
         """The type to export in, if none is asked for: most checkpoints are bfloat16, which few CPU kernels take."""
-        return "float32" if self.kind is Kind.PRETRAINED else "keep"
+        return "float32" if self.kind is SourceKind.PRETRAINED else "keep"
 
 
 def parse_source(source: str, *, task: str | None = None) -> ModelSource:
@@ -51,20 +51,20 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
     scheme, colon, rest = source.partition(":")
     if not colon or not rest:
         raise UsageError(f"'{source}' is not a model source", hint=FORMS)
-    if scheme in (Kind.PRETRAINED, Kind.CONFIG):
-        parse_overrides(rest.partition("?")[2] if scheme == Kind.CONFIG else "")
-        return ModelSource(Kind(scheme), rest)
+    if scheme in (SourceKind.PRETRAINED, SourceKind.CONFIG):
+        parse_overrides(rest.partition("?")[2] if scheme == SourceKind.CONFIG else "")
+        return ModelSource(SourceKind(scheme), rest)
     if task is not None:
         raise UsageError(f"a task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
-    if scheme in (Kind.TORCHVISION, Kind.TIMM):
-        return ModelSource(Kind(scheme), rest)
+    if scheme in (SourceKind.TORCHVISION, SourceKind.TIMM):
+        return ModelSource(SourceKind(scheme), rest)
     file, _, name = source.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py":
         raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=FORMS)
     if not path.is_file():
         raise UsageError(f"{path} does not exist", hint=FORMS)
-    return ModelSource(Kind.FACTORY, name, path)
+    return ModelSource(SourceKind.FACTORY, name, path)
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sardonyx.provenance import ROOT, Hierarchy, ModuleTable, is_within
 _LIKE_A_CALL = re.compile(r"@(?=\d+(\.|$))")  # in a module's own name, where it would read as the number of a call
 
 
-class Step(NamedTuple):
+class ModuleStep(NamedTuple):
     """One running module of a chain, and something that tells its calls apart.
 
     A tuple, since chains of them are looked up for every module that runs and it is hashed fastest.
@@ -36,7 +36,7 @@ class LiveTree:
         for path, module in everything:
             self._names[module].append(_LIKE_A_CALL.sub("%40", path))
         self._calls: dict[str, list[Hashable]] = defaultdict(list)
-        self._known: dict[tuple[Step, ...], _Place] = {(): _Place(ROOT, ROOT)}
+        self._known: dict[tuple[ModuleStep, ...], _Place] = {(): _Place(ROOT, ROOT)}
 
     def find(self, path: str) -> torch.nn.Module | None:
         """The module of a path without marks of calls, if there is one."""
@@ -48,7 +48,7 @@ class LiveTree:
         aliases = {other: names[0] for names in self._names.values() for other in names[1:]}
         return Hierarchy((), ModuleTable.of(classes, aliases, include_torch_nn=include_torch_nn))
 
-    def path(self, chain: Sequence[Step]) -> str:
+    def path(self, chain: Sequence[ModuleStep]) -> str:
         """The path of the last module of a chain of calls, by the names that the callers know it under.
 
         A module goes by the name that lies below its nearest caller. Where a caller already ran it, the second and
@@ -56,12 +56,12 @@ class LiveTree:
         """
         return self._place(tuple(chain)).path
 
-    def _place(self, chain: tuple[Step, ...]) -> _Place:
+    def _place(self, chain: tuple[ModuleStep, ...]) -> _Place:
         if chain not in self._known:
             self._known[chain] = self._find(chain)
         return self._known[chain]
 
-    def _find(self, chain: tuple[Step, ...]) -> _Place:
+    def _find(self, chain: tuple[ModuleStep, ...]) -> _Place:
         step = chain[-1]
         if step.module is self.root:
             return _Place(ROOT, ROOT)
@@ -74,7 +74,7 @@ class LiveTree:
         place = calls.index(step.call)
         return _Place(f"{path}@{place}" if place else path, name)
 
-    def _caller(self, chain: tuple[Step, ...], module: torch.nn.Module) -> tuple[_Place, str]:
+    def _caller(self, chain: tuple[ModuleStep, ...], module: torch.nn.Module) -> tuple[_Place, str]:
         """The nearest module on the way that holds the called one, and what it is called there."""
         names = self._names[module]
         for length in range(len(chain), 0, -1):

@@ -27,7 +27,7 @@ from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.graph_names import name_interface
-from sardonyx.frontend.tracing.module_tree import LiveTree, Step
+from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.frontend.tracing.script_symbolics import corrected_symbolics
 from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.ir import io
@@ -199,7 +199,7 @@ def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entr
     for scope in scopes(model):
         for node in scope.graph:
             entries = pattern.findall(node.name or "")
-            steps = [Step(modules[int(place)], int(call)) for place, call in entries]
+            steps = [ModuleStep(modules[int(place)], int(call)) for place, call in entries]
             named = _named(node) if not steps else None
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))

@@ -24,7 +24,7 @@ class CannotRaise(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class OpsetStep:
     """One node on its way from one operator set to another."""
 
     node: ir.Node
@@ -55,11 +55,11 @@ class Step:
         return dtype.numpy()
 
 
-Adapter = Callable[[Step], Rewrite | None]  # None: the node may stay as it is
+Adapter = Callable[[OpsetStep], Rewrite | None]  # None: the node may stay as it is
 
 
 def rewritten(
-    step: Step,
+    step: OpsetStep,
     constants: Mapping[int, tuple[str, np.ndarray | None]] | None = None,
     *,
     drop: Sequence[str] = (),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.ops import RANDOM, REDUCES, SOFTMAXES
-from sardonyx.ir.opsets.adapter_base import Adapter, CannotRaise, Rewrite, Step, rebuilt, rewritten
+from sardonyx.ir.opsets.adapter_base import Adapter, CannotRaise, OpsetStep, Rewrite, rebuilt, rewritten
 from sardonyx.ir.shapes import expr
 
 # Operators whose attributes, defaults or inputs came to mean something else, or that the runtime does not follow.
@@ -18,12 +18,12 @@ from sardonyx.ir.shapes import expr
 _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def without_kernel(step: Step) -> None:
+def without_kernel(step: OpsetStep) -> None:
     """The same operator, but nothing to run it with."""
     raise CannotRaise("ONNX Runtime does not run it in opset 22")
 
 
-def batch_normalization(step: Step) -> Rewrite | None:
+def batch_normalization(step: OpsetStep) -> Rewrite | None:
     """Without the mode that had a mean for every place, and without the outputs that meant training."""
     if len(step.node.outputs) > 1:
         raise CannotRaise("it is in training")
@@ -33,43 +33,43 @@ def batch_normalization(step: Step) -> Rewrite | None:
     return rewritten(step, drop=["spatial"]) if spatial is not None else None
 
 
-def pool(step: Step) -> None:
+def pool(step: OpsetStep) -> None:
     """The same unless sizes are rounded up: a last window may lie in the padding alone, and no longer counts."""
     if step.node.attributes.get_int("ceil_mode", 0):
         raise CannotRaise("its last windows, where sizes are rounded up, came to mean something else")
 
 
-def conv_transpose(step: Step) -> None:
+def conv_transpose(step: OpsetStep) -> None:
     """The same unless it splits the padding itself: which side gets more was turned round."""
     if step.node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
         raise CannotRaise("opset 11 pads the other side")
 
 
-def one_hot(step: Step) -> None:
+def one_hot(step: OpsetStep) -> None:
     """Negative numbers were outside, and count from the end now."""
     indices = step.graph.array(step.reads(0))
     if indices is None or (indices < 0).any():
         raise CannotRaise("negative numbers came to mean something else in opset 11")
 
 
-def erf(step: Step) -> None:
+def erf(step: OpsetStep) -> None:
     """Only of floating-point numbers now."""
     if step.dtype().kind in "iu":
         raise CannotRaise("opset 13 has it for floating-point numbers only")
 
 
-def mean_variance_normalization(step: Step) -> Rewrite | None:
+def mean_variance_normalization(step: OpsetStep) -> Rewrite | None:
     """The default axes, said: since opset 13 onnx's own inference fails where they are not."""
     return rewritten(step, axes=[0, 2, 3]) if "axes" not in step.node.attributes else None
 
 
-def grid_sample(step: Step) -> Rewrite | None:
+def grid_sample(step: OpsetStep) -> Rewrite | None:
     """Other words for the same modes."""
     mode = _GRID_MODES.get(step.node.attributes.get_string("mode", ""))
     return rewritten(step, mode=mode) if mode is not None else None
 
 
-def roi_align(step: Step) -> Rewrite | None:
+def roi_align(step: OpsetStep) -> Rewrite | None:
     """What was the only way is no longer the default."""
     if step.passes(22):
         without_kernel(step)
@@ -78,17 +78,17 @@ def roi_align(step: Step) -> Rewrite | None:
     return rewritten(step, coordinate_transformation_mode="output_half_pixel")
 
 
-def scan(step: Step) -> None:
+def scan(step: OpsetStep) -> None:
     """The first Scan ran over a batch of sequences of different lengths."""
     raise CannotRaise("opset 9 no longer scans batches")
 
 
-def scatter(step: Step) -> Rewrite:
+def scatter(step: OpsetStep) -> Rewrite:
     """Under its new name."""
     return rewritten(step, op_type="ScatterElements")
 
 
-def group_normalization(step: Step) -> Rewrite:
+def group_normalization(step: OpsetStep) -> Rewrite:
     """Scale and bias for every channel instead of every group; computed in its own type, as it was."""
     shape = step.graph.shape(step.reads(0))
     groups = step.node.attributes.get_int("num_groups")
@@ -104,7 +104,7 @@ def group_normalization(step: Step) -> Rewrite:
     return rewrite
 
 
-def _repeated(step: Step, op: Builder, value: ir.Value | None, times: int) -> ir.Value:
+def _repeated(step: OpsetStep, op: Builder, value: ir.Value | None, times: int) -> ir.Value:
     """Each element so many times, one after the other."""
     known = step.graph.array(value)
     if known is not None:
@@ -119,7 +119,7 @@ def _repeated(step: Step, op: Builder, value: ir.Value | None, times: int) -> ir
 _SINGLE = 4  # bytes
 
 
-def axes(step: Step) -> Rewrite | None:
+def axes(step: OpsetStep) -> Rewrite | None:
     """Squeeze, Unsqueeze and the reductions: axes as an input. None, or an empty list, means all of them."""
     given = step.node.attributes.get_ints("axes")
     if given is None:
@@ -128,7 +128,7 @@ def axes(step: Step) -> Rewrite | None:
     return rewritten(step, constants, drop=["axes"])
 
 
-def split(step: Step) -> Rewrite | None:
+def split(step: OpsetStep) -> Rewrite | None:
     """The sizes as an input; where there are none, the number of parts has to be given since 18.
 
     ONNX Runtime then refuses to split an empty axis, so parts of an axis that may be empty cannot be counted.
@@ -148,7 +148,7 @@ def split(step: Step) -> Rewrite | None:
     return rewritten(step, num_outputs=parts)
 
 
-def slice_(step: Step) -> Rewrite:
+def slice_(step: OpsetStep) -> Rewrite:
     """Starts, ends and axes as inputs."""
     attributes = step.node.attributes
     starts, ends, along = (attributes.get_ints(name) for name in ("starts", "ends", "axes"))
@@ -162,7 +162,7 @@ def slice_(step: Step) -> Rewrite:
     return rewritten(step, constants, drop=["starts", "ends", "axes"])
 
 
-def top_k(step: Step) -> Rewrite:
+def top_k(step: OpsetStep) -> Rewrite:
     """The number of elements as an input."""
     k = step.node.attributes.get_int("k")
     if k is None:
@@ -170,13 +170,13 @@ def top_k(step: Step) -> Rewrite:
     return rewritten(step, {1: ("k", _ints([k]))}, drop=["k"])
 
 
-def dft(step: Step) -> Rewrite:
+def dft(step: OpsetStep) -> Rewrite:
     """The axis as an input; what it is by default has changed."""
     axis = np.array(step.node.attributes.get_int("axis", 1), np.int64)
     return rewritten(step, {2: ("axis", axis)}, drop=["axis"])
 
 
-def clip(step: Step) -> Rewrite:
+def clip(step: OpsetStep) -> Rewrite:
     """The bounds as inputs of the same type; without a bound, both know the largest finite number."""
     low, high = (step.node.attributes.get_float(name) for name in ("min", "max"))
     dtype = np.dtype(np.float32) if low is None and high is None else step.dtype()
@@ -187,7 +187,7 @@ def clip(step: Step) -> Rewrite:
     return rewritten(step, constants, drop=["min", "max"])
 
 
-def pad(step: Step) -> Rewrite:
+def pad(step: OpsetStep) -> Rewrite:
     """The widths, and what to fill in where it is not zero, as inputs."""
     widths = step.node.attributes.get_ints("pads")
     value = step.node.attributes.get_float("value", 0.0)
@@ -199,7 +199,7 @@ def pad(step: Step) -> Rewrite:
     return rewritten(step, {1: ("pads", _ints(widths)), 2: ("value", fill)}, drop=["pads", "value"])
 
 
-def dropout(step: Step) -> Rewrite | None:
+def dropout(step: OpsetStep) -> Rewrite | None:
     """The ratio as an input; it still does nothing, since training has to be asked for."""
     if step.returns(1):
         raise CannotRaise("its mask came to mean something else")
@@ -221,7 +221,7 @@ _NO_ROI = np.zeros(0, np.float32)
 _BEFORE_11 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def upsample(step: Step) -> Rewrite | None:
+def upsample(step: OpsetStep) -> Rewrite | None:
     """The scales as an input since 9; a Resize since 10."""
     scales = step.node.attributes.get_floats("scales")
     if step.new < 10:
@@ -234,7 +234,7 @@ def upsample(step: Step) -> Rewrite | None:
     return rewrite
 
 
-def resize(step: Step) -> Rewrite | None:
+def resize(step: OpsetStep) -> Rewrite | None:
     """Says what was understood before 11, and leaves out what is empty since that may be left out."""
     if step.passes(11):
         scales = step.graph.array(step.reads(1))
@@ -249,7 +249,7 @@ def resize(step: Step) -> Rewrite | None:
     return rewritten(step, dict.fromkeys(empty, ("", None))) if empty else None
 
 
-def _resized(step: Step, op: Builder, scales: ir.Value | None) -> Sequence[ir.Value]:
+def _resized(step: OpsetStep, op: Builder, scales: ir.Value | None) -> Sequence[ir.Value]:
     source = step.reads(0)
     if step.new < 11:
         return rebuilt(op, step.node, [source, scales], op_type="Resize", drop=["scales"])
@@ -261,7 +261,7 @@ def _scales(numbers: Sequence[float]) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def _is_empty(step: Step, index: int) -> bool:
+def _is_empty(step: OpsetStep, index: int) -> bool:
     tensor = step.graph.tensor(step.reads(index))
     return tensor is not None and tensor.size == 0
 
@@ -271,7 +271,7 @@ def _is_empty(step: Step, index: int) -> bool:
 _KEEPS_ZEROS = 14  # since which a Reshape can be told that a 0 is a size and no reference
 
 
-def flattened(step: Step) -> Rewrite:
+def flattened(step: OpsetStep) -> Rewrite:
     """The same over the last axis where that was the only one, else over the flattened rest."""
     axis = step.node.attributes.get_int("axis", 1)
     rank = step.graph.rank(step.reads(0))

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.opsets.adapter_base import CannotRaise, Rewrite, Step
+from sardonyx.ir.opsets.adapter_base import CannotRaise, OpsetStep, Rewrite
 from sardonyx.ir.opsets.adapters import ADAPTERS
 from sardonyx.ir.opsets.history import NEWEST, OLDEST, exists, must_adapt, since
 from sardonyx.ir.rules import Rule
@@ -83,7 +83,7 @@ def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan
 def _adapted(nodes: Iterable[ir.Node], facts: Facts, old: int, new: int) -> Iterable[tuple[ir.Node, Rewrite]]:
     for node in nodes:
         try:
-            rewrite = ADAPTERS[node.op_type](Step(node, facts, old, new))
+            rewrite = ADAPTERS[node.op_type](OpsetStep(node, facts, old, new))
         except CannotRaise as error:
             raise CannotRaise(f"{node.op_type} ({label(node)}) cannot be raised: {error}") from error
         if rewrite is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 
 MOST_EVENTS = 900_000  # of a profile that is sure to be whole
 _KERNEL = "_kernel_time"
@@ -89,7 +89,7 @@ def _short(provider: str) -> str:
 class Match:
     """One call of a step; `own` is its time without that of the steps in its body, in microseconds."""
 
-    step: Step
+    step: GraphStep
     call: Call
     own: float
 
@@ -106,7 +106,7 @@ def match(run: Run, graph: Steps) -> list[Match] | None:
     return found if at == len(run.calls) else None
 
 
-def _step(calls: Sequence[Call], began: int, step: Step, found: list[Match]) -> int | None:
+def _step(calls: Sequence[Call], began: int, step: GraphStep, found: list[Match]) -> int | None:
     """Where one call of a step ends, with those of its bodies before it; None where it is not what was called."""
     before = len(found)
     at: int | None = began
@@ -137,11 +137,11 @@ def _body(calls: Sequence[Call], began: int, body: Steps, found: list[Match]) ->
     return at if at > began else None
 
 
-def _holds(calls: Sequence[Call], began: int, at: int, step: Step) -> bool:
+def _holds(calls: Sequence[Call], began: int, at: int, step: GraphStep) -> bool:
     """Whether a call is that of a step whose body's calls, if any, were those since it began."""
     return at < len(calls) and _is(calls[at], step) and (at == began or calls[at].start <= calls[began].start)
 
 
-def _is(call: Call, step: Step) -> bool:
+def _is(call: Call, step: GraphStep) -> bool:
     """The runtime makes up names for steps that have none."""
     return call.op_type == step.op_type and (not step.name or call.name == step.name)

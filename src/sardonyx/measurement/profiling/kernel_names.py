@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 from sardonyx.measurement.profiling.value_equivalence import Values, consumers
 
 BLOCKED = "_nchwc"  # after the value that a kernel on blocks of channels makes
@@ -46,12 +46,12 @@ class Names:
             name = shorter
         return self._steps.get(name)
 
-    def unchanged(self, step: Step) -> int | None:
+    def unchanged(self, step: GraphStep) -> int | None:
         """The step that has the same name and does the same."""
         index = self._steps.get(step.name)
         return index if index is not None and self._graph.steps[index].operator == step.operator else None
 
-    def stands_for(self, step: Step) -> Mapping[str, str]:
+    def stands_for(self, step: GraphStep) -> Mapping[str, str]:
         """Which of our values the outputs of a step stand for, as far as its name and theirs tell."""
         found = {name: name for name in step.outputs if name in self._values.maker}
         like = self.unchanged(step)
@@ -154,6 +154,6 @@ def _moved(run: Steps, found: dict[str, frozenset[str]]) -> None:
                 found[name] = frozenset[str]().union(*(found[user.outputs[0]] for user in users))
 
 
-def moves(step: Step) -> bool:
+def moves(step: GraphStep) -> bool:
     """Whether a step only moves data about."""
     return step.op_type in _MOVES and bool(step.inputs) and bool(step.outputs)

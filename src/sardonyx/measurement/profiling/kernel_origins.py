@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.measurement.profiling.kernel_names import Names, standing
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 from sardonyx.measurement.profiling.value_equivalence import Values, consumers
 from sardonyx.records.profile import TracedBy
 
@@ -20,7 +20,7 @@ from sardonyx.records.profile import TracedBy
 class Trace:
     """The steps of the file whose work a step does, and what told so."""
 
-    steps: frozenset[Step]
+    steps: frozenset[GraphStep]
     by: TracedBy
 
 
@@ -28,14 +28,14 @@ _NO_WORK = ("Dropout", "Identity")  # the runtime runs none of them, and whoever
 UNTRACED = Trace(frozenset(), TracedBy.NOTHING)
 
 
-def trace(run: Steps, file: Steps) -> dict[Step, Trace]:
+def trace(run: Steps, file: Steps) -> dict[GraphStep, Trace]:
     """Where each step of the graph as run comes from, in bodies of control flow too."""
     tracer = Tracer(run, file)
     places = tracer.by_values()
     tracer.by_names(places)
     tracer.by_neighbours(places)
     places = tracer.with_twins(places)
-    found: dict[Step, Trace] = {}
+    found: dict[GraphStep, Trace] = {}
     for index, step in enumerate(run.steps):
         indices, by = places.get(index, (frozenset[int](), TracedBy.NOTHING))
         found[step] = Trace(frozenset(file.steps[each] for each in indices), by)
@@ -43,12 +43,12 @@ def trace(run: Steps, file: Steps) -> dict[Step, Trace]:
     return found
 
 
-def through(later: Mapping[Step, Trace], earlier: Mapping[Step, Trace]) -> dict[Step, Trace]:
+def through(later: Mapping[GraphStep, Trace], earlier: Mapping[GraphStep, Trace]) -> dict[GraphStep, Trace]:
     """Traces to a graph in between, carried on to where that came from."""
-    found: dict[Step, Trace] = {}
+    found: dict[GraphStep, Trace] = {}
     for step, trace_ in later.items():
         back = [earlier.get(each, UNTRACED) for each in trace_.steps]
-        steps = frozenset[Step]().union(*(each.steps for each in back))
+        steps = frozenset[GraphStep]().union(*(each.steps for each in back))
         if not steps:
             found[step] = UNTRACED
         elif trace_.by is TracedBy.NEIGHBOURS:
@@ -58,9 +58,9 @@ def through(later: Mapping[Step, Trace], earlier: Mapping[Step, Trace]) -> dict[
     return found
 
 
-def _in_bodies(step: Step, holder: Trace) -> dict[Step, Trace]:
+def _in_bodies(step: GraphStep, holder: Trace) -> dict[GraphStep, Trace]:
     """Traces of the steps in a step's bodies: to those of the same body in the file, or else to what holds it."""
-    found: dict[Step, Trace] = {}
+    found: dict[GraphStep, Trace] = {}
     origin = next(iter(holder.steps)) if len(holder.steps) == 1 else None
     for name, body in step.bodies.items():
         if origin is not None and name in origin.bodies:
@@ -71,7 +71,7 @@ def _in_bodies(step: Step, holder: Trace) -> dict[Step, Trace]:
     return found
 
 
-def _all(graph: Steps) -> Iterable[Step]:
+def _all(graph: Steps) -> Iterable[GraphStep]:
     for step in graph.steps:
         yield step
         for body in step.bodies.values():
@@ -133,7 +133,7 @@ class Tracer:
         if near:
             found[index] = near, TracedBy.NEIGHBOURS
 
-    def between(self, step: Step) -> frozenset[int]:
+    def between(self, step: GraphStep) -> frozenset[int]:
         """The steps of the file between what a step reads and what it makes."""
         like = self.values.like
         read = {like(value) for name in step.inputs for value in self.stands.get(name, ())}
@@ -163,7 +163,7 @@ class Tracer:
             for index, (indices, by) in found.items()
         }
 
-    def _makes_the_same(self, step: Step, other: Step) -> bool:
+    def _makes_the_same(self, step: GraphStep, other: GraphStep) -> bool:
         outputs = [(name, wanted) for name, wanted in zip(step.outputs, other.outputs, strict=False) if name]
         return all(self.stands.get(name) == frozenset({wanted}) for name, wanted in outputs)
 

@@ -21,7 +21,7 @@ _NEVER_EQUAL = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeTyp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class GraphStep:
     """One node."""
 
     name: str
@@ -44,21 +44,21 @@ class Step:
 class Steps:
     """One graph, its steps in the order in which they stand; constants are no steps."""
 
-    steps: Sequence[Step]
+    steps: Sequence[GraphStep]
     constants: Mapping[str, Hashable]  # name -> the same for equal contents
 
 
 def of_file(graph: ir.Graph) -> Steps:
     """The steps of a graph that was read from a file."""
     constants = {name: _content(value.const_value, name) for name, value in graph.initializers.items()}
-    steps: list[Step] = []
+    steps: list[GraphStep] = []
     for node in graph:
         outputs = tuple(value.name or "" for value in node.outputs)
         if is_constant(node):
             constants[outputs[0]] = _content(constant_tensor(node), outputs[0])
             continue
         steps.append(
-            Step(
+            GraphStep(
                 node.name or "",
                 node.op_type,
                 _plain(node.domain),
@@ -82,7 +82,7 @@ def as_run(path: Path) -> Steps:
 
 def _of_proto(graph: onnx.GraphProto) -> Steps:
     steps = [
-        Step(
+        GraphStep(
             node.name,
             node.op_type,
             _plain(node.domain),

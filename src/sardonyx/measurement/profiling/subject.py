@@ -96,7 +96,7 @@ class Profiled:
             notes=(*self._notes, *self._said(len(profiled) - len(matched))),
         )
 
-    def _traces(self, graph: steps.Steps) -> dict[steps.Step, Trace]:
+    def _traces(self, graph: steps.Steps) -> dict[steps.GraphStep, Trace]:
         """Through the graph before the layouts were changed, where they were: there values still have their names."""
         file = steps.of_file(self.subject.tagged.model.graph)
         if not any(step.domain in _LAYOUTS for step in graph.steps):
@@ -127,4 +127,4 @@ def saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, 
 def _of_calls(runs: list[Run]) -> steps.Steps:
     """The steps of a graph of which only the calls are known."""
     calls = runs[0].calls if runs else ()
-    return steps.Steps([steps.Step(call.name, call.op_type, "", (), (), {}) for call in calls], {})
+    return steps.Steps([steps.GraphStep(call.name, call.op_type, "", (), (), {}) for call in calls], {})

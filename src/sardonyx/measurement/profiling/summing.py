@@ -11,20 +11,20 @@ from sardonyx.ir import origins
 from sardonyx.ir.scopes import label
 from sardonyx.measurement.profiling.events import Match, Run
 from sardonyx.measurement.profiling.kernel_origins import UNTRACED, Trace
-from sardonyx.measurement.profiling.steps import Step
+from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.records.profile import KernelTime, ModuleTime, Slice, TracedBy
 
 Matched = Sequence[tuple[Run, Sequence[Match]]]
 _TAG_PATHS = ("__call", "__module_path")  # attributes that some files carry their modules in, the surer one first
 
 
-def kernels(matched: Matched, traces: Mapping[Step, Trace]) -> tuple[dict[Step, int], tuple[KernelTime, ...]]:
+def kernels(matched: Matched, traces: Mapping[GraphStep, Trace]) -> tuple[dict[GraphStep, int], tuple[KernelTime, ...]]:
     """Every kernel in the order in which they run, with the median of its times; and the place of each."""
-    times: dict[Step, list[float]] = defaultdict(list)
-    calls: dict[Step, int] = {}
-    first: dict[Step, Match] = {}
+    times: dict[GraphStep, list[float]] = defaultdict(list)
+    calls: dict[GraphStep, int] = {}
+    first: dict[GraphStep, Match] = {}
     for _, matches in matched:
-        spent: dict[Step, float] = defaultdict(float)
+        spent: dict[GraphStep, float] = defaultdict(float)
         for each in matches:
             spent[each.step] += each.own
             first.setdefault(each.step, each)
@@ -55,7 +55,7 @@ def _kernel(seen: Match, trace: Trace, microseconds: float, calls: int) -> Kerne
     )
 
 
-def timeline(run: Run, matches: Iterable[Match], places: Mapping[Step, int]) -> tuple[Slice, ...]:
+def timeline(run: Run, matches: Iterable[Match], places: Mapping[GraphStep, int]) -> tuple[Slice, ...]:
     """The calls of one run, by when they began; one whose body holds others comes before those."""
     slices = [Slice(places[each.step], each.call.start - run.start, each.call.duration) for each in matches]
     return tuple(sorted(slices, key=lambda each: (each.start_us, -each.duration_us)))

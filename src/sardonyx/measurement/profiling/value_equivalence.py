@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 from sardonyx.ir.dataflow import Dependence, dependence
-from sardonyx.measurement.profiling.steps import Step, Steps
+from sardonyx.measurement.profiling.steps import GraphStep, Steps
 
 
 class Values:
@@ -29,7 +29,7 @@ class Values:
             if len(members) > 1:
                 self._alike |= dict.fromkeys(members, members)
 
-    def _number(self, index: int, step: Step) -> int:
+    def _number(self, index: int, step: GraphStep) -> int:
         """Give a step's outputs their class, and the step one of its own; the same for steps that are equal."""
         same: Hashable = index
         if step.likeness is not None and not step.bodies:
@@ -69,7 +69,7 @@ def consumers(graph: Steps) -> Mapping[str, Sequence[int]]:
     return found
 
 
-def _read(step: Step) -> Sequence[str]:
+def _read(step: GraphStep) -> Sequence[str]:
     names = list(step.inputs)
     for body in step.bodies.values():
         for inner in body.steps:

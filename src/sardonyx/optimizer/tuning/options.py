@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sardonyx.optimizer.candidates import Forbidden, Settled
+from sardonyx.optimizer.candidates import Forbidden, VerifiedCandidate
 
-Settle: TypeAlias = Callable[[Forbidden], Settled]  # makes a candidate without what is forbidden, and proves it
+Settle: TypeAlias = Callable[
+    [Forbidden], VerifiedCandidate
+]  # makes a candidate without what is forbidden, and proves it
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TuningOptions:
     """How long tuning may take, what it measures on, and what it may choose from."""
 
     budget: float = 120.0  # seconds

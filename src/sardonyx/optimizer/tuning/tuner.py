@@ -18,9 +18,9 @@ from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement.feeds import at_size, open_dims
 from sardonyx.measurement.interleaving import Race
 from sardonyx.measurement.statistics import Comparison, Finding
-from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Job, Settled
+from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, RewriteJob, VerifiedCandidate
 from sardonyx.optimizer.tuning import units as choosing
-from sardonyx.optimizer.tuning.options import Settle, Wish
+from sardonyx.optimizer.tuning.options import Settle, TuningOptions
 from sardonyx.optimizer.tuning.race import Contender, Ground
 from sardonyx.optimizer.tuning.search import Effect, Found, State, search
 from sardonyx.optimizer.tuning.units import Unit
@@ -91,7 +91,7 @@ class Tuner:
         UsageError: for a budget that is none, or a size of a dim that is not open.
     """
 
-    def __init__(self, job: Job, wish: Wish, folder: Path) -> None:
+    def __init__(self, job: RewriteJob, wish: TuningOptions, folder: Path) -> None:
         if not wish.budget > 0:
             raise UsageError(f"a budget of {wish.budget:g} seconds is none")
         self._job = job
@@ -109,7 +109,9 @@ class Tuner:
         self._last = 0.0  # seconds that the last race is sure to need
         self._making = 0.0  # seconds that it took to make and load the last model that was asked about
 
-    def run(self, untuned: Settled, settle: Settle, *, convolutional: bool = False) -> tuple[Settled, Tuning]:
+    def run(
+        self, untuned: VerifiedCandidate, settle: Settle, *, convolutional: bool = False
+    ) -> tuple[VerifiedCandidate, Tuning]:
         """The fastest of the source, the result as it is, and the result without what does not pay.
 
         Args:
@@ -169,7 +171,7 @@ class Tuner:
             notes=(_BUSY,) if load is not None and load > _MANY * (os.cpu_count() or 1) else (),
         )
 
-    def _first_race(self, untuned: Settled) -> Race:
+    def _first_race(self, untuned: VerifiedCandidate) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source), UNTUNED: self._ground.load(untuned.candidate.model)}
         slowest = max(contender.once for contender in contenders.values())
         self._loaded[frozenset()] = contenders[UNTUNED]
@@ -177,7 +179,7 @@ class Tuner:
         self._last = max(self._wish.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
 
-    def _last_race(self, settled: Mapping[str, Settled]) -> Race:
+    def _last_race(self, settled: Mapping[str, VerifiedCandidate]) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source)}
         contenders |= {name: self._ground.load(each.candidate.model) for name, each in settled.items()}
         return self._race(contenders, "racing source, result and tuned result")
@@ -185,7 +187,7 @@ class Tuner:
     def _forbidden(self, state: State) -> Forbidden:
         return self._rolled_back | choosing.forbidden(self._units, state)
 
-    def _settle(self, settle: Settle, forbidden: Forbidden, before: Settled | None) -> Settled:
+    def _settle(self, settle: Settle, forbidden: Forbidden, before: VerifiedCandidate | None) -> VerifiedCandidate:
         """Made and proven; what a proof rolled back before stays told."""
         began = time.perf_counter()
         settled = settle(forbidden)

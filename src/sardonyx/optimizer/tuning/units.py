@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sardonyx.optimizer.candidates import WHOLE_PASS, Candidate, Forbidden
 from sardonyx.passes import Pass
-from sardonyx.records.run import Kind
+from sardonyx.records.run import RewriteKind
 
 OTHER = "other"  # family of a pass that is none of ours
 ADDED = "left out"  # family of the passes that are usually not run
@@ -38,7 +38,7 @@ class Unit:
 
 def units(candidate: Candidate, passes: Sequence[Pass], left_out: Iterable[str] = ()) -> tuple[Unit, ...]:
     """The units of a result, in the order of the passes; then those that are usually left out."""
-    kinds: dict[str, set[Kind]] = defaultdict(set)
+    kinds: dict[str, set[RewriteKind]] = defaultdict(set)
     touched: dict[str, int] = defaultdict(int)
     for event in candidate.log.events:
         kinds[event.pass_name].add(event.kind)
@@ -49,7 +49,7 @@ def units(candidate: Candidate, passes: Sequence[Pass], left_out: Iterable[str] 
         if not kinds[each.name]:
             continue
         family, count = family_of(each), candidate.log.tallies[each.name].rewrites
-        if Kind.FUSE in kinds[each.name]:
+        if RewriteKind.FUSE in kinds[each.name]:
             fusions.append(Unit(each.name, family, (each.name,), count, touched[each.name]))
         else:
             cleaning[family].append(each.name)

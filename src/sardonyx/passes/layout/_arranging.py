@@ -22,7 +22,7 @@ SHORTEST_ROW = 32  # elements from which on gathering rows is no slower than a T
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class LayoutStep:
     """One node: a Reshape to `numbers`, a Transpose by them, or a Gather of them along `axis`."""
 
     op_type: str
@@ -30,7 +30,7 @@ class Step:
     axis: int = 0
 
 
-def arrangements(what: Movement, most: int, *, rows: bool = True) -> Iterator[tuple[Step, ...]]:
+def arrangements(what: Movement, most: int, *, rows: bool = True) -> Iterator[tuple[LayoutStep, ...]]:
     """Ways to bring about a movement with at most so many nodes; gathering rows only where asked for."""
     if what.factors is not None and len(what.factors) <= 1:
         yield () if what.whole and what.source == what.result else (_view(what),)
@@ -41,12 +41,12 @@ def arrangements(what: Movement, most: int, *, rows: bool = True) -> Iterator[tu
         yield from _gathers(what, what.origin, most)
 
 
-def copies(steps: Sequence[Step]) -> int:
+def copies(steps: Sequence[LayoutStep]) -> int:
     """How many of the nodes copy their input."""
     return sum(step.op_type != "Reshape" for step in steps)
 
 
-def build(steps: Sequence[Step], source: ir.Value, op: Builder) -> ir.Value:
+def build(steps: Sequence[LayoutStep], source: ir.Value, op: Builder) -> ir.Value:
     """The nodes of an arrangement."""
     value = source
     for step in steps:
@@ -61,14 +61,14 @@ def build(steps: Sequence[Step], source: ir.Value, op: Builder) -> ir.Value:
     return value
 
 
-def _view(what: Movement) -> Step:
+def _view(what: Movement) -> LayoutStep:
     """A Reshape to the result's shape."""
     if not what.free:
-        return Step("Reshape", what.result)
-    return Step("Reshape", (0, *what.result) if what.whole else (-1, *what.result[1:]))
+        return LayoutStep("Reshape", what.result)
+    return LayoutStep("Reshape", (0, *what.result) if what.whole else (-1, *what.result[1:]))
 
 
-def _transposes(what: Movement, factors: Sequence[Factor]) -> Iterator[tuple[Step, ...]]:
+def _transposes(what: Movement, factors: Sequence[Factor]) -> Iterator[tuple[LayoutStep, ...]]:
     """A Transpose, with a view before it, after it, both or neither."""
     by_result = split(factors, what.result) if what.whole else None
     by_source = split(factors, what.source, by_source=True)
@@ -82,7 +82,7 @@ def _transposes(what: Movement, factors: Sequence[Factor]) -> Iterator[tuple[Ste
     yield _viewed_twice(what, factors)
 
 
-def _aligned(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...] | None:
+def _aligned(what: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...] | None:
     """A Transpose alone: also the dims of size one must find their places."""
     if len(what.source) != len(what.result):
         return None
@@ -95,11 +95,11 @@ def _aligned(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...] | No
     return None if -1 in perm else (_transpose(perm, what),)
 
 
-def _transpose(perm: Sequence[int], what: Movement) -> Step:
-    return Step("Transpose", (0, *(axis + 1 for axis in perm)) if what.free else tuple(perm))
+def _transpose(perm: Sequence[int], what: Movement) -> LayoutStep:
+    return LayoutStep("Transpose", (0, *(axis + 1 for axis in perm)) if what.free else tuple(perm))
 
 
-def _viewed_first(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...]:
+def _viewed_first(what: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
     """A view whose dims the Transpose brings into the result's order; dims of size one stay where they will be."""
     axes: list[Factor | int] = list(in_source(factors))
     order = iter(factors)
@@ -111,23 +111,23 @@ def _viewed_first(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...]
     return _reshape(view, what), _transpose([axes.index(label) for label in wanted], what)
 
 
-def _viewed_last(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...]:
+def _viewed_last(what: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
     real = dict(zip(in_source(factors), (axis for axis, dim in enumerate(what.source) if dim != 1), strict=True))
     ones = [axis for axis, dim in enumerate(what.source) if dim == 1]
     return _transpose([*ones, *(real[factor] for factor in factors)], what), _view(what)
 
 
-def _viewed_twice(what: Movement, factors: Sequence[Factor]) -> tuple[Step, ...]:
+def _viewed_twice(what: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
     order = in_source(factors)
     perm = [order.index(factor) for factor in factors]
     return _reshape([factor.size for factor in order], what), _transpose(perm, what), _view(what)
 
 
-def _reshape(dims: Sequence[int], what: Movement) -> Step:
-    return Step("Reshape", (0, *dims) if what.free else tuple(dims))
+def _reshape(dims: Sequence[int], what: Movement) -> LayoutStep:
+    return LayoutStep("Reshape", (0, *dims) if what.free else tuple(dims))
 
 
-def _gathers(what: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[Step, ...]]:
+def _gathers(what: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[LayoutStep, ...]]:
     """A Gather along an axis of the source as it is, or of rows."""
     row = _row(what, origin)
     if row < SHORTEST_ROW:
@@ -143,9 +143,9 @@ def _gathers(what: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[St
     view = _reshape((math.prod(what.source) // math.prod(last), *last), what)
     numbers = _at(what, origin, math.prod(last))
     if fits_result:
-        yield view, Step("Gather", numbers.reshape(what.result[: len(what.result) - tail]), int(what.free))
+        yield view, LayoutStep("Gather", numbers.reshape(what.result[: len(what.result) - tail]), int(what.free))
     else:
-        yield view, Step("Gather", numbers, int(what.free)), _view(what)
+        yield view, LayoutStep("Gather", numbers, int(what.free)), _view(what)
 
 
 def _row(what: Movement, origin: np.ndarray) -> int:
@@ -173,7 +173,7 @@ def _tail(shape: Sequence[int], row: int) -> int:
     return tail
 
 
-def _gathered_along(axis: int, row: int, what: Movement, origin: np.ndarray) -> tuple[Step, ...] | None:
+def _gathered_along(axis: int, row: int, what: Movement, origin: np.ndarray) -> tuple[LayoutStep, ...] | None:
     """One Gather, where the source has an axis along which all moves alike and the result's dims fit."""
     before, size, after = what.source[:axis], what.source[axis], what.source[axis + 1 :]
     width, blocks = math.prod(after), math.prod(before)
@@ -187,4 +187,4 @@ def _gathered_along(axis: int, row: int, what: Movement, origin: np.ndarray) -> 
     shape = what.result[axis : len(what.result) - len(after)]
     if math.prod(shape) != numbers.shape[1]:
         return None
-    return (Step("Gather", numbers[0].reshape(shape), axis + int(what.free)),)
+    return (LayoutStep("Gather", numbers[0].reshape(shape), axis + int(what.free)),)

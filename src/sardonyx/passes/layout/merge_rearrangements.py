@@ -17,7 +17,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout._arranging import Step, arrangements, build, copies
+from sardonyx.passes.layout._arranging import LayoutStep, arrangements, build, copies
 from sardonyx.passes.layout._movement import movement
 from sardonyx.passes.layout._regions import MOVING, Region, regions_before
 from sardonyx.records.run import Accuracy
@@ -67,7 +67,7 @@ class MergeRearrangements(NodePass):
         return build(match.found["steps"], match.found["source"], op)
 
 
-def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[Step, ...] | None:
+def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ...] | None:
     """The fewest nodes that do what a region does, if that is fewer than it has, or as many that copy less."""
     if len(root.outputs) != 1:
         return None

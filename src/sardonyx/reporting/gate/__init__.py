@@ -12,7 +12,7 @@ from sardonyx.reporting.gate.evaluate import Outcome as Outcome
 from sardonyx.reporting.gate.evaluate import hold as hold
 from sardonyx.reporting.gate.evaluate import parse_all as parse_all
 from sardonyx.reporting.gate.expressions import Gate as Gate
-from sardonyx.reporting.gate.kinds import Kind as Kind
+from sardonyx.reporting.gate.kinds import RecordKind as RecordKind
 from sardonyx.reporting.gate.metric import Measure as Measure
 from sardonyx.reporting.gate.model_metrics import (
     ADOPTION,
@@ -32,9 +32,31 @@ if TYPE_CHECKING:
 _MEASURED = ("ANALYSIS", "BENCHMARK", "DECOMPOSED", "PROFILE", "STUDY")
 
 __all__ = [
-    "ADOPTION", "ANALYSIS", "BENCHMARK", "COMPARISON", "DECOMPOSED", "EXPORT", "EXTRACTION", "INSPECTION",
-    "MODULE", "NEEDS_TUNING", "NEEDS_VERDICT", "OPPORTUNITIES", "PROFILE", "RUN", "STUDY", "VERDICT", "Baseline",
-    "Gate", "Kind", "Measure", "Outcome", "hold", "kinds", "parse_all", "read_baseline",
+    "ADOPTION",
+    "ANALYSIS",
+    "BENCHMARK",
+    "COMPARISON",
+    "DECOMPOSED",
+    "EXPORT",
+    "EXTRACTION",
+    "INSPECTION",
+    "MODULE",
+    "NEEDS_TUNING",
+    "NEEDS_VERDICT",
+    "OPPORTUNITIES",
+    "PROFILE",
+    "RUN",
+    "STUDY",
+    "VERDICT",
+    "Baseline",
+    "Gate",
+    "Measure",
+    "Outcome",
+    "RecordKind",
+    "hold",
+    "kinds",
+    "parse_all",
+    "read_baseline",
 ]  # fmt: skip
 
 

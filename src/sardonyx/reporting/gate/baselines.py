@@ -9,7 +9,7 @@ from pathlib import Path
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.reporting.gate import model_metrics
-from sardonyx.reporting.gate.kinds import Kind, Measures
+from sardonyx.reporting.gate.kinds import Measures, RecordKind
 
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 
@@ -27,7 +27,7 @@ class Baseline:
         return next((name for name in names if name not in self.measures or not self.measures[name].known), None)
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[RecordKind, ...]:
     """Every kind of record that has numbers to compare."""
     from sardonyx.reporting.gate import (
         measurement_metrics,  # only here: a command without a baseline need not wait for all records
@@ -51,7 +51,7 @@ def kinds() -> tuple[Kind, ...]:
     )
 
 
-def read(path: Path, wanted: Kind) -> Baseline:
+def read(path: Path, wanted: RecordKind) -> Baseline:
     """The record in a file, as a baseline for one of the wanted kind.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from sardonyx.errors import UsageError
 from sardonyx.reporting.gate.baselines import Baseline
 from sardonyx.reporting.gate.expressions import Gate
-from sardonyx.reporting.gate.kinds import Kind
+from sardonyx.reporting.gate.kinds import RecordKind
 from sardonyx.reporting.gate.metric import Measure, shown
 
 
@@ -41,7 +41,7 @@ class Outcome:
         return f", {shown(round(self.measure.in_percent().value, 3))}%"
 
 
-def parse_all(kind: Kind, texts: Sequence[str], baseline: Baseline | None) -> list[Gate]:
+def parse_all(kind: RecordKind, texts: Sequence[str], baseline: Baseline | None) -> list[Gate]:
     """All expressions about a kind of record, each with all it needs.
 
     Raises:
@@ -59,7 +59,7 @@ def parse_all(kind: Kind, texts: Sequence[str], baseline: Baseline | None) -> li
     return gates
 
 
-def hold(gates: Sequence[Gate], kind: Kind, record: Any, baseline: Baseline | None = None) -> list[Outcome]:
+def hold(gates: Sequence[Gate], kind: RecordKind, record: Any, baseline: Baseline | None = None) -> list[Outcome]:
     """Every gate with its number; a number that the record does not have meets no gate."""
     measures = kind.measures(record)
     outcomes: list[Outcome] = []

@@ -18,7 +18,7 @@ Measures = dict[str, Measure]
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class RecordKind:
     """One kind of record, and what may be asked of it."""
 
     record: type[Record]

@@ -13,7 +13,7 @@ from sardonyx.records.analysis import Analysis, Decomposed
 from sardonyx.records.bench import Benchmark, Comparison, Timing
 from sardonyx.records.profile import Profile
 from sardonyx.records.study import Study
-from sardonyx.reporting.gate.kinds import Kind, Measures
+from sardonyx.reporting.gate.kinds import Measures, RecordKind
 from sardonyx.reporting.gate.metric import Measure, ratio, share
 
 FORMS = ("standard", "decomposed", "fused")
@@ -139,14 +139,14 @@ def _of_study(found: Study) -> Measures:
     }
 
 
-ANALYSIS = Kind(
+ANALYSIS = RecordKind(
     Analysis,
     _of_analysis,
     _OF_FORM | {mb: f"{_OF_FORM[name]}, in MB of 10⁶" for name, mb in _IN_MB.items()},
     shares=("traffic_reduction",),
     forms=FORMS,
 )
-DECOMPOSED = Kind(
+DECOMPOSED = RecordKind(
     Decomposed,
     _of_decomposed,
     {
@@ -155,7 +155,7 @@ DECOMPOSED = Kind(
         "attentions": "attentions that were spelled out",
     },
 )
-BENCHMARK = Kind(
+BENCHMARK = RecordKind(
     Benchmark,
     _of_benchmark,
     {
@@ -171,7 +171,7 @@ BENCHMARK = Kind(
     shares=("latency_ratio",),
     common=("nodes", "file_bytes"),
 )
-PROFILE = Kind(
+PROFILE = RecordKind(
     Profile,
     _of_profile,
     {
@@ -185,7 +185,7 @@ PROFILE = Kind(
     shares=("attributed", "kernel_ratio"),
     common=("nodes",),
 )
-STUDY = Kind(
+STUDY = RecordKind(
     Study,
     _of_study,
     {

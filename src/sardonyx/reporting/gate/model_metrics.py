@@ -27,7 +27,7 @@ from sardonyx.reporting.gate.common_metrics import (
     spent,
     tuned,
 )
-from sardonyx.reporting.gate.kinds import Kind, Measures
+from sardonyx.reporting.gate.kinds import Measures, RecordKind
 from sardonyx.reporting.gate.metric import Measure
 
 
@@ -129,7 +129,7 @@ def _of_comparison(found: Comparison) -> Measures:
     }
 
 
-RUN = Kind(
+RUN = RecordKind(
     Run,
     _of_run,
     COUNTED
@@ -142,8 +142,8 @@ RUN = Kind(
     shares=(*SIZES, *TUNED),
     common=(*COUNTED, *FILE, *PROVEN),
 )
-VERDICT = Kind(Verdict, proven, PROVEN, common=tuple(PROVEN))
-EXPORT = Kind(
+VERDICT = RecordKind(Verdict, proven, PROVEN, common=tuple(PROVEN))
+EXPORT = RecordKind(
     Export,
     _of_export,
     COUNTED
@@ -158,7 +158,7 @@ EXPORT = Kind(
     alone=("unreached",),
     common=(*COUNTED, *FILE, *PLACED, *PROVEN),
 )
-INSPECTION = Kind(
+INSPECTION = RecordKind(
     Inspection,
     _of_inspection,
     COUNTED
@@ -170,7 +170,7 @@ INSPECTION = Kind(
     shares=SHARES,
     common=(*COUNTED, *FILE, *PLACED),
 )
-MODULE = Kind(
+MODULE = RecordKind(
     ModuleInspection,
     _of_module,
     {"nodes": "compute nodes of it and of those below", "constants": "Constants that they read"}
@@ -180,7 +180,7 @@ MODULE = Kind(
     | {"operators": "different operators", "shared_nodes": "nodes that also work for modules outside it"},
     shares=SHARES,
 )
-OPPORTUNITIES = Kind(
+OPPORTUNITIES = RecordKind(
     Opportunities,
     _of_opportunities,
     COUNTED
@@ -191,7 +191,7 @@ OPPORTUNITIES = Kind(
     },
     common=tuple(COUNTED),
 )
-EXTRACTION = Kind(
+EXTRACTION = RecordKind(
     Extraction,
     _of_extraction,
     COUNTED
@@ -205,8 +205,8 @@ EXTRACTION = Kind(
     | PROVEN,
     common=(*COUNTED, *FILE, *PROVEN),
 )
-ADOPTION = Kind(Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
-COMPARISON = Kind(
+ADOPTION = RecordKind(Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
+COMPARISON = RecordKind(
     Comparison,
     _of_comparison,
     {name: f"{what}, of the second model" for name, what in COUNTED.items() if name != "bytes"}

@@ -12,7 +12,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.attention_sites import Line, Moved, Spent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.timeline import timeline
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Row:
     memory: tuple[Moved | None, ...] = ()
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The places of attention, and the memory timeline."""
     sites = dossier.run.attention
     rows = [_row(line, dossier) for line in figures.lines(sites)]
@@ -42,7 +42,7 @@ def section(dossier: Dossier) -> Section:
     return Section("attention", "Attention and memory", html)
 
 
-def _row(line: Line, dossier: Dossier) -> Row:
+def _row(line: Line, dossier: RunBundle) -> Row:
     forms = [[site.before for site in line.sites], [site.after for site in line.sites]]
     modules = [module for module in line.modules if module]  # what of the model's own work is attention's, none says
     profiled, analysed = dossier.profiled or (), dossier.forms or ()
@@ -54,7 +54,7 @@ def _row(line: Line, dossier: Dossier) -> Row:
     )
 
 
-def _memory(dossier: Dossier, forms: Sequence[Form]) -> dict[str, Any]:
+def _memory(dossier: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
     """The picture, and its numbers in words."""
     labels = ("before", "after")
     timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}

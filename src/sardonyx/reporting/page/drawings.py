@@ -17,13 +17,13 @@ from sardonyx.reporting.page.section import Section, Strings
 from sardonyx.reporting.plots.drawing import LONGEST, Kind, box_width, frame_of
 from sardonyx.reporting.plots.module_contents import Inside, Part, insides
 from sardonyx.reporting.plots.module_drawings import Nodes, kind_of, nodes_of
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 MOST = 400  # boxes; a module with more is told, not drawn
 KINDS: tuple[Kind, ...] = ("op", "made", "gone", "module", "port")
 
 
-def section(dossier: Dossier) -> Section | None:
+def section(dossier: RunBundle) -> Section | None:
     """The graphs of all modules before and after; nothing where the Run has none."""
     before, after = dossier.run.wiring_before, dossier.run.wiring_after
     if before is None or after is None:

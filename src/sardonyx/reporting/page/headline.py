@@ -10,7 +10,7 @@ from sardonyx.records.bench import Comparison, Finding, Timing
 from sardonyx.records.run import OutputDifference, Run
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import failed_sentence
 
 
@@ -25,7 +25,7 @@ class Pace:
     how: str
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """What a reader should know who reads nothing else."""
     run = dossier.run
     pace = _pace(dossier)
@@ -96,7 +96,7 @@ def _pace_words(compared: Comparison) -> str:
     return f"{bench.percent(1 - compared.ratio)} % {compared.finding.value}"
 
 
-def _pace(dossier: Dossier) -> Pace | None:
+def _pace(dossier: RunBundle) -> Pace | None:
     """From the benchmark; else from what tuning measured; None where nobody did."""
     timed = _timed(dossier)
     if timed is not None and timed[1].against_first is not None and dossier.point is not None:
@@ -116,7 +116,7 @@ def _pace(dossier: Dossier) -> Pace | None:
     return _tuned(dossier.run)
 
 
-def _timed(dossier: Dossier) -> tuple[Timing, Timing] | None:
+def _timed(dossier: RunBundle) -> tuple[Timing, Timing] | None:
     """The times of source and result, where the source is what all others are compared with."""
     if dossier.bench is None or dossier.point is None:
         return None

@@ -12,11 +12,11 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import bench_sentence, columns, facts, rows
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.boxplot import boxplot
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.tuning import CHANGES, STANDING, change_rows, conditions, pace_cells, unchanged
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """Times, tuning, machine, and how to read them."""
     run, bench = dossier.run, dossier.bench
     html = rendered(

@@ -8,7 +8,7 @@ from typing import Any
 from sardonyx.records.run import PassRecord, RefusalGroup, Run
 from sardonyx.reporting.module_paths import places
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 OPEN = 3  # passes whose reasons are shown without being asked for
 PLACES = 2  # of a reason
@@ -27,7 +27,7 @@ class Refusing:
         return sum(group.count for group in self.groups)
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """All refusals as text; the script only hides those that lie elsewhere than the selected module."""
     found = refusing(dossier.run)
     total = sum(each.count for each in found)

@@ -15,7 +15,7 @@ from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.plots.icicle import Amount, Panel, families, icicle
 from sardonyx.reporting.profile import ms
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the folder."
 AT_FIRST = 2.0  # width of the narrowest bar in the markup; the script draws all
@@ -37,7 +37,7 @@ MEASURES = (
 )
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The nodes as a picture, and which kinds of modules have which colour."""
     found = module_tree(dossier)
     colors = shared_colors(found)
@@ -47,7 +47,7 @@ def section(dossier: Dossier) -> Section:
     return Section("map", "Map", html, {"families": list(colors)})
 
 
-def map_picture(dossier: Dossier, measure: Measure) -> svg.Picture | None:
+def map_picture(dossier: RunBundle, measure: Measure) -> svg.Picture | None:
     """One measure by itself; None where it was not measured."""
     found = module_tree(dossier)
     if measure.id == "ms" and not found.timed:

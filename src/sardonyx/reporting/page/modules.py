@@ -13,7 +13,7 @@ from sardonyx.reporting.module_rows import module_rows
 from sardonyx.reporting.options import View
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.profile import ms
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 # The module tree as the page's script reads it: every module with what it owns, and which of them are one line.
 #
@@ -47,7 +47,7 @@ class ModuleTree:
         return {branch.path: tuple(amounts) for branch, amounts in zip(self.modules, found, strict=True)}
 
 
-def module_tree(dossier: Dossier) -> ModuleTree:
+def module_tree(dossier: RunBundle) -> ModuleTree:
     """Every module that owns something before or after, and those above them."""
     counted = {each.path: each for each in dossier.run.modules}
     times = [{each.path: each.self_ms for each in model.modules} for model in dossier.profiled or ()]
@@ -143,7 +143,7 @@ class Line:
     after: float
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The upper levels of the tree as markup, all of it as data."""
     found = module_tree(dossier)
     totals = found.totals()

@@ -10,7 +10,7 @@ from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import ratio
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes
 from sardonyx.reporting.study.heat import strength
 from sardonyx.reporting.verdict import proof
@@ -21,7 +21,7 @@ class Row:
     """One model."""
 
     place: int
-    dossier: Dossier
+    dossier: RunBundle
     compared: Comparison | None  # None: not timed
 
     @property
@@ -60,7 +60,7 @@ class _Measure:
     id: str
     title: str
     of: Callable[[PassRecord], int]  # what there is less of counts below zero
-    whole: Callable[[Dossier], int]
+    whole: Callable[[RunBundle], int]
     write: Callable[[int], str]
 
 
@@ -81,7 +81,7 @@ _MEASURES = (
 )
 
 
-def overview(dossiers: Sequence[Dossier]) -> Section | None:
+def overview(dossiers: Sequence[RunBundle]) -> Section | None:
     """What comes first on a page of several models; nothing for one."""
     if len(dossiers) < 2:
         return None
@@ -93,11 +93,11 @@ def overview(dossiers: Sequence[Dossier]) -> Section | None:
     return Section("overview", "All models", html)
 
 
-def _compared(dossier: Dossier) -> Comparison | None:
+def _compared(dossier: RunBundle) -> Comparison | None:
     return None if dossier.point is None else dossier.point.timings[1].against_first
 
 
-def _matrix(dossiers: Sequence[Dossier], measure: _Measure) -> Matrix:
+def _matrix(dossiers: Sequence[RunBundle], measure: _Measure) -> Matrix:
     did = [{each.name: each for each in dossier.run.passes} for dossier in dossiers]
     names = dict.fromkeys(each.name for dossier in dossiers for each in dossier.run.passes)
     busy = [name for name in names if any(name in each and each[name].rewrites for each in did)]
@@ -109,7 +109,7 @@ def _matrix(dossiers: Sequence[Dossier], measure: _Measure) -> Matrix:
     return Matrix(measure.id, measure.title, lines, totals)
 
 
-def _cell(record: PassRecord | None, dossier: Dossier, measure: _Measure) -> Cell | None:
+def _cell(record: PassRecord | None, dossier: RunBundle, measure: _Measure) -> Cell | None:
     if record is None:
         return None
     number, whole = measure.of(record), measure.whole(dossier) or 1
@@ -121,7 +121,7 @@ def _cell(record: PassRecord | None, dossier: Dossier, measure: _Measure) -> Cel
 # What changed from one run to another, as the first thing on a page of both.
 
 
-def compared(first: Dossier, second: Dossier) -> Section:
+def compared(first: RunBundle, second: RunBundle) -> Section:
     """The sentence, what differs besides, and a table for each thing that changed."""
     html = rendered("compared", found=changes(first, second), first=first, second=second)
     return Section("compared", "What changed", html)

@@ -27,9 +27,9 @@ from sardonyx.reporting.page import (
 from sardonyx.reporting.page.overview import overview
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
-SECTIONS: tuple[Callable[[Dossier], Section | None], ...] = (  # in the order of the page
+SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
     headline.section,
     modules.section,
     drawings.section,
@@ -89,7 +89,7 @@ class _Model:
         return [section for section in self.sections if section.html]
 
 
-def render_page(dossiers: Sequence[Dossier], *, title: str | None = None, first: Section | None = None) -> str:
+def render_page(dossiers: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
     """The page of one model, or of several with a choice among them; `first` comes before all of them."""
     models = [_Model(each.label, tuple(_sections(each))) for each in dossiers]
     scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
@@ -107,7 +107,7 @@ def render_page(dossiers: Sequence[Dossier], *, title: str | None = None, first:
     )
 
 
-def _sections(dossier: Dossier) -> list[Section]:
+def _sections(dossier: RunBundle) -> list[Section]:
     return [made for section in SECTIONS if (made := section(dossier)) is not None]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting.module_paths import Place, places
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 SHOWN_PLACES = 3
 
@@ -21,7 +21,7 @@ class Row:
     more: int
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The table of passes; those that found nothing in one line."""
     passes = dossier.run.passes
     html = rendered(

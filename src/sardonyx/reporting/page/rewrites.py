@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sardonyx.records.run import Event, Kind, NodeRef, PassRecord, Run
+from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.module_paths import where
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.plots.drawing import LONGEST, box_width, frame_of
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 # The shape of a rewrite: which operators it found, how they were joined, what it put there. Names are no part of it.
 #
@@ -224,15 +224,15 @@ def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
 
 
 KINDS = {
-    Kind.FUSE: "new nodes do the work of the old ones",
-    Kind.SHARE: "an equal one that was there already works for both",
-    Kind.FOLD: "a constant holds the result",
-    Kind.BYPASS: "it computed nothing, and its readers read what it read",
-    Kind.DROP: "nothing used the result",
+    RewriteKind.FUSE: "new nodes do the work of the old ones",
+    RewriteKind.SHARE: "an equal one that was there already works for both",
+    RewriteKind.FOLD: "a constant holds the result",
+    RewriteKind.BYPASS: "it computed nothing, and its readers read what it read",
+    RewriteKind.DROP: "nothing used the result",
 }
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The table that reads and prints by itself, and what the script needs to open each rewrite."""
     run = dossier.run
     active = sorted((each for each in run.passes if each.rewrites), key=lambda each: (-each.rewrites, each.name))

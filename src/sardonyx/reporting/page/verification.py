@@ -11,7 +11,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.export import unreached_line
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import undone_sentence
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import (
     OUTPUTS,
     TRIALS,
@@ -40,7 +40,7 @@ class Station:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VerificationStep:
     """What is known of two stations side by side."""
 
     title: str
@@ -95,7 +95,7 @@ class Step:
         return [] if self.verdict is None else [i for i, each in enumerate(self.verdict.trials) if not each.passed]
 
 
-def section(dossier: Dossier) -> Section:
+def section(dossier: RunBundle) -> Section:
     """The chain, the errors of each output, and what was rolled back."""
     run = dossier.run
     html = rendered(
@@ -136,22 +136,24 @@ def _file(role: str, artifact: Artifact, counts: Counts) -> Station:
     return Station(role, name, facts, artifact.sha256)
 
 
-def _exported(export: Export | None, run: Run) -> Step:
+def _exported(export: Export | None, run: Run) -> VerificationStep:
     title = "PyTorch and ONNX"
     if export is None:
-        return Step(title, "unknown", "no export record; sardonyx export writes one with --record")
+        return VerificationStep(title, "unknown", "no export record; sardonyx export writes one with --record")
     if export.result.sha256 is None or run.source.sha256 is None:
-        return Step(title, "unknown", "whether this is the exported file cannot be told: a hash is missing")
+        return VerificationStep(title, "unknown", "whether this is the exported file cannot be told: a hash is missing")
     if export.result.sha256 != run.source.sha256:
         made = export.result.sha256[:12]
-        return Step(title, "bad", f"the chain is broken: the export made another file ({made}…) than was optimized")
+        return VerificationStep(
+            title, "bad", f"the chain is broken: the export made another file ({made}…) than was optimized"
+        )
     return _between(title, export.verdict)
 
 
-def _optimized(run: Run) -> Step:
+def _optimized(run: Run) -> VerificationStep:
     return _between("ONNX and optimized", run.verdict)
 
 
-def _between(title: str, verdict: Verdict | None) -> Step:
+def _between(title: str, verdict: Verdict | None) -> VerificationStep:
     state = "unknown" if verdict is None else "good" if verdict.passed else "bad"
-    return Step(title, state, proof(verdict), verdict)
+    return VerificationStep(title, state, proof(verdict), verdict)

@@ -14,13 +14,13 @@ from sardonyx.reporting.plots.drawing import Kind, graph_picture
 from sardonyx.reporting.plots.module_contents import Inside
 from sardonyx.reporting.plots.module_drawings import Nodes, module_drawing, module_sides, top_module
 from sardonyx.reporting.plots.timeline import timeline
-from sardonyx.reporting.run_bundle import Dossier
+from sardonyx.reporting.run_bundle import RunBundle
 
 MOST = 400  # boxes of one drawing
 _FILES = {"nodes": "map-nodes.svg", "bytes": "map-bytes.svg", "ms": "map-time.svg"}
 
 
-def pictures(dossier: Dossier) -> dict[str, str]:
+def pictures(dossier: RunBundle) -> dict[str, str]:
     """Texts of SVG files by name; what was not measured has none."""
     found: dict[str, svg.Picture | None] = {_FILES[measure.id]: map_picture(dossier, measure) for measure in MEASURES}
     if dossier.run.wiring_before is not None and dossier.run.wiring_after is not None:

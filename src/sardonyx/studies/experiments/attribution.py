@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.rewriter import Tally
-from sardonyx.optimizer.candidates import WHOLE_PASS, Job
+from sardonyx.optimizer.candidates import WHOLE_PASS, RewriteJob
 from sardonyx.optimizer.pipeline import select
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available
@@ -237,7 +237,7 @@ class _EverythingAsked(frozenset[tuple[str, str]]):
 def _able_alone(subject: Subject, passes: Sequence[Pass], target: str) -> set[str]:
     """Passes that find something in the source, at the price of one run instead of one each."""
     asked = _EverythingAsked()
-    Job(subject.path, tuple(passes), target, lambda _phase, _fraction: None).candidate(forbidden=asked)
+    RewriteJob(subject.path, tuple(passes), target, lambda _phase, _fraction: None).candidate(forbidden=asked)
     return asked.asking
 
 

@@ -33,11 +33,11 @@ class Correlation(Experiment):
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """What is counted, before and after."""
-        from sardonyx.optimizer.candidates import Job
+        from sardonyx.optimizer.candidates import RewriteJob
         from sardonyx.optimizer.pipeline import select
 
         target = cell.options["target"]
-        after = Job(subject.path, select(target), target, lambda _phase, _fraction: None).candidate().model
+        after = RewriteJob(subject.path, select(target), target, lambda _phase, _fraction: None).candidate().model
         return {"before": counted(subject.path), "after": counted(after)}
 
     def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.analysis.census import Census
 from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.traffic import moved
 from sardonyx.ir.shapes.expr import symbol, total, value_of
 from sardonyx.ir.tagged_model import tagged
@@ -24,7 +24,7 @@ def counted(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     program = program_of(model)
     first = _firsts(model)
     sizes = {dim: SIZES[dim in first] for dim in program.symbols}
-    working = (each.flops for each in program.operations if each.kind is not Kind.VIEW)
+    working = (each.flops for each in program.operations if each.kind is not OpKind.VIEW)
     return {
         "nodes": counts.nodes,
         "bytes": counts.bytes,

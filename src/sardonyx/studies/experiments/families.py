@@ -29,11 +29,11 @@ class Families(Experiment):
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """The fingerprint of the file, and of what the passes make of it."""
         from sardonyx.ir import io
-        from sardonyx.optimizer.candidates import Job
+        from sardonyx.optimizer.candidates import RewriteJob
         from sardonyx.optimizer.pipeline import select
 
         target = cell.options["target"]
-        job = Job(subject.path, select(target), target, lambda _phase, _fraction: None)
+        job = RewriteJob(subject.path, select(target), target, lambda _phase, _fraction: None)
         return {"before": _told(io.load(subject.path)), "after": _told(job.candidate().model)}
 
     def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:

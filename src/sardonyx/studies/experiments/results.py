@@ -13,7 +13,7 @@ from sardonyx.analysis.census import Census
 from sardonyx.ir import io
 from sardonyx.measurement import feeds, interleaving
 from sardonyx.measurement.statistics import Comparison
-from sardonyx.optimizer.candidates import Candidate, Job
+from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.passes import Pass
 from sardonyx.records.run import Counts
 from sardonyx.runtime.timed import Settings, Timed
@@ -27,7 +27,7 @@ _TOGETHER = 3e9  # bytes of models that are loaded at once
 
 def candidate(path: Path, passes: Sequence[Pass], target: str) -> Candidate:
     """The model after these passes, in this order."""
-    return Job(path, tuple(passes), target, _nobody).candidate()
+    return RewriteJob(path, tuple(passes), target, _nobody).candidate()
 
 
 def counted(model: ir.Model) -> dict[str, Any]:

@@ -35,13 +35,13 @@ class ShapeChains(Experiment):
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """The chains of the model as it is and as the passes leave it."""
-        from sardonyx.optimizer.candidates import Job
+        from sardonyx.optimizer.candidates import RewriteJob
         from sardonyx.optimizer.pipeline import select
 
         target = cell.options["target"]
         states = {"before": (), "after": select(target)}
         return {
-            state: chains_of(Job(subject.path, passes, target, _untold).candidate().model)
+            state: chains_of(RewriteJob(subject.path, passes, target, _untold).candidate().model)
             for state, passes in states.items()
         }
 

@@ -158,7 +158,7 @@ class Tolerance(Experiment):
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Every class that has a pass that does something here."""
-        from sardonyx.optimizer.candidates import Job
+        from sardonyx.optimizer.candidates import RewriteJob
         from sardonyx.optimizer.pipeline import select
         from sardonyx.optimizer.run_tables import loosest
         from sardonyx.studies.experiments.counting import counted
@@ -171,7 +171,7 @@ class Tolerance(Experiment):
         answer: Answer = {}
         for place, accuracy in enumerate(CLASSES):
             passes = tuple(each for each in select(target) if CLASSES.index(each.accuracy) <= place)
-            candidate = Job(subject.path, passes, target, _untold).candidate()
+            candidate = RewriteJob(subject.path, passes, target, _untold).candidate()
             if place and loosest(candidate.log.events, passes) is not accuracy:
                 continue  # no pass of this class did anything: it is the graph of the class before
             answer[str(accuracy)] = _measured(candidate, accuracy, oracles)

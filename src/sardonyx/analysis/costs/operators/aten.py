@@ -21,7 +21,7 @@ from sardonyx.analysis.costs.operators.description import (
     matrix_product,
     recurrent,
 )
-from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 
 # Torch's operators that do no arithmetic, by what they do instead.
@@ -82,13 +82,13 @@ _UNCOUNTED = (  # known to do no arithmetic worth the name, and nothing else tha
     *("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "searchsorted", "bucketize", "is_same_size"),
     *("one_hot", "multinomial", "equal"),
 )
-PLAIN: Mapping[str, Kind] = {
-    **dict.fromkeys(_VIEWS, Kind.VIEW),
-    **dict.fromkeys(_COPIES, Kind.COPY),
-    **dict.fromkeys(_LOOKUPS, Kind.LOOKUP),
-    **dict.fromkeys(_CREATED, Kind.CREATE),
-    "bernoulli": Kind.DROPOUT,
-    **dict.fromkeys(_UNCOUNTED, Kind.OTHER),
+PLAIN: Mapping[str, OpKind] = {
+    **dict.fromkeys(_VIEWS, OpKind.VIEW),
+    **dict.fromkeys(_COPIES, OpKind.COPY),
+    **dict.fromkeys(_LOOKUPS, OpKind.LOOKUP),
+    **dict.fromkeys(_CREATED, OpKind.CREATE),
+    "bernoulli": OpKind.DROPOUT,
+    **dict.fromkeys(_UNCOUNTED, OpKind.OTHER),
 }
 
 
@@ -108,7 +108,7 @@ def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> De
     if name in description.REDUCTIONS and (
         len(reads) == 1 or name not in description.ELEMENTWISE
     ):  # max(a) is one, max(a, b) not
-        return Description(Kind.REDUCTION, 0, floating(reads[0], description.REDUCTIONS[name]))
+        return Description(OpKind.REDUCTION, 0, floating(reads[0], description.REDUCTIONS[name]))
     if name in description.ELEMENTWISE:
         kind, flops = description.ELEMENTWISE[name]
         return Description(kind, 0, floating(writes[0], flops) if writes else 0)
@@ -144,7 +144,7 @@ def _matmul(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _outer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.ARITHMETIC, 0, floating(writes[0], 1))
+    return Description(OpKind.ARITHMETIC, 0, floating(writes[0], 1))
 
 
 def _convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -170,7 +170,7 @@ def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Descriptio
     query, key, value, packed, _, output = reads[:6]
     inner = attention(query, key, value, mask=len(reads) > 7)
     macs = add(inner.macs, product((*query.shape[:-1], add(packed.elements, output.elements))))
-    return Description(Kind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
+    return Description(OpKind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
 
 
 def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -183,7 +183,7 @@ def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Descri
     around = multiply(
         2 * (description.LAYER_NORM + 2 + 1) + 1, source.elements
     )  # two norms, two residuals, the last bias
-    return Description(Kind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
+    return Description(OpKind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
 
 
 def _recurrent_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -206,29 +206,29 @@ _CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
 
 def _gelu(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     name = "gelu_tanh" if scalars.get("approximate") == "tanh" else "gelu"
-    return Description(Kind.ACTIVATION, 0, floating(writes[0], description.ELEMENTWISE[name][1]))
+    return Description(OpKind.ACTIVATION, 0, floating(writes[0], description.ELEMENTWISE[name][1]))
 
 
 def _softmax(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.SOFTMAX, 0, floating(writes[0], description.SOFTMAX))
+    return Description(OpKind.SOFTMAX, 0, floating(writes[0], description.SOFTMAX))
 
 
 def _norm_of(flops: int) -> Rule:
     """A norm; what is read beside the input is its weight and its bias."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(Kind.NORM, 0, floating(reads[0], flops + min(2, len(reads) - 1)))
+        return Description(OpKind.NORM, 0, floating(reads[0], flops + min(2, len(reads) - 1)))
 
     return rule
 
 
 def _batch_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     flops = description.BATCH_NORM_IN_TRAINING if scalars.get("training") else description.BATCH_NORM
-    return Description(Kind.BATCH_NORM, 0, floating(reads[0], flops))
+    return Description(OpKind.BATCH_NORM, 0, floating(reads[0], flops))
 
 
 def _batch_norm_in_training(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.BATCH_NORM, 0, floating(reads[0], description.BATCH_NORM_IN_TRAINING))
+    return Description(OpKind.BATCH_NORM, 0, floating(reads[0], description.BATCH_NORM_IN_TRAINING))
 
 
 def _cell_of(cell: str) -> Rule:
@@ -242,7 +242,7 @@ def _cell_of(cell: str) -> Rule:
 
 def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     runs = scalars.get("train", scalars.get("training", True)) is not False
-    return Description(Kind.DROPOUT, 0, floating(writes[0], 2) if runs and writes else 0)
+    return Description(OpKind.DROPOUT, 0, floating(writes[0], 2) if runs and writes else 0)
 
 
 def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -251,48 +251,48 @@ def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     sizes = cast("Sequence[Size]", window) if isinstance(window, Sequence) else (cast("Size", window),)
     if len(sizes) == 1:  # one number stands for all axes
         sizes = tuple(sizes) * axes
-    return Description(Kind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
+    return Description(OpKind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
 
 
 def _pooled_whole(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.REDUCTION, 0, floating(reads[0], 1))
+    return Description(OpKind.REDUCTION, 0, floating(reads[0], 1))
 
 
 def _cast(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.SELECT if reads[0].dtype != writes[0].dtype else Kind.COPY)
+    return Description(OpKind.SELECT if reads[0].dtype != writes[0].dtype else OpKind.COPY)
 
 
 def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     """A view where the result lies in the memory that was read."""
     shared = any(value.buffer == reads[0].buffer for value in writes)
-    return Description(Kind.VIEW if shared else Kind.COPY)
+    return Description(OpKind.VIEW if shared else OpKind.COPY)
 
 
 def _interpolated(flops: int) -> Rule:
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(Kind.OTHER if flops else Kind.COPY, 0, floating(writes[0], flops))
+        return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(writes[0], flops))
 
     return rule
 
 
 def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     """What is added into places that an index names."""
-    return Description(Kind.LOOKUP, 0, floating(reads[-1], 1))
+    return Description(OpKind.LOOKUP, 0, floating(reads[-1], 1))
 
 
 def _summed_rows(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     """Rows of a table, added up by the bag."""
     table_, rows = reads[:2]
-    return Description(Kind.LOOKUP, 0, multiply(rows.elements, table_.shape[-1]))
+    return Description(OpKind.LOOKUP, 0, multiply(rows.elements, table_.shape[-1]))
 
 
 def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     """Between all pairs of rows: a difference, its power, a sum."""
-    return Description(Kind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
+    return Description(OpKind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
 
 
 def _weight_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(Kind.OTHER, 0, floating(writes[0], 3))
+    return Description(OpKind.OTHER, 0, floating(writes[0], 3))
 
 
 _RULES: Mapping[str, Rule] = {

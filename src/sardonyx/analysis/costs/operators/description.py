@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 
 ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
@@ -20,13 +20,13 @@ _RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
 class Description:
     """What an operator is and costs."""
 
-    kind: Kind
+    kind: OpKind
     macs: Size = 0
     other_flops: Size = 0
     known: bool = True  # False: in none of our tables, so its costs are missing and not zero
 
 
-UNKNOWN = Description(Kind.OTHER, known=False)
+UNKNOWN = Description(OpKind.OTHER, known=False)
 
 
 def floating(value: Value, factor: int | Size) -> Size:
@@ -41,13 +41,13 @@ def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
 
 def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
     """A product that sums over so many, however many axes are carried along."""
-    return Description(Kind.MATMUL, multiply(summed, result.elements), floating(result, more))
+    return Description(OpKind.MATMUL, multiply(summed, result.elements), floating(result, more))
 
 
 def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, more: int = 0) -> Description:
     """A filter laid on every place of the result, or, transposed, of the image; groups show in the weight's shape."""
     places = image if transposed else result
-    return Description(Kind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
+    return Description(OpKind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
 
 
 def attention(query: Value, key: Value, value: Value, *, mask: bool) -> Description:
@@ -61,13 +61,13 @@ def attention_of(
     """An attention by its sizes: `rows` are batch, heads and queries; the widths are those of one head."""
     scores = product((*rows, keys))
     flops = multiply(ATTENTION_FLOPS + mask, scores) if floating(query, 1) != 0 else 0
-    return Description(Kind.ATTENTION, multiply(scores, add(width, value_width)), flops)
+    return Description(OpKind.ATTENTION, multiply(scores, add(width, value_width)), flops)
 
 
 def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
     """Every row of every step goes through all matrices; `hidden` counts the states that come out."""
     macs = product((rows, sum_of(matrices)))
-    return Description(Kind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
+    return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
 
 
 def sum_of(values: Sequence[Value]) -> Size:
@@ -86,7 +86,7 @@ def einsum(equation: str, operands: Sequence[Value], result: Value) -> Descripti
         _name_axes(letters, operand.shape, sizes)
     macs = multiply(product(tuple(sizes.values())), max(1, len(operands) - 1))
     summed = len(operands) > 1
-    return Description(Kind.MATMUL if summed else Kind.REDUCTION, macs if summed else 0, 0 if summed else macs)
+    return Description(OpKind.MATMUL if summed else OpKind.REDUCTION, macs if summed else 0, 0 if summed else macs)
 
 
 def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) -> None:
@@ -158,10 +158,10 @@ _SELECTING = (
 )
 
 # name -> what it is, flops per element of the result
-ELEMENTWISE: Mapping[str, tuple[Kind, int]] = {
-    **{name: (Kind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
-    **{name: (Kind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},
-    **dict.fromkeys(_SELECTING, (Kind.SELECT, 0)),
+ELEMENTWISE: Mapping[str, tuple[OpKind, int]] = {
+    **{name: (OpKind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
+    **{name: (OpKind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},
+    **dict.fromkeys(_SELECTING, (OpKind.SELECT, 0)),
 }
 
 # name -> flops per element read

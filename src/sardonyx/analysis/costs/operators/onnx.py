@@ -22,7 +22,7 @@ from sardonyx.analysis.costs.operators.description import (
     matrix_product_over,
     recurrent,
 )
-from sardonyx.analysis.costs.program import Kind, Value
+from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.ops import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -292,7 +292,7 @@ def describe(
             kind, flops = description.ELEMENTWISE[_ELEMENTWISE[operator]]
             return Description(kind, 0, floating(call.result, flops))
         if operator in _REDUCTIONS:
-            return Description(Kind.REDUCTION, 0, floating(call.given(0), _REDUCTIONS[operator]))
+            return Description(OpKind.REDUCTION, 0, floating(call.given(0), _REDUCTIONS[operator]))
     except Untold:
         return UNKNOWN
     return UNKNOWN
@@ -302,86 +302,86 @@ def _norm_of(flops: int, *more: int) -> Rule:
     """A norm, with one operation more for each of these inputs that is given: weight, bias, what is added before."""
 
     def rule(call: Call) -> Description:
-        return Description(Kind.NORM, 0, floating(call.given(0), flops + call.has(*more)))
+        return Description(OpKind.NORM, 0, floating(call.given(0), flops + call.has(*more)))
 
     return rule
 
 
 def _batch_norm(call: Call) -> Description:
     flops = description.BATCH_NORM_IN_TRAINING if call.number("training_mode") else description.BATCH_NORM
-    return Description(Kind.BATCH_NORM, 0, floating(call.given(0), flops))
+    return Description(OpKind.BATCH_NORM, 0, floating(call.given(0), flops))
 
 
 def _softmax(call: Call) -> Description:
-    return Description(Kind.SOFTMAX, 0, floating(call.result, description.SOFTMAX))
+    return Description(OpKind.SOFTMAX, 0, floating(call.result, description.SOFTMAX))
 
 
 def _gelu(call: Call) -> Description:
     name = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
-    return Description(Kind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
+    return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
 
 
 def _gelu_of(name: str) -> Rule:
     """A gelu of the runtime; some add a bias first."""
 
     def rule(call: Call) -> Description:
-        return Description(Kind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1] + call.has(1)))
+        return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1] + call.has(1)))
 
     return rule
 
 
 def _quick_gelu(call: Call) -> Description:
     name = "silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"
-    return Description(Kind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
+    return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
 
 
 def _one_after_another(call: Call) -> Description:
     """Any number of operands, broadcast together."""
-    return Description(Kind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
+    return Description(OpKind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
 
 
 def _mean_of_several(call: Call) -> Description:
-    return Description(Kind.ARITHMETIC, 0, floating(call.result, len(call.reads)))
+    return Description(OpKind.ARITHMETIC, 0, floating(call.result, len(call.reads)))
 
 
 def _pool(call: Call) -> Description:
     window = product(tuple(call.numbers("kernel_shape") or ()))
-    return Description(Kind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
+    return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
 
 
 def _resized(call: Call) -> Description:
     mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
     name = {"linear": _BY_AXES.get(axes, "trilinear"), "cubic": "bicubic"}.get(mode, "nearest")
     flops = description.INTERPOLATION[name]
-    return Description(Kind.OTHER if flops else Kind.COPY, 0, floating(call.result, flops))
+    return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(call.result, flops))
 
 
 _BY_AXES = {0: "linear", 1: "linear", 2: "bilinear"}
 
 
 def _sampled(call: Call) -> Description:
-    return Description(Kind.OTHER, 0, floating(call.result, description.INTERPOLATION["bilinear"]))
+    return Description(OpKind.OTHER, 0, floating(call.result, description.INTERPOLATION["bilinear"]))
 
 
 def _rounded(flops: int) -> Rule:
     """Quantization, counted on the numbers that are read: what it makes are integers."""
 
     def rule(call: Call) -> Description:
-        return Description(Kind.ARITHMETIC, 0, floating(call.given(0), flops))
+        return Description(OpKind.ARITHMETIC, 0, floating(call.given(0), flops))
 
     return rule
 
 
 def _elementwise_of(flops: int) -> Rule:
     def rule(call: Call) -> Description:
-        return Description(Kind.ARITHMETIC, 0, floating(call.result, flops))
+        return Description(OpKind.ARITHMETIC, 0, floating(call.result, flops))
 
     return rule
 
 
 def _local_norm(call: Call) -> Description:
     """Over neighbouring channels: squares, their sum, scale, shift, power, division."""
-    return Description(Kind.NORM, 0, floating(call.given(0), call.number("size") + 5))
+    return Description(OpKind.NORM, 0, floating(call.given(0), call.number("size") + 5))
 
 
 _RULES: Mapping[str, Rule] = {
@@ -434,17 +434,19 @@ _REDUCTIONS: Mapping[str, int] = {
 
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")
 _CREATED = ("Constant", "ConstantOfShape", "Range", "EyeLike", "HannWindow", "HammingWindow", "BlackmanWindow")
-_PLAIN: Mapping[str, Kind] = {
-    **dict.fromkeys(KEEPS_ORDER | READS_SHAPE, Kind.VIEW),
-    **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, Kind.COPY),
-    **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, Kind.LOOKUP),
-    **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, Kind.CREATE),
-    **dict.fromkeys(("Dropout", "Bernoulli"), Kind.DROPOUT),  # a runtime leaves it out
-    **{f"com.microsoft::QLinear{name}": Kind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
-    **{f"com.microsoft::QLinear{name}": Kind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
-    **{f"com.microsoft::QLinear{name}": Kind.REDUCTION for name in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
-    "com.microsoft::QLinearSoftmax": Kind.SOFTMAX,
-    "com.microsoft::QLinearConcat": Kind.COPY,
-    **dict.fromkeys(("TopK", "NonZero", "Unique", "NonMaxSuppression"), Kind.OTHER),
-    **dict.fromkeys(MAKES_SEQUENCE | OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, Kind.OTHER),
+_PLAIN: Mapping[str, OpKind] = {
+    **dict.fromkeys(KEEPS_ORDER | READS_SHAPE, OpKind.VIEW),
+    **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, OpKind.COPY),
+    **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, OpKind.LOOKUP),
+    **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, OpKind.CREATE),
+    **dict.fromkeys(("Dropout", "Bernoulli"), OpKind.DROPOUT),  # a runtime leaves it out
+    **{f"com.microsoft::QLinear{name}": OpKind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
+    **{f"com.microsoft::QLinear{name}": OpKind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
+    **{
+        f"com.microsoft::QLinear{name}": OpKind.REDUCTION for name in ("AveragePool", "GlobalAveragePool", "ReduceMean")
+    },
+    "com.microsoft::QLinearSoftmax": OpKind.SOFTMAX,
+    "com.microsoft::QLinearConcat": OpKind.COPY,
+    **dict.fromkeys(("TopK", "NonZero", "Unique", "NonMaxSuppression"), OpKind.OTHER),
+    **dict.fromkeys(MAKES_SEQUENCE | OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, OpKind.OTHER),
 }

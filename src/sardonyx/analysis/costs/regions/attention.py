@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.dataflow import Flow
 from sardonyx.analysis.costs.regions.growth import ELEMENTWISE, Board, Found, grow, is_layout_copy, pull, same_elements
 
-_BETWEEN = ELEMENTWISE | {Kind.COPY, Kind.REDUCTION}  # a reduction: the maximum that is taken off, or a masked row
+_BETWEEN = ELEMENTWISE | {OpKind.COPY, OpKind.REDUCTION}  # a reduction: the maximum that is taken off, or a masked row
 
 
 class AttentionRule:
@@ -25,7 +25,7 @@ class AttentionRule:
             if step not in board.free:
                 continue
             kind = board.flow.kind(step)
-            core = [step] if kind is Kind.ATTENTION else _spelled_out(board, step) if kind is Kind.SOFTMAX else []
+            core = [step] if kind is OpKind.ATTENTION else _spelled_out(board, step) if kind is OpKind.SOFTMAX else []
             if core:
                 merged = grow(board, core, lambda one, _: is_layout_copy(board.flow, one))  # heads side by side again
                 prelude = pull(board, core, lambda one, _: _is_prelude(board.flow, one))
@@ -36,7 +36,7 @@ def _spelled_out(board: Board, softmax: int) -> list[int]:
     flow = board.flow
 
     def is_product(step: int) -> bool:
-        return flow.kind(step) is Kind.MATMUL and not any(flow.is_weight(piece) for piece in flow.reads[step])
+        return flow.kind(step) is OpKind.MATMUL and not any(flow.is_weight(piece) for piece in flow.reads[step])
 
     def writers(step: int) -> Iterable[int]:
         return (piece.writer for piece in flow.reads[step] if piece.writer is not None)
@@ -83,5 +83,5 @@ def _is_prelude(flow: Flow, step: int) -> bool:
         return True
     sources = flow.activations(step)
     has_weights = any(flow.is_weight(piece) and flow.elements(piece.value) != 1 for piece in flow.reads[step])
-    is_scaling = flow.kind(step) is Kind.ARITHMETIC and len(sources) == 1 and not has_weights
+    is_scaling = flow.kind(step) is OpKind.ARITHMETIC and len(sources) == 1 and not has_weights
     return is_scaling and same_elements(flow, step, sources[0].value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.growth import ELEMENTWISE, Board, Found, grow, outside, same_elements
 
 
@@ -19,18 +19,18 @@ class ConvolutionRule:
         """Every convolution with what follows it."""
         flow = board.flow
         for start in flow.steps:
-            if start not in board.free or flow.kind(start) is not Kind.CONVOLUTION:
+            if start not in board.free or flow.kind(start) is not OpKind.CONVOLUTION:
                 continue
             result, residuals = flow.writes[start][0], set[int]()
 
             def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
                 kind = flow.kind(step)
-                if kind is Kind.BATCH_NORM:
+                if kind is OpKind.BATCH_NORM:
                     return flow.elements(flow.writes[step][0]) == flow.elements(result)
                 if kind not in ELEMENTWISE or not same_elements(flow, step, result):
                     return False
                 others = outside(flow, step, inside)
-                if others == 1 and kind is Kind.ARITHMETIC and not residuals:
+                if others == 1 and kind is OpKind.ARITHMETIC and not residuals:
                     residuals.add(step)
                     return True
                 return others == 0

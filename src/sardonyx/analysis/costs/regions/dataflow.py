@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from sardonyx.analysis.costs.program import Kind, Program, Size, Store
+from sardonyx.analysis.costs.program import OpKind, Program, Size, Store
 from sardonyx.ir.shapes.expr import total, value_of
 
 Write = tuple[int, int]  # a step, and the value it wrote
@@ -59,7 +59,7 @@ class Flow:
         self._seen_by: dict[int, list[int]] = {}  # buffer -> who has read what is in it now
         self._turned = set[int]()  # steps that cast a weight or put it into another order
         for step, operation in enumerate(program.operations):
-            if operation.kind is Kind.VIEW:
+            if operation.kind is OpKind.VIEW:
                 self._look(step)
             else:
                 self._read(step)
@@ -67,7 +67,7 @@ class Flow:
         self.steps = tuple(step for step in range(count) if step not in self.views)
         self.kept: frozenset[Write] = frozenset(self._kept())
 
-    def kind(self, step: int) -> Kind:
+    def kind(self, step: int) -> OpKind:
         """What the step is."""
         return self.program.operations[step].kind
 
@@ -91,7 +91,7 @@ class Flow:
     def read_bytes(self, step: int, piece: Piece) -> Size:
         """What it moves to read it; of a table, no more than the rows it takes out."""
         values, writes = self.program.values, self.writes[step]
-        if self.kind(step) is Kind.LOOKUP and self._bytes[piece.value] > sum(self._bytes[value] for value in writes):
+        if self.kind(step) is OpKind.LOOKUP and self._bytes[piece.value] > sum(self._bytes[value] for value in writes):
             return total(values[value].bytes for value in writes)
         return values[piece.value].bytes
 
@@ -173,7 +173,7 @@ class Flow:
                     self.sources[step].append(write)
             self._through(value, step)
         self.reads[step] = tuple(self.distinct(pieces))
-        if pieces and self.kind(step) in (Kind.COPY, Kind.SELECT) and all(map(self.is_parameter, pieces)):
+        if pieces and self.kind(step) in (OpKind.COPY, OpKind.SELECT) and all(map(self.is_parameter, pieces)):
             self._turned.add(step)
 
     def _through(self, value: int, step: int) -> None:

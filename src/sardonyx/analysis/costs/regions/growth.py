@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.dataflow import Flow, Write
 from sardonyx.analysis.costs.regions.region import Quotient
 
-ELEMENTWISE = frozenset((Kind.ARITHMETIC, Kind.ACTIVATION, Kind.SELECT, Kind.DROPOUT))
+ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.DROPOUT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Found:
     least: int
 
 
-class Rule(Protocol):
+class RegionRule(Protocol):
     """One way in which operations can be one kernel."""
 
     @property
@@ -74,7 +74,7 @@ class Rule(Protocol):
 
 def is_layout_copy(flow: Flow, step: int) -> bool:
     """Whether it only writes what it reads into memory in another order: a kernel can read or write that order."""
-    if flow.kind(step) is not Kind.COPY or len(flow.writes[step]) != 1:
+    if flow.kind(step) is not OpKind.COPY or len(flow.writes[step]) != 1:
         return False
     operation = flow.program.operations[step]
     elements = flow.program.values[operation.writes[0]].elements
@@ -85,7 +85,7 @@ def is_layout_copy(flow: Flow, step: int) -> bool:
 def is_linear(flow: Flow, step: int) -> bool:
     """Whether it is a product of one activation with weights."""
     reads = flow.reads[step]
-    is_product = flow.kind(step) is Kind.MATMUL and any(flow.is_parameter(piece) for piece in reads)
+    is_product = flow.kind(step) is OpKind.MATMUL and any(flow.is_parameter(piece) for piece in reads)
     return is_product and sum(not flow.is_parameter(piece) for piece in reads) == 1
 
 

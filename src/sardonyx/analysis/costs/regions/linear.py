@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.growth import ELEMENTWISE, Board, Found, grow, outside, same_elements
 
 
@@ -20,7 +20,7 @@ class LinearRule:
         """Every product with what follows it."""
         flow = board.flow
         for start in flow.steps:
-            if start not in board.free or flow.kind(start) is not Kind.MATMUL:
+            if start not in board.free or flow.kind(start) is not OpKind.MATMUL:
                 continue
             result = flow.writes[start][0]
 

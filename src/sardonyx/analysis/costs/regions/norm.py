@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.growth import ELEMENTWISE, Board, Found, grow, pull, same_elements
 
-_NORMS = (Kind.NORM, Kind.BATCH_NORM)
+_NORMS = (OpKind.NORM, OpKind.BATCH_NORM)
 
 
 class NormRule:
@@ -24,10 +24,10 @@ class NormRule:
             if start not in board.free:
                 continue
             kind = flow.kind(start)
-            core = [start] if kind in _NORMS else _written_out(board, start) if kind is Kind.REDUCTION else []
+            core = [start] if kind in _NORMS else _written_out(board, start) if kind is OpKind.REDUCTION else []
             if not core:
                 continue
-            result = flow.writes[core[-1] if kind is Kind.REDUCTION else start][0]
+            result = flow.writes[core[-1] if kind is OpKind.REDUCTION else start][0]
             before = _sum_before(board, core, result)
 
             def alike(step: int, _: set[int], result: int = result) -> bool:
@@ -64,7 +64,7 @@ def _written_out(board: Board, reduction: int) -> list[int]:
     sources = {piece for step in start for piece in flow.activations(step)}
 
     def takes(step: int, inside: set[int]) -> bool:
-        if flow.kind(step) not in ELEMENTWISE and flow.kind(step) is not Kind.REDUCTION:
+        if flow.kind(step) not in ELEMENTWISE and flow.kind(step) is not OpKind.REDUCTION:
             return False
         fits = all(flow.elements(value) in (size, few) for value in flow.writes[step])
         news = [piece for piece in flow.activations(step) if piece.writer not in inside and piece not in sources]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sardonyx.analysis.costs.program import Kind
+from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.dataflow import Flow, Piece
 from sardonyx.analysis.costs.regions.growth import ELEMENTWISE, Board, Found, grow, is_linear, outside, same_elements
 
-_WORK = frozenset((Kind.MATMUL, Kind.CONVOLUTION, Kind.RECURRENT, Kind.SOFTMAX))  # a projection is used before these
+_WORK = frozenset(
+    (OpKind.MATMUL, OpKind.CONVOLUTION, OpKind.RECURRENT, OpKind.SOFTMAX)
+)  # a projection is used before these
 
 
 class ParallelQkvRule:

@@ -9,7 +9,7 @@ from sardonyx.analysis.costs.regions.attention import AttentionRule
 from sardonyx.analysis.costs.regions.convolution import ConvolutionRule
 from sardonyx.analysis.costs.regions.dataflow import Flow
 from sardonyx.analysis.costs.regions.elementwise import ElementwiseRule
-from sardonyx.analysis.costs.regions.growth import Board, Rule
+from sardonyx.analysis.costs.regions.growth import Board, RegionRule
 from sardonyx.analysis.costs.regions.linear import LinearRule
 from sardonyx.analysis.costs.regions.norm import NormRule
 from sardonyx.analysis.costs.regions.parallel import ParallelLinearsRule, ParallelQkvRule
@@ -17,7 +17,7 @@ from sardonyx.analysis.costs.regions.region import ALONE, Partition, Quotient, r
 
 # The order decides who gets what two rules could take. Attention is the largest; parallel projections are told by the
 # attention they end in; a linear layer takes its bias and activation before a norm or a chain may take them.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[RegionRule, ...] = (
     AttentionRule(),
     ParallelQkvRule(),
     ParallelLinearsRule(),

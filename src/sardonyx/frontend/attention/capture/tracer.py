@@ -22,7 +22,7 @@ from sardonyx.frontend.attention.decompositions import multihead as multihead_ca
 from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, Spelling
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, attach
 from sardonyx.frontend.module_state import left_as_it_was, replaced, undoing_writes
-from sardonyx.frontend.tracing.module_tree import LiveTree, Step
+from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 
 _LOOKED_INTO = (
     nn.MultiheadAttention,
@@ -63,7 +63,7 @@ class AttentionTracer(fx.Tracer):
         self._primitives: dict[str, Primitive] = {}
         self._modules: dict[str, str] = {}
         self._met: dict[str, Any] = {}  # parameters and modules by the names that the graph calls them
-        self._chain: tuple[Step, ...] = ()
+        self._chain: tuple[ModuleStep, ...] = ()
         self._path = ""
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
@@ -113,7 +113,7 @@ class AttentionTracer(fx.Tracer):
         """As `fx.Tracer.call_module`, knowing where it is."""
         above = self._chain, self._path
         self._met[self.path_of_module(m)] = m
-        self._chain = (*self._chain, Step(m, object()))
+        self._chain = (*self._chain, ModuleStep(m, object()))
         self._path = self._tree.path(self._chain)
         try:
             return super().call_module(m, forward, args, kwargs)
