@@ -146,9 +146,10 @@ class Structure(nn.Module):
 def _compiled(guards: Sequence[str]) -> tuple[Callable[[Mapping[str, Any]], bool], ...]:
     if not guards:
         return ()
-    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP  # the functions that torch's conditions may use
+    from torch.fx.experimental import symbolic_shapes
 
-    return tuple(eval(f"lambda L: {text}", dict(SYMPY_INTERP)) for text in guards)  # torch wrote the text
+    allowed: dict[str, Any] = vars(symbolic_shapes)["SYMPY_INTERP"]  # the functions that torch's conditions may use
+    return tuple(eval(f"lambda L: {text}", dict(allowed)) for text in guards)  # torch wrote the text
 
 
 @dataclass(frozen=True, slots=True)
