@@ -57,8 +57,8 @@ def measured(source: Path, target: Any, asked: argparse.Namespace) -> dict[str, 
     with tempfile.TemporaryDirectory(prefix="tuned-") as folder:
         files = {"source": source, "untuned": Path(folder) / "untuned.onnx", "tuned": Path(folder) / "tuned.onnx"}
         sardonyx.optimize(source, files["untuned"], target=target, verify="off")
-        flags: dict[str, Any] = {"tune": True, "budget": asked.budget, "sizes": sizes or None, "threads": asked.threads}
-        tuning = sardonyx.optimize(source, files["tuned"], target=target, **flags).tuning
+        tune = sardonyx.TuneOptions(seconds=asked.budget, sizes=sizes or None)
+        tuning = sardonyx.optimize(source, files["tuned"], target=target, tune=tune, threads=asked.threads).tuning
         found = sardonyx.bench(files, seconds=asked.seconds, sizes=sizes, threads=asked.threads, starts=0)
     assert tuning is not None
     point = found.points[0]

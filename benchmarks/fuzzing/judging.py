@@ -24,7 +24,7 @@ from sardonyx.verification.upcast import upcast
 SETTINGS: dict[str, dict[str, Any]] = {
     "portable": {},
     "ort": {"target": "ort"},
-    "fewest": {"target": "ort", "fewest_nodes": True},
+    "fewest": {"target": "ort", "options": sardonyx.OptimizeOptions(fewest_nodes=True)},
 }
 SECONDS = 10
 FUSED = ("Attention", "LayerNormalization", "RMSNormalization", "RotaryEmbedding")

@@ -16,6 +16,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.records.run import Accuracy, RewriteKind
 
 MEANS = """
@@ -250,19 +251,25 @@ GELU = """
 
 @pytest.mark.parametrize(
     ("options", "opset"),
-    [({}, 20), ({"max_opset": 23}, 20), ({"max_opset": 19}, 14), ({"max_opset": 9}, 14), ({"keep_opset": True}, 14)],
+    [
+        (OptimizeOptions(), 20),
+        (OptimizeOptions(max_opset=23), 20),
+        (OptimizeOptions(max_opset=19), 14),
+        (OptimizeOptions(max_opset=9), 14),
+        (OptimizeOptions(keep_opset=True), 14),
+    ],
 )
-def test_the_verb_raises_as_far_as_it_may_and_says_so(options: dict[str, int], opset: int) -> None:
+def test_the_verb_raises_as_far_as_it_may_and_says_so(options: OptimizeOptions, opset: int) -> None:
     model = onnx.parser.parse_model(graph_text(GELU, 14))
-    result = sardonyx.optimize(model, **options)  # pyright: ignore[reportArgumentType]
+    result = sardonyx.optimize(model, options=options)
     assert result.verdict is not None
     assert result.verdict.passed
     assert not result.rolled_back
     assert result.result.opsets == {"": opset}
     assert result.opset_changes == ({"": (14, opset)} if opset > 14 else {})
     assert ("raise-opset" in [record.name for record in result.passes]) == (opset > 14)
-    assert result.options["max_opset"] == options.get("max_opset")
-    assert result.options["keep_opset"] == options.get("keep_opset", False)
+    assert result.options["max_opset"] == options.max_opset
+    assert result.options["keep_opset"] == options.keep_opset
 
 
 def test_the_record_knows_both_spellings_of_the_standard_domain() -> None:
@@ -275,7 +282,7 @@ def test_keeping_and_bounding_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="contradict"):
         sardonyx.optimize(
             onnx.parser.parse_model(graph_text(GELU, 14)),
-            options=sardonyx.OptimizeOptions(max_opset=20, keep_opset=True),
+            options=OptimizeOptions(max_opset=20, keep_opset=True),
         )
 
 
