@@ -6,6 +6,7 @@ Whatever runs sets `hacked`, asks for something, or opens a dialog; the browser 
 from __future__ import annotations
 
 import zlib
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -68,10 +69,9 @@ def poisoned(value: _T) -> _T:
 def _poisoned(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Enum):
         return bad(value) if value and value not in _KEPT_WORDS else value
-    if isinstance(value, msgspec.Struct):
+    if names := _fields(value):
         changed = {
-            name: getattr(value, name) if name in _KEPT_FIELDS else _poisoned(getattr(value, name))
-            for name in value.__struct_fields__
+            name: getattr(value, name) if name in _KEPT_FIELDS else _poisoned(getattr(value, name)) for name in names
         }
         return type(value)(**changed)
     if isinstance(value, dict):
@@ -79,6 +79,15 @@ def _poisoned(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(_poisoned(each) for each in cast("tuple[object, ...]", value))
     return value
+
+
+def _fields(value: object) -> tuple[str, ...]:
+    """The fields of a record, or of a dataclass that holds records."""
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(each.name for each in fields(value))
+    return ()
 
 
 def bad(text: str) -> str:
