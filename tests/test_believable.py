@@ -40,6 +40,7 @@ def test_planted_work_is_the_share_that_was_asked_for(tmp_path: Path) -> None:
     assert all(trial.right == SLOWER for trial in trials)
 
 
+@pytest.mark.slow
 def test_the_command_is_asked_and_what_it_said_is_kept(tmp_path: Path) -> None:
     limits = Limits(0.1, "cpu")
     kept, (trial, *_) = tmp_path / "kept.jsonl", list(believable.planted(tmp_path, 1.0, 1))

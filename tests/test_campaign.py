@@ -50,6 +50,7 @@ def changed(model: Path, name: str, old: str, new: str) -> Path:
 # Latency
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", latency.CLOCKS)
 def test_files_are_raced_from_the_command_line(model: Path, clock: str) -> None:
     words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--seconds", "0.1", "--clock", clock]
@@ -60,6 +61,7 @@ def test_files_are_raced_from_the_command_line(model: Path, clock: str) -> None:
     assert 0.2 < race.comparison("two").ratio < 5
 
 
+@pytest.mark.slow
 def test_a_race_is_shown_beside_its_first(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     latency.main([f"one={model}", f"two={model}", "--seconds", "0.1"])
     one, two = capsys.readouterr().out.splitlines()
@@ -110,6 +112,7 @@ def test_distance_is_relative_and_nan_is_infinitely_wrong() -> None:
 # Shelf
 
 
+@pytest.mark.slow
 def test_a_peers_result_is_made_once_for_one_content(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_peers_result_is_made_once_for_one_content(
     assert shelf.Shelf(tmp_path / "shelf").result("onnxruntime", other).nodes is None
 
 
+@pytest.mark.slow
 def test_a_wrong_and_an_unloadable_result_are_told(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     assert kept.check(model, model) == (True, "")
@@ -134,6 +138,7 @@ def test_a_wrong_and_an_unloadable_result_are_told(model: Path, tmp_path: Path) 
     assert "cannot load" in why
 
 
+@pytest.mark.slow
 def test_a_kept_file_goes_when_it_is_dropped(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     path = kept.file("onnxruntime", model)
@@ -170,6 +175,7 @@ class Rivals(shelf.Shelf):
         return _result(peer, 100)
 
 
+@pytest.mark.slow
 def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
@@ -180,6 +186,7 @@ def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, t
     assert mean.figure == pytest.approx(0.02)
 
 
+@pytest.mark.slow
 def test_the_proof_says_how_many_sizes_every_dim_had(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])

@@ -58,6 +58,7 @@ def test_every_command_is_understood_and_reads_what_an_earlier_one_wrote(tmp_pat
     assert tmp_path / "report.html" in written
 
 
+@pytest.mark.slow
 def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
     assert not any("bench.json" in line for line in lines), "what is not there is not listed"
 
 
+@pytest.mark.slow
 def test_it_stops_with_the_first_command_that_fails(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_feeds_have_every_size_alone_and_together() -> None:
     assert {(4, 5), (0, 0), (1, 1), (2, 2), (7, 7), (0, 5), (4, 0), (1, 5), (4, 7)} <= shapes
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_a_finding_and_the_next_seed_runs() -> None:
     lane = fuzz.Lane(range(7, 9), "clips", None)
     lane.process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from tests.graphs import models
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
+@pytest.mark.slow
 @FEW
 @given(models())
 def test_any_graph_is_optimized_without_a_single_rollback(proto: onnx.ModelProto) -> None:
@@ -29,6 +31,7 @@ def test_any_graph_is_optimized_without_a_single_rollback(proto: onnx.ModelProto
     onnx.checker.check_model(io.to_proto(run.model), full_check=True)
 
 
+@pytest.mark.slow
 @FEW
 @given(models())
 def test_no_module_that_still_contributes_is_lost(proto: onnx.ModelProto) -> None:
@@ -50,6 +53,7 @@ def test_no_module_that_still_contributes_is_lost(proto: onnx.ModelProto) -> Non
     assert had - gone <= left
 
 
+@pytest.mark.slow
 @FEW
 @given(models())
 def test_a_second_optimization_changes_nothing(proto: onnx.ModelProto) -> None:
@@ -59,6 +63,7 @@ def test_a_second_optimization_changes_nothing(proto: onnx.ModelProto) -> None:
     assert not again.events, [event.pass_name for event in again.events]
 
 
+@pytest.mark.slow
 @FEW
 @given(models(), st.integers(0, 30))
 def test_a_run_cut_short_is_a_prefix_of_the_whole(proto: onnx.ModelProto, count: int) -> None:

@@ -28,6 +28,7 @@ def in_a_process(code: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_dir_and_star_import_give_the_public_names_and_no_others() -> None:
     assert dir(sardonyx) == sorted(sardonyx.__all__)
     code = "before = {*globals()}\nfrom sardonyx import *\nprint(*{*globals()} - before - {'before'})"

@@ -9,6 +9,7 @@ import pytest
 import readme
 
 
+@pytest.mark.slow
 def test_the_tour_is_what_the_commands_say(tmp_path: Path) -> None:
     page = readme.PAGE.read_text()
     assert readme.commands(page), "no command is shown"

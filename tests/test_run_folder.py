@@ -32,6 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
     return run, place / "today"
 
 
+@pytest.mark.slow
 def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) -> None:
     run, folder = made
     assert sorted(each.name for each in folder.iterdir()) == LEFT

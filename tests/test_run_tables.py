@@ -58,6 +58,7 @@ def wired_as_counted(run: Run) -> None:
     assert owners >= set(run.wiring_before.modules)
 
 
+@pytest.mark.slow
 @FEW
 @given(models())
 def test_the_record_of_any_graph_adds_up(proto: onnx.ModelProto) -> None:

@@ -31,6 +31,7 @@ def calls(model: onnx.ModelProto, folder: Path) -> int:
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined] # missing from the stubs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chains_are_linear(kind: str, tmp_path: Path) -> None:
     calls(scaling.chain(kind, 2), tmp_path)  # imports
@@ -42,6 +43,7 @@ def test_every_kind_of_chain_is_a_model() -> None:
         Session(scaling.chain(kind, 3), threads=1)
 
 
+@pytest.mark.slow
 def test_a_long_chain_needs_no_deep_recursion(tmp_path: Path) -> None:
     """Of shared values and of sizes, each longer than the interpreter's stack."""
     for kind in ("diamond-relu", "size-divide"):

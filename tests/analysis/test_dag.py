@@ -53,6 +53,7 @@ def _constant(proto: dict[str, onnx.NodeProto], makers: dict[str, str], value: s
     return value in makers and proto[makers[value]].op_type == "Constant"
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(graphs.models())
 def test_the_document_is_valid_and_comes_back_equal(model: onnx.ModelProto) -> None:

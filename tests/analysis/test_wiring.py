@@ -82,6 +82,7 @@ def test_the_owners_are_the_nodes_modules() -> None:
     assert len(drawn.modules) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(models())
 def test_any_graphs_wiring_says_what_its_file_says(proto: onnx.ModelProto) -> None:

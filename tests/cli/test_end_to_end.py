@@ -167,6 +167,7 @@ def test_the_demo_keeps_what_is_in_its_folder(tmp_path: Path, command: Command) 
     assert sorted(tmp_path.iterdir()) == [mine]
 
 
+@pytest.mark.slow
 def test_the_installed_command_and_the_module_are_the_same(model: Path) -> None:
     for entry in ([sys.executable, "-m", "sardonyx"], [str(Path(sys.executable).with_name("sardonyx"))]):
         done = subprocess.run([*entry, "inspect", "-q", str(model)], capture_output=True, text=True, check=True)

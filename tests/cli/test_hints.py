@@ -52,6 +52,7 @@ def hints() -> Iterator[tuple[str, str]]:
                 yield f"{place}:{node.value.lineno}", "".join(part for part in parts if isinstance(part, str))
 
 
+@pytest.mark.slow
 def test_no_hint_of_the_library_names_a_flag() -> None:
     found = dict(hints())
     assert len(found) > 100

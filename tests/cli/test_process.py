@@ -138,6 +138,7 @@ def _on_terminal(*arguments: str, **environment: str) -> tuple[str, str]:
     return shown[0], shown[1]
 
 
+@pytest.mark.slow
 def test_colour_and_progress_on_a_terminal_only() -> None:
     out, err = _on_terminal("optimize", "m.onnx", "-q")
     assert out.startswith("\x1b[1m324 → 187 nodes")

@@ -104,6 +104,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert not done.out
 
 
+@pytest.mark.slow
 def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model.onnx")
     small, folder = tmp_path / "small.onnx", tmp_path / "today"

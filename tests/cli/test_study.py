@@ -28,6 +28,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
+@pytest.mark.slow
 def test_a_folder_in_and_a_folder_out(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = ["study", str(models), "-o", str(out), "--only", "order", "--jobs", "1"]

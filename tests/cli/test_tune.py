@@ -54,6 +54,7 @@ def test_the_text_and_the_sentence_tell_of_the_tuning(stage: Any, command: Comma
     assert Run.from_json(shown).tuning == tuned_run().tuning
 
 
+@pytest.mark.slow
 def test_a_real_file_is_tuned_and_a_wrong_size_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(

@@ -71,6 +71,7 @@ def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...], tmp_pat
     assert lines[1:] == ['hint: pip install "sardonyx[torch]"']
 
 
+@pytest.mark.slow
 def test_hugging_face_models_need_transformers() -> None:
     code, _, lines = hiding("transformers", "export", BERT)
     assert (code, lines) == (

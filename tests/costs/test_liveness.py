@@ -40,6 +40,7 @@ def _kept(program: Program, sizes: dict[str, int], granularity: int = 1, *, as_r
     return seen
 
 
+@pytest.mark.slow
 @given(programs(), SIZES, st.sampled_from((1, 512)))
 @settings(max_examples=200, deadline=None)
 def test_it_is_what_keeping_the_set_finds(program: Program, sizes: dict[str, int], granularity: int) -> None:
@@ -52,6 +53,7 @@ def test_it_is_what_keeping_the_set_finds(program: Program, sizes: dict[str, int
     assert sum(one.bytes for one in peak.alive) + peak.workspace == peak.bytes == sum(peak.modules.values())
 
 
+@pytest.mark.slow
 @given(programs(), SIZES, st.data())
 @settings(max_examples=100, deadline=None)
 def test_as_run_lets_go_where_it_was_seen(program: Program, sizes: dict[str, int], data: st.DataObject) -> None:

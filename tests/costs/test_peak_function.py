@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def _mlp_and_attention(*, is_spelled_out: bool = True) -> Program:
     return sketch.program((state,))
 
 
+@pytest.mark.slow
 @given(programs(), WIDE, st.sampled_from((1, 512)))
 @settings(max_examples=80, deadline=None)
 def test_it_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], granularity: int) -> None:
@@ -43,6 +45,7 @@ def test_it_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], g
     assert (winner.step if winner else None) == peak.step
 
 
+@pytest.mark.slow
 @given(programs(), st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
 def test_turning_points_are_those_that_trying_every_size_finds(program: Program, batch: int) -> None:
@@ -55,6 +58,7 @@ def test_turning_points_are_those_that_trying_every_size_finds(program: Program,
     assert all(one.candidate is not after.candidate for one, after in pairwise(found))
 
 
+@pytest.mark.slow
 @given(programs(8), programs(8), st.integers(1, 50), st.sampled_from((0, 0, 30)))
 @settings(max_examples=50, deadline=None)
 def test_two_programs_are_compared_as_trying_every_size_does(
@@ -113,6 +117,7 @@ def test_spelling_out_costs_memory_from_one_length_on() -> None:
     assert more == Comparison(225, LIMIT, "more")
 
 
+@pytest.mark.slow
 def test_rounded_sizes_that_take_turns_for_ever_are_told_as_far_as_they_are_known() -> None:
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (8,))

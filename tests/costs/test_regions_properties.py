@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def test_every_operation_is_in_one_region_and_regions_come_after_what_they_wait_
     assert all(earlier < index for index, region in enumerate(regions) for earlier in region.depends_on)
 
 
+@pytest.mark.slow
 @given(programs(steps=20), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
 def test_regions_in_any_order_they_allow_compute_the_same(program: Program, random: object) -> None:
@@ -36,6 +38,7 @@ def test_regions_in_any_order_they_allow_compute_the_same(program: Program, rand
     assert run_in(program, order) == run_in(program, list(range(len(program.operations))))
 
 
+@pytest.mark.slow
 @given(programs())
 @settings(max_examples=100, deadline=None)
 def test_what_fusing_keeps_out_is_what_the_regions_say(program: Program) -> None:
@@ -67,6 +70,7 @@ def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int
     return sizes[0], sizes[1], sizes[2], needed & used
 
 
+@pytest.mark.slow
 @given(programs(ways=("op", "op", "ops")))
 @settings(max_examples=100, deadline=None)
 def test_what_crosses_the_border(program: Program) -> None:

@@ -27,6 +27,7 @@ from sardonyx.records.input_specs import (
 names = st.from_regex(r"[a-z_][a-z0-9_.]{0,12}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(names, st.sampled_from(DTYPES), st.lists(st.integers(1, 9999), max_size=5))
 def test_a_written_spec_reads_back(name: str, dtype: str, shape: list[int]) -> None:
     spec = Spec(name, dtype, tuple(shape))

@@ -36,10 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_the_shown_commands_say_what_is_shown(folder: Path) -> None:
     assert readme.steady(readme.refreshed(TEXT, folder)) == readme.steady(TEXT)
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_workflow_run(folder: Path) -> None:
     (folder / "gates").mkdir(exist_ok=True)
     subprocess.run(

@@ -260,6 +260,7 @@ assert "sympy" not in sys.modules
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_memory_follows_the_graph_not_the_weights(tmp_path: Path) -> None:
     """A file of 200 MB, every byte of it transposed on the way, in a process that stays under 140 MB."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -138,6 +139,7 @@ def answers(model: onnx.ModelProto) -> list[np.ndarray]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested())
 def test_every_use_keeps_its_meaning(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:

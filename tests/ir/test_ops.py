@@ -170,6 +170,7 @@ def literals(tree: ast.AST) -> Iterable[tuple[int, frozenset[str]]]:
                 yield node.lineno, frozenset(map(str, names))
 
 
+@pytest.mark.slow
 def test_no_other_file_writes_a_trait_out_again() -> None:
     again = [
         f"{path.relative_to(SOURCE)}:{line} is {name}"

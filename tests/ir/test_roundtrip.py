@@ -61,6 +61,7 @@ def test_every_node_test_case_comes_back_equal() -> None:
     assert count > 1500
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(proto=models())
 def test_any_model_comes_back_equal_from_memory(proto: onnx.ModelProto) -> None:
@@ -72,6 +73,7 @@ def test_any_model_comes_back_equal_from_memory(proto: onnx.ModelProto) -> None:
     assert content(proto) == before
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(proto=models())
 def test_any_model_comes_back_equal_from_a_file(proto: onnx.ModelProto) -> None:
@@ -79,6 +81,7 @@ def test_any_model_comes_back_equal_from_a_file(proto: onnx.ModelProto) -> None:
         assert content(through_files(proto, Path(folder), outside=None)) == content(proto)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(proto=models())
 def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> None:

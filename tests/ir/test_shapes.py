@@ -259,6 +259,7 @@ ATTRIBUTE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(st.data())
 def test_any_operator_with_any_inputs(data: st.DataObject) -> None:
@@ -374,6 +375,7 @@ def test_an_unknown_that_a_rewrite_settles_is_known_then() -> None:
     assert facts.shape(values["y"]) == (N, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [PIECE, "v$ = Relu(v@)"])
 @pytest.mark.parametrize("first", ["shape", "infer", "contents"])
 def test_deep_graphs_need_no_deep_stack(body: str, first: str) -> None:

@@ -145,6 +145,7 @@ def known_part(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_files_that_protobuf_reads_are_read_alike(seed: int) -> None:

@@ -48,6 +48,7 @@ def swept(folder: Path) -> Benchmark:
     return found
 
 
+@pytest.mark.slow
 def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
     assert [point.sizes for point in swept.points] == [{"batch": 2, "seq": 3}, {"batch": 2, "seq": 5}]
     assert [point.inputs for point in swept.points] == [{"x": "float32[2,3,8]"}, {"x": "float32[2,5,8]"}]
@@ -110,6 +111,7 @@ def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
     assert Benchmark.from_json(swept.to_json()) == swept
 
 
+@pytest.mark.slow
 def test_each_in_a_process_of_its_own(folder: Path) -> None:
     found = sardonyx.bench(
         [folder / "a.onnx", folder / "other.onnx"], seconds=SHORT, isolate=True, starts=0, clock="cpu"

@@ -76,6 +76,7 @@ def test_without_a_twin_the_reference_itself_runs_twice() -> None:
     assert len(calls) == 2 * (found.rounds + 1)
 
 
+@pytest.mark.slow
 def test_the_order_is_the_seeds() -> None:
     def order(seed: int) -> list[str]:
         clock, ran = Clock(), list[str]()
@@ -192,11 +193,13 @@ def found(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: fl
     return [each.comparison("other").finding for each in races]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
 def test_the_same_twice_is_no_difference(name: str) -> None:
     assert found(name, 1.0, 8, seconds=20) == [Finding.SAME] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
 def test_three_percent_are_found_within_a_minute(name: str) -> None:
     assert found(name, 0.97, 4).count(Finding.FASTER) >= 3

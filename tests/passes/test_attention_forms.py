@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 import sardonyx
@@ -33,6 +34,7 @@ def differs(wanted: np.ndarray, got: np.ndarray) -> str:
     return "" if (excess <= 0).all() else f"{(excess > 0).sum()} differ, the worst {got[worst]:g} for {wanted[worst]:g}"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(forms())
 def test_every_form_computes_what_its_source_does(drawn: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:

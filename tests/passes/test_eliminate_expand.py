@@ -41,6 +41,7 @@ def expansions(draw: st.DrawFn) -> str:
     return graph_text(f"agraph ({inputs}) => ({result}[{shape}] r) {{ {spread}  r = {op}({order}) }}")
 
 
+@pytest.mark.slow
 @given(expansions())
 @settings(max_examples=80, deadline=None)
 def test_shapes_and_values_stay(text: str) -> None:

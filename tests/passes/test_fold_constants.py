@@ -380,6 +380,7 @@ def test_what_is_too_large_to_hold_is_left(monkeypatch: pytest.MonkeyPatch) -> N
 OPS = st.sampled_from(["Neg(%s)", "Abs(%s)", "Add(%s, %s)", "Mul(%s, %s)", "Sub(%s, %s)", "Max(%s, %s)"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(OPS, st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 9))
 def test_any_constant_graph_folds_to_the_same_function(steps: list[tuple[str, int, int]], last: int) -> None:
     made = ["w", "v"]

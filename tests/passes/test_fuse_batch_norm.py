@@ -244,6 +244,7 @@ def test_the_old_weight_and_the_statistics_are_gone() -> None:
     assert sum(tally.bytes for tally in log.tallies.values()) < 0
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["Conv", "ConvTranspose"]),
     st.integers(1, 3),

@@ -32,6 +32,7 @@ def half(body: str) -> str:
     return graph_text(body.replace("GAMMA", gamma).replace("BETA", beta), 17)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(spelling=spellings(about_mean=True, opsets=(17, 18, 23)))
 def test_every_spelling_is_one_operator(spelling: Spelling) -> None:

@@ -172,6 +172,7 @@ spellings = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(spellings)
 @settings(max_examples=40, deadline=None)
 def test_every_spelling_becomes_one_operator(spelling: Spelling) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -92,6 +93,7 @@ def _other_shape(draw: st.DrawFn, count: int) -> list[int]:
     return [*found, count]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(chains())
 def test_the_way_from_the_source_is_what_the_chain_does(chain: tuple[tuple[int, ...], list[tuple[str, Any]]]) -> None:

@@ -66,6 +66,7 @@ def hostile(dtype: type[np.floating]) -> np.ndarray:
 steps = st.one_of(st.just("Relu"), st.tuples(st.sampled_from(BOUNDS), st.sampled_from(BOUNDS)))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     chain=st.lists(steps, min_size=2, max_size=4),

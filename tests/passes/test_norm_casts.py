@@ -92,6 +92,7 @@ def normalisation(source: str, casts: dict[str, str], centred: bool, epsilon: fl
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=11)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     source=st.sampled_from(["float", "float16", "float16", "double", "int32"]),

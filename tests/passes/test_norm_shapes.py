@@ -7,6 +7,7 @@ import onnx
 import onnx.helper as oh
 import onnx.numpy_helper
 import onnx_ir as ir
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def normalisation(
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=11)
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(
     dims=st.sampled_from([(2, 3, 4), ("N", 3, 4), ("N", "S", 4), (2, 3, "D"), (1, 1, 1), (2, 3, 1), (4, 4, 4)]),

@@ -162,6 +162,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_installed_pass_is_listed_with_its_package(site: Path) -> None:
     done = command("passes", "--json", packages=site)
     (listed,) = (each for each in json.loads(done.stdout) if each["name"] == NAME)
@@ -170,6 +171,7 @@ def test_an_installed_pass_is_listed_with_its_package(site: Path) -> None:
     assert f"{NAME} is of the package sardonyx-double-negation 0.1.0\n" in command("passes", packages=site).stdout
 
 
+@pytest.mark.slow
 def test_an_installed_pass_runs_and_is_recorded(site: Path, model: Path) -> None:
     done = command("optimize", model, "--json", packages=site)
     run = json.loads(done.stdout)

@@ -199,6 +199,7 @@ def test_string_tensors_in_attributes_are_compared() -> None:
     assert len(log.events) == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["Add", "Sub", "Mul"]), st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_any_graph_keeps_its_function_and_has_no_twins_left(steps: list[tuple[str, int, int]]) -> None:
     made = ["x", "z"]

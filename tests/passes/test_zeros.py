@@ -36,6 +36,7 @@ def chained(calls: list[str]) -> str:
     return graph_text(f"agraph (float[N] x) => (float[N] y) {CONSTANTS} {{ {body} }}")
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     before=st.lists(st.sampled_from(BEFORE), max_size=2),

@@ -76,6 +76,7 @@ def test_several_models_stand_in_a_table_first() -> None:
     assert text.count("### ✅") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("models", "cut"), [(1, False), (2, True), (40, True)])
 def test_it_fits_into_a_comment_and_says_what_it_left_out(models: int, cut: bool) -> None:
     long = hostile("|" * 59 + "<", times=50)
@@ -87,6 +88,7 @@ def test_it_fits_into_a_comment_and_says_what_it_left_out(models: int, cut: bool
     assert text.count("<details>") == text.count("</details>")
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(NAMES)
 def test_no_name_breaks_out(name: str) -> None:

@@ -50,6 +50,7 @@ def test_a_second_run_computes_nothing_and_answers_the_same(folder: Path) -> Non
     assert [row[2] for row in first.tables[0].rows] == [*range(CELLS)] * 2  # as planned, whoever finished first
 
 
+@pytest.mark.slow
 def test_one_process_answers_what_several_do(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     many = conduct(folder, [Planted()], jobs=4)
     other = tmp_path_factory.mktemp("other")
@@ -58,6 +59,7 @@ def test_one_process_answers_what_several_do(folder: Path, tmp_path_factory: pyt
     assert conduct(other, [Planted()], jobs=1).tables == many.tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", range(3))
 def test_killed_at_a_random_moment_it_goes_on(folder: Path, draw: int) -> None:
     command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.05"]
@@ -97,6 +99,7 @@ def test_workers_do_not_outlive_a_killed_study(folder: Path) -> None:
     assert len(done) < 2 * (CELLS + 1)
 
 
+@pytest.mark.slow
 def test_timed_cells_run_alone_and_last(folder: Path) -> None:
     conduct(folder, [Planted(0.02, timed=2)], jobs=4)
     spans = [(float(began), float(ended), timed == "True") for _, _, timed, began, ended in log(folder)]
@@ -106,6 +109,7 @@ def test_timed_cells_run_alone_and_last(folder: Path) -> None:
     assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(timed))
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_and_tried_again_and_stops_nothing(folder: Path) -> None:
     found = conduct(folder, [Unlucky(), Planted()])
     reasons = {failure.reason.partition(": ")[0]: failure.reason for failure in found.failures if failure.model == "a"}
@@ -122,6 +126,7 @@ def test_what_fails_is_told_and_tried_again_and_stops_nothing(folder: Path) -> N
     assert mended.reused == 2 * 2 + 2 * CELLS
 
 
+@pytest.mark.slow
 def test_other_options_compute_only_what_they_change(folder: Path) -> None:
     conduct(folder, [Planted()])
     assert conduct(folder, [Planted()], seed=1).reused == 0

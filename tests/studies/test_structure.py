@@ -83,6 +83,7 @@ def test_bodies_of_control_flow_are_looked_into() -> None:
     assert shape_of(model(text)) == shape_of(model(text.replace("Abs(x)", "Abs(x) ")))
 
 
+@pytest.mark.slow
 @given(graphs.models(), st.integers(0, 1000))
 def test_renaming_everything_inside_changes_nothing(proto: onnx.ModelProto, seed: int) -> None:
     plain = io.from_proto(proto)

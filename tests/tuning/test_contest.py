@@ -75,6 +75,7 @@ class Costly(NodePass):
         return value
 
 
+@pytest.mark.slow
 def test_harm_beyond_doubt_is_not_returned(tmp_path: Path) -> None:
     """Undone by the search, or left by taking the source where the machine is too busy to ask: never kept."""
     path = tmp_path / "tuned.onnx"

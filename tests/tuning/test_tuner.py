@@ -135,6 +135,7 @@ def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatc
     assert choices(run)["fuse-skip-layer-norm"] == "left out"
 
 
+@pytest.mark.slow
 def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fusion in the form that is faster: spelled out, standard, or the runtime's own."""
     biased = onnx.parser.parse_model("""

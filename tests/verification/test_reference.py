@@ -28,6 +28,7 @@ def same(a: str, b: str, **options: object) -> Verdict:
     return verify(text_model(a), text_model(b), threads=1, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_input_that_kills_the_runtime_is_no_trial() -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((1, 12, width)).astype(np.float32) for name, width in (("w", 2), ("r", 3))}
@@ -58,6 +59,7 @@ def test_a_candidate_that_kills_the_runtime_fails() -> None:
     assert any("the other model does not" in line for line in verdict.failures)
 
 
+@pytest.mark.slow
 def test_a_model_that_loops_without_end_on_some_inputs_is_verified_on_the_others() -> None:
     """The loop ends once a sum that starts at the largest element is at least 0: never, where that is negative."""
     loop = """g (float[n] x) => (float y) { big = ReduceMax <keepdims = 0> (x) zero = Constant <value = float {0}> ()

@@ -99,6 +99,7 @@ def read_back(data: dict[str, Any]) -> list[Event]:
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(events, max_size=6).map(tuple))
 def test_every_rewrite_is_in_the_data_once_and_reads_back_as_the_record_has_it(drawn: tuple[Event, ...]) -> None:
     assert read_back(rewrite_data(replace(RUN, events=drawn))) == list(drawn)

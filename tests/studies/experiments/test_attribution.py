@@ -63,6 +63,7 @@ def test_counts_are_those_of_the_pipelines_own_record(small_model: Callable[[str
     assert sum(removed) == row["removed"] == run.before.nodes - run.after.nodes  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_alone_and_without_are_what_the_pipeline_does_then(subject: Subject) -> None:
     graphs = answered(subject)[0].answer
     alone = {each["name"] for each in graphs["passes"] if each.get("alone", {}).get("rewrites")}
@@ -79,6 +80,7 @@ def test_alone_and_without_are_what_the_pipeline_does_then(subject: Subject) -> 
     assert "eliminate-identity" in alone
 
 
+@pytest.mark.slow
 def test_only_graphs_that_differ_are_timed(subject: Subject) -> None:
     answers = answered(subject)
     counts, _, times = Attribution().tables(answers, Asked(), {})
@@ -110,6 +112,7 @@ def test_nothing_is_timed_where_nothing_applies(tmp_path: Path) -> None:
     assert said.text == "No pass removes a node from any model."
 
 
+@pytest.mark.slow
 def test_overview_has_the_proof_and_the_time(subject: Subject) -> None:
     asked, overview = Asked(seconds=0.05), Overview()
     answers = [Answered(cell, subject, overview.run(cell, subject)) for cell in overview.cells(subject, asked)]

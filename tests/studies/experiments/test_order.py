@@ -58,6 +58,7 @@ def test_passes_that_leave_each_other_alone_end_alike(chain: Subject) -> None:
     assert said.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} end in the usual graph")
 
 
+@pytest.mark.slow
 def test_an_order_without_an_end_is_an_outcome(chain: Subject) -> None:
     there_and_back = [Becoming("there", "Neg", "Abs"), Becoming("back", "Abs", "Neg")]
     for each in answered(Order([ASIDE, *there_and_back]), chain):
