@@ -22,6 +22,7 @@ import models
 
 # A busy machine is no failure. What lands must not depend on luck: CI draws the same cases every time; people explore.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
 settings.load_profile("project")
 
 NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases while it is imported: 10 s
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("quick"):
+        settings.load_profile("quick")
         sys.meta_path.insert(0, SkippingImporter())
 
 

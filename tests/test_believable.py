@@ -64,6 +64,7 @@ def test_the_same_file_is_given_under_two_names(tmp_path: Path) -> None:
         assert trial.right == SAME
 
 
+@pytest.mark.slow
 def test_simulations_count_what_was_found() -> None:
     found = believable.simulated("quiet", 0.02, 1.1, 3)
     assert found[SLOWER] == 3

@@ -29,6 +29,7 @@ def test_the_time_is_the_whole_childs_life() -> None:
     assert 0.3 < measure.run([sys.executable, "-c", "import time; time.sleep(0.3)"]).seconds < 5
 
 
+@pytest.mark.slow
 def test_sleeping_is_time_but_no_work_and_computing_is_both() -> None:
     asleep = measure.run([sys.executable, "-c", "import time; time.sleep(0.5)"])
     busy = measure.run([sys.executable, "-c", "sum(i * i for i in range(4_000_000))"])

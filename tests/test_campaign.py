@@ -204,6 +204,7 @@ def test_a_proof_that_fails_is_a_promise_missed() -> None:
     assert section.rows[0][-1] == "FAILED: error: it broke"
 
 
+@pytest.mark.slow
 def test_time_is_ours_over_the_rivals(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"], repeats=1)

@@ -111,6 +111,7 @@ def test_a_planted_fault_is_found_attributed_and_reduced(monkeypatch: pytest.Mon
     assert shrinking.fails_like(small.finding)(small.model, small.feed)
 
 
+@pytest.mark.slow
 def test_a_finding_is_written_once_for_each_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     case = planted(monkeypatch)
     drawn = families.Drawn("clips", 3, case.model, [], {})

@@ -229,6 +229,7 @@ def test_nothing_is_refused() -> None:
         sardonyx.report([])
 
 
+@pytest.mark.slow
 def test_rendering_needs_neither_torch_nor_onnx_nor_a_runtime(tmp_path: Path) -> None:
     path = write(tmp_path / "run.json", sample_run())
     code = (

@@ -69,6 +69,7 @@ def test_what_could_not_be_left_is_refused_at_once(made: tuple[Optimized, Path],
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_costs_no_other_and_nothing_stale_stays(made: tuple[Optimized, Path], tmp_path: Path) -> None:
     run, folder = made
     shutil.copytree(folder, tmp_path / "again")

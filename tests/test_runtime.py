@@ -190,6 +190,7 @@ ENDLESS = """g (int64 n) => (int64 y) { yes = Constant <value = bool {1}> ()
         c2 = Identity (c) w = Add (v, v) }> }"""
 
 
+@pytest.mark.slow
 def test_an_empty_batch_that_aborts_the_runtime_is_a_failure_of_that_run_alone() -> None:
     weights = [", ".join(["0.1"] * count) for count in (24, 36)]
     lstm = text_model(
@@ -205,6 +206,7 @@ def test_an_empty_batch_that_aborts_the_runtime_is_a_failure_of_that_run_alone()
     np.testing.assert_array_equal(before[0], after[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_end_is_given_up() -> None:
     with RemoteSession(text_model(ENDLESS).SerializeToString(), threads=1, seconds=1.0) as session:
         assert session.run({"n": np.array(3)}) == [24]

@@ -25,6 +25,7 @@ def _is_within(path: str, module: str) -> bool:
     return not module or path == module or path.startswith(module + ".")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(graphs.models())
 def test_every_module_holds_exactly_what_is_inside_it(model: onnx.ModelProto) -> None:

@@ -27,6 +27,7 @@ def test_a_model_does_not_differ_from_itself(model: onnx.ModelProto) -> None:
     assert all(module.before == module.after for module in found.modules)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(graphs.models(), graphs.models())
 def test_every_node_is_accounted_for_once(one: onnx.ModelProto, other: onnx.ModelProto) -> None:

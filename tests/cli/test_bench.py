@@ -167,6 +167,7 @@ def test_what_is_no_length_of_time(text: str) -> None:
         duration(text)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 def test_ctrl_c_ends_the_command_and_its_workers(folder: Path) -> None:
     arguments = ["bench", "a.onnx", "--isolate", "--starts", "0", "--record", "r.json"]

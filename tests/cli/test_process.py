@@ -72,6 +72,7 @@ def test_every_option_with_a_default_shows_it() -> None:
         assert default in text
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_is_no_error() -> None:
     process = subprocess.Popen(
         _staged("optimize", "m.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
@@ -83,6 +84,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_under_standard_output_is_one() -> None:
     with open("/dev/full", "w") as full:
@@ -94,6 +96,7 @@ def test_a_full_disk_under_standard_output_is_one() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_interrupted_while_working() -> None:
     process = subprocess.Popen(
         _staged("optimize", "wait.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
@@ -105,6 +108,7 @@ def test_interrupted_while_working() -> None:
     assert (process.returncode, out, err) == (130, b"", b"interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only_gets_ascii() -> None:
     done = subprocess.run(
         _staged("optimize", "m.onnx", "-q"),
@@ -150,6 +154,7 @@ def test_colour_and_progress_on_a_terminal_only() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.slow
 def test_no_color_is_respected() -> None:
     out, err = _on_terminal("optimize", "m.onnx", "-q", NO_COLOR="1")
     assert "\x1b" not in out + err

@@ -52,6 +52,7 @@ def hiding(packages: str, *arguments: str) -> tuple[int, str, list[str]]:
     return done.returncode, done.stdout.strip(), done.stderr.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -83,6 +84,7 @@ def test_hugging_face_models_need_transformers() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -102,6 +104,7 @@ def test_a_mistake_in_the_source_is_told_before_torch_is_loaded(arguments: tuple
     assert lines[1].startswith("hint: ")
 
 
+@pytest.mark.slow
 def test_from_python_it_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", FROM_PYTHON], capture_output=True, text=True, check=True)
     need = 'PyTorch models need torch, which is not installed pip install "sardonyx[torch]"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ SIDES = st.tuples(st.integers(1, 9), st.integers(0, 6)).map(lambda pair: (pair[0
 BOXES = st.fixed_dictionaries({"a": SIDES, "b": SIDES})
 
 
+@pytest.mark.slow
 @given(SIZES, BOXES)
 @settings(max_examples=300, deadline=None)
 def test_it_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int, int]]) -> None:

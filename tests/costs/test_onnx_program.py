@@ -240,6 +240,7 @@ def test_operations_and_weights_know_their_modules(small_model: Callable[[str, s
     assert "encoder.layer.1.attention.self.query" in holders
 
 
+@pytest.mark.slow
 def test_five_thousand_nodes_take_about_a_second():
     text = "\n".join(f"v{i + 1} = {'MatMul(v%d, w)' if i % 3 else 'Relu(v%d)'}" % i for i in range(5000))
     source = onnx.parser.parse_model(f"{HEAD} g (float[n, 4] v0, float[4, 4] w) => (float[n, 4] v5000) {{ {text} }}")

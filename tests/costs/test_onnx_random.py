@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -44,6 +45,7 @@ def check_order(program: Program) -> None:
     assert there.issuperset(program.outputs)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(graphs.models())
 def test_random_graphs(model: onnx.ModelProto):

@@ -15,6 +15,7 @@ from sardonyx.analysis.costs.regions.region import Quotient
 from sardonyx.analysis.costs.traffic import moved, traffic
 
 
+@pytest.mark.slow
 @given(programs())
 @settings(max_examples=100, deadline=None)
 def test_every_operation_is_in_one_region_and_regions_come_after_what_they_wait_for(program: Program) -> None:
@@ -82,6 +83,7 @@ def test_what_crosses_the_border(program: Program) -> None:
         assert given_ == _crossing(program, steps)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 12), st.data())
 @settings(max_examples=100, deadline=None)
 def test_merging_is_refused_exactly_where_it_closes_a_circle(count: int, data: st.DataObject) -> None:

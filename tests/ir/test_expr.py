@@ -43,6 +43,7 @@ OPERATIONS: list[tuple[Callable[[Size, Size], Size], Callable[[int, int], int]]]
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
 def test_every_operation_is_what_integers_do(one: Size, other: Size, sizes: Sizes) -> None:
@@ -64,6 +65,7 @@ def test_nothing_is_claimed_that_a_size_contradicts(one: Size, other: Size, size
     assert all(left >= limit for limit in (-3, 0, 1, 2) if expr.at_least(one, limit))
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
 def test_a_quotient_said_to_be_exact_is(one: Size, other: Size, sizes: Sizes) -> None:
@@ -96,6 +98,7 @@ def test_what_divides_is_found(one: Size, other: Size, sizes: Sizes) -> None:
         assert expr.remainder(expr.multiply(one, other), other) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
 def test_broadcast_is_what_arrays_do(one: Size, other: Size, sizes: Sizes) -> None:

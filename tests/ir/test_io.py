@@ -276,6 +276,7 @@ def test_memory_follows_the_graph_not_the_weights(tmp_path: Path) -> None:
     assert peak < 140
 
 
+@pytest.mark.slow
 def test_sympy_is_only_imported_when_dims_are_calculated_with() -> None:
     code = """
 import sys

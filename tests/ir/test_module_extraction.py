@@ -357,6 +357,7 @@ def test_weights_of_a_file_stay_in_it(tmp_path: Path) -> None:
     assert type(held).__name__ == "FileTensor"
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(models())
 def test_every_module_of_any_graph_computes_alone_what_it_computes_in_the_whole(proto: onnx.ModelProto) -> None:

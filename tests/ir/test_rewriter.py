@@ -140,6 +140,7 @@ def test_a_limit_gives_the_first_rewrites(limit: int) -> None:
     assert run(tower(5), FuseReluNeg(), limit=limit).events == whole[:limit]
 
 
+@pytest.mark.slow
 def test_the_number_of_questions_grows_with_the_graph_and_not_faster() -> None:
     asked: list[int] = []
     for height in (200, 400):
@@ -149,6 +150,7 @@ def test_the_number_of_questions_grows_with_the_graph_and_not_faster() -> None:
     assert asked[1] <= 2.05 * asked[0]
 
 
+@pytest.mark.slow
 def test_a_hub_does_not_make_it_quadratic() -> None:
     """A value that everything reads is near everything, and yet not everything is looked at again each time."""
     asked: list[int] = []

@@ -130,6 +130,7 @@ def feeds() -> list[dict[str, np.ndarray]]:
     return [{"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)} for shape in chosen]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_what_is_told_of_sizes_is_so(seed: int) -> None:

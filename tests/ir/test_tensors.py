@@ -75,6 +75,7 @@ def permutations(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(shape), tuple(draw(st.permutations(range(len(shape)))))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(case=permutations(), block=st.integers(1, 200), dtype=st.sampled_from([d for d in DTYPES if d.bitwidth >= 8]))
 def test_any_transpose_is_written_right_in_any_blocks(case: Any, block: int, dtype: ir.DataType) -> None:

@@ -172,6 +172,7 @@ def test_what_cannot_be_is_refused(
         sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sardonyx.measurement.sessions import Isolated
 

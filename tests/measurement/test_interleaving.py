@@ -105,6 +105,7 @@ def test_others_are_compared_with_both_slots_of_the_reference_and_the_first_roun
 # When it ends
 
 
+@pytest.mark.slow
 def test_a_race_ends_when_its_time_is_over_but_not_before_it_says_anything() -> None:
     clock = Clock()
     assert race({"a": clock.taking(1.0, 2.0, 3.0)}, seconds=0, now=clock).rounds == FEWEST
@@ -128,6 +129,7 @@ def test_a_race_does_not_end_early_while_the_reference_disagrees_with_itself() -
     assert found.spent >= 100
 
 
+@pytest.mark.slow
 def test_a_race_ends_early_when_every_verdict_is_clear_but_not_for_one_of_them() -> None:
     def raced(third: float) -> Race:
         machine = noise.Machine(noise.Noise(jitter=0.1), seed=1)
@@ -165,6 +167,7 @@ def test_no_garbage_is_collected_meanwhile_and_an_interruption_goes_through() ->
 # The floor
 
 
+@pytest.mark.slow
 def test_what_the_reference_shows_against_itself_is_no_difference_for_others() -> None:
     clock = Clock()
     runs = {"a": clock.taking(1.0), "b": clock.taking(1.045)}

@@ -136,6 +136,7 @@ def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
     assert not _alive(lane.process)
 
 
+@pytest.mark.slow
 @needs_processes
 def test_a_worker_does_not_outlive_who_asked(path: Path) -> None:
     script = (

@@ -125,6 +125,7 @@ def test_transposes_cancel_too(first: list[int], work: str, last: list[int], lef
     assert_same(text, model, exact=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_two_permutations_around_a_constant(data: st.DataObject) -> None:

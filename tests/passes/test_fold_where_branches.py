@@ -34,6 +34,7 @@ def model(op_type: str, kind: str, numbers: tuple[float, float, float], flipped:
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=10)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     op_type=st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Max", "Min", "Min"]),

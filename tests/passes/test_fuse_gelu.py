@@ -52,6 +52,7 @@ def model(body: str, *, kind: str = "float", rank: str = "", y: str = "", opset:
     return graph_text(f"agraph ({kind}[N, 5] x) => ({results}) <{constants}> {{ {body} y = Neg(z) }}", opset)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     argument=st.sampled_from([*ERF.values(), *(f"{text}  f = Tanh(a)" for text in TANHS.values())]),

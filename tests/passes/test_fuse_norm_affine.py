@@ -27,6 +27,7 @@ def model(body: str, *, inputs: str = "", outputs: str = "", axis: str = "-1", k
 steps = st.tuples(st.sampled_from(["Mul(V, C)", "Mul(C, V)", "Add(V, C)", "Add(C, V)"]), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     following=st.lists(steps, min_size=1, max_size=4), start=st.sampled_from(["ones", "row", "ones, row", "row, row"])

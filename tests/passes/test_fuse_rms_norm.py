@@ -21,6 +21,7 @@ def model(body: str, *, x: str = "float[N, S, 4] x", y: str = "float[N, S, 4] y"
     return graph_text(f"agraph ({x}) => ({y}) <{CONSTANTS}{more}> {{ {body} }}", 23)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(spelling=spellings(about_mean=False, opsets=(23,)))
 def test_every_spelling_is_one_operator(spelling: Spelling) -> None:

@@ -147,6 +147,7 @@ def test_rows_that_a_product_of_computed_matrices_reads_keep_their_transpose() -
 SHAPES = [(2, 3, 4), (1, 6, 4), (4, 6), (2, 2, 6), (1, 2, 12), (24,), (3, 1, 8), (2, 3, 2, 2)]
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_chain_of_movements(data: st.DataObject) -> None:

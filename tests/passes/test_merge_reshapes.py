@@ -159,6 +159,7 @@ def chains(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, list[int]]]]:
     return start, steps
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(chain=chains(), dynamic=st.booleans())
 def test_any_chain_of_views_keeps_its_function_and_becomes_at_most_one(

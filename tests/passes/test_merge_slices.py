@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def sliced(kind: str, ranges: list[tuple[int, int, int, int]]) -> tuple[int, lis
     return op_types(model).count("Slice"), reasons(log)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_row_of_slices(data: st.DataObject) -> None:

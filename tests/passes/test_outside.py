@@ -180,12 +180,14 @@ def test_an_installed_pass_runs_and_is_recorded(site: Path, model: Path) -> None
     assert f"the pass {NAME} is of the package sardonyx-double-negation 0.1.0" in run["notes"]
 
 
+@pytest.mark.slow
 def test_an_installed_pass_can_be_skipped(site: Path, model: Path) -> None:
     run = json.loads(command("optimize", model, "--json", "--skip", NAME, "--verify", "off", packages=site).stdout)
     assert run["after"]["nodes"] == 4
     assert NAME not in [each["name"] for each in run["passes"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -54,6 +54,7 @@ def test_small_models_are_traced_whole_and_both_witnesses_agree(
     assert not missing(found)
 
 
+@pytest.mark.slow
 @given(graphs.models())
 @settings(max_examples=40)
 def test_random_graphs_are_traced_whole_and_both_witnesses_agree(model) -> None:
@@ -62,6 +63,7 @@ def test_random_graphs_are_traced_whole_and_both_witnesses_agree(model) -> None:
     agree(found)
 
 
+@pytest.mark.slow
 @given(graphs.models())
 @settings(max_examples=25)
 def test_without_optimizations_every_kernel_is_one_node(model) -> None:

@@ -105,6 +105,7 @@ def test_a_real_model_is_attributed_whole(name: str, exporter: str, small_model:
     assert not model.notes
 
 
+@pytest.mark.slow
 def test_the_module_with_the_work_gets_the_time() -> None:
     model = profiled(linears({"large": 4096, "small": 4}))
     by_path = {module.path: module for module in model.modules}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from reporting.sample_run import failed_verdict
@@ -98,6 +99,7 @@ def test_proofs_are_weighed() -> None:
     assert changes(failed, first).sentence.endswith("only the second is proven")
 
 
+@pytest.mark.slow
 def test_what_differs_besides_is_said() -> None:
     run = sample_run_bundle().run
     environment = structs.replace(

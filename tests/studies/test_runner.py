@@ -40,6 +40,7 @@ def kept(folder: Path) -> list[Path]:
     return sorted((folder / "out" / "cells").rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing_and_answers_the_same(folder: Path) -> None:
     first = conduct(folder, [Planted()])
     computed = log(folder)
@@ -83,6 +84,7 @@ def test_killed_at_a_random_moment_it_goes_on(folder: Path, draw: int) -> None:
     assert not list((folder / "out").rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_study(folder: Path) -> None:
     command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.5"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
@@ -137,6 +139,7 @@ def test_other_options_compute_only_what_they_change(folder: Path) -> None:
     assert changed.tables[0].rows[-1][-1] == len(b"another second")
 
 
+@pytest.mark.slow
 def test_damaged_cells_are_computed_again(folder: Path) -> None:
     first = conduct(folder, [Planted()])
     torn, changed, emptied = kept(folder)[:3]
@@ -148,12 +151,14 @@ def test_damaged_cells_are_computed_again(folder: Path) -> None:
     assert second.tables == first.tables
 
 
+@pytest.mark.slow
 def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
     found = conduct(folder, [Followed()])
     assert {row[2] for row in found.tables[0].rows} == {*range(CELLS), 100, 102, 104}
     assert conduct(folder, [Followed()]).reused == found.cells == 2 * (CELLS + CELLS // 2)
 
 
+@pytest.mark.slow
 def test_two_studies_in_one_folder_are_refused(folder: Path) -> None:
     with alone_in(folder / "out"), pytest.raises(OutputError, match="another study is at work in"):
         conduct(folder, [Planted()])

@@ -54,6 +54,7 @@ def choices(run: Run) -> dict[str, str]:
     return {each.unit: each.choice for each in run.tuning.decisions}
 
 
+@pytest.mark.slow
 def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced())
     plain, run = optimize(LAYERS), optimize(LAYERS, **tuned())
@@ -68,6 +69,7 @@ def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.tuning is None
 
 
+@pytest.mark.slow
 def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced(Gelu=7.0))
     run = optimize(LAYERS, **tuned())
@@ -85,6 +87,7 @@ def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monk
     assert Run.from_json(run.to_json()).tuning == run.tuning
 
 
+@pytest.mark.slow
 def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoing both costs time on the whole, so they must be taken apart."""
     simulate(monkeypatch, priced(Gelu=7.0, ReduceMean=5.0))
@@ -96,6 +99,7 @@ def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch:
     assert (set(first.units), first.finding, first.accepted) == ({"fuse-layer-norm", "fuse-gelu"}, "slower", False)
 
 
+@pytest.mark.slow
 def test_where_every_result_is_slower_the_source_is_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Even what no unit accounts for must not make it slower: here, that nodes know their module."""
     simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
@@ -122,6 +126,7 @@ def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pyt
     assert run.verdict.passed
 
 
+@pytest.mark.slow
 def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measured slower elsewhere is added where it is faster, and only where the target allows it."""
     simulate(monkeypatch, priced(SkipLayerNormalization=0.5))
@@ -189,6 +194,7 @@ class Wrong(NodePass):
         return op.Abs(source)
 
 
+@pytest.mark.slow
 def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(LAYERS)
@@ -218,6 +224,7 @@ def test_what_cannot_be_tuned_is_said_before_any_work() -> None:
     assert not began
 
 
+@pytest.mark.slow
 def test_the_tuned_file_computes_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from sardonyx.runtime import Session
 

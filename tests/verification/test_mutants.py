@@ -28,6 +28,7 @@ def test_planted_faults_are_found(name: str, at_least: int, models: dict[str, on
     assert sum(o.result == "detected" for o in outcomes) >= at_least
 
 
+@pytest.mark.slow
 def test_half_a_percent_of_one_weight_is_found_in_half_precision(models: dict[str, onnx.ModelProto]) -> None:
     kinds = ["weight × 1.02", "weight × 1.01", "weight × 0.995"]
     outcomes = mutants.judge("deep16", models["deep16"], per_kind=2, seed=0, kinds=kinds)

@@ -48,6 +48,7 @@ def base(inputs: Inputs) -> list[Plan]:
 # Sizes that the graph requires
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     width=st.integers(1, 600),

@@ -46,6 +46,7 @@ def test_a_weight_half_a_percent_off_is_found(factor: float, at: int) -> None:
     assert any("single precision" in failure for failure in verdict.failures)
 
 
+@pytest.mark.slow
 def test_a_folded_scale_passes_though_every_weight_is_rounded_anew() -> None:
     verdict = verify(deep(), deep(fold=True))
     assert verdict.passed, verdict.failures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
@@ -75,6 +76,7 @@ def test_a_module_with_too_many_boxes_is_told_and_not_drawn() -> None:
     assert [module[1:] for module in found["before"]] == [[-1, size]]
 
 
+@pytest.mark.slow
 def test_a_thousand_equal_modules_cost_little_more_than_their_names() -> None:
     count = 1000
     modules = tuple(f"layers.{at}" for at in range(count))

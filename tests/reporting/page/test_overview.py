@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from reporting.sample_run import failed_verdict
@@ -67,6 +68,7 @@ def test_heat_follows_the_part_of_the_model_and_says_the_number() -> None:
     assert strong["fold-constants"] > strong["eliminate-identity"] > 0
 
 
+@pytest.mark.slow
 def test_labels_from_files_are_text() -> None:
     for html in (
         shown(sample_run_bundle(HOSTILE), sample_run_bundle("b")),
@@ -76,6 +78,7 @@ def test_labels_from_files_are_text() -> None:
         assert "<script" not in html
 
 
+@pytest.mark.slow
 def test_the_page_of_several_models_begins_with_the_overview() -> None:
     page = render_page([sample_run_bundle("one"), sample_run_bundle("two")])
     assert page.index('data-section="overview"') < page.index('<article class="model" data-model="0"')

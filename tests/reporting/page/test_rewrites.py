@@ -235,6 +235,7 @@ def hostile(run: Run) -> Run:
     return replace(run, events=(event,), passes=(record,))
 
 
+@pytest.mark.slow
 def test_names_are_text_in_the_markup_and_in_the_data() -> None:
     made = section(RunBundle("m", hostile(RUN)))
     assert "<script" not in made.html

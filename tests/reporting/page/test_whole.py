@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib import resources
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -160,6 +161,7 @@ def _plain() -> Elements:
     return _elements(_named("plain", "label", "one", "Two"))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(PARTS)
 def test_names_never_become_elements(names: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def test_crossed_edges_are_untangled() -> None:
     assert (found.places[0][0] < found.places[1][0]) == (found.places[3][0] < found.places[2][0])
 
 
+@pytest.mark.slow
 def test_thousands_of_boxes_and_hostile_edges_end() -> None:
     size = 2000
     boxes = [(60.0, 20.0)] * size
