@@ -37,7 +37,8 @@ def test_models_and_random_numbers_are_left_as_they_were(seed: int, experiment: 
     layers: list[nn.Module] = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
     module = nn.Sequential(*(each for layer in layers for each in (layer, draw.choice((nn.ReLU(), nn.Identity())))))
     example = (torch.ones(2, widths[0]),)
-    sardonyx.export(module, example, models / "net.onnx", exporter="torchscript", external=bool(seed % 2))
+    options = sardonyx.ExportOptions(external=bool(seed % 2))
+    sardonyx.export(module, example, models / "net.onnx", exporter="torchscript", options=options)
     (models / "broken.onnx").write_bytes(onnx.ModelProto(ir_version=10).SerializeToString()[:1] + b"\xff")
     before = _state(models)
 
