@@ -81,7 +81,7 @@ def test_it_stops_with_the_first_command_that_fails(
 ) -> None:
     first, second = map(str, models)
     lines = told(tmp_path / "demo", monkeypatch, ["verify", first, second], ["passes"])
-    assert lines[-1] == "3: `sardonyx verify` ended with exit code 3, and the demo with it"
+    assert lines[-1] == "3: the demo stopped: `sardonyx verify` failed with exit code 3"
     assert not any("passes" in line for line in lines)
     lines = told(tmp_path / "demo", monkeypatch, ["inspect", str(tmp_path / "nowhere.onnx")])
     assert lines[-1].startswith("1: ")

@@ -51,7 +51,7 @@ def test_an_earlier_run_stays_unless_told_otherwise(made: tuple[Optimized, Path]
     assert run.source.path is not None
     with pytest.raises(OutputError, match=r"run\.json exists"):
         check(folder, run.source.path)
-    with pytest.raises(UsageError, match=r"holds a run of .*model\.onnx"):
+    with pytest.raises(UsageError, match=r"contains a run of .*model\.onnx"):
         check(folder, "other.onnx")
     check(folder, "other.onnx", force=True)
 

@@ -21,8 +21,7 @@ import sardonyx
 from benched import PRODUCT, SLOWER, written
 from cli.conftest import Result
 from reporting.sample_bench import sample_benchmark
-from sardonyx.cli.durations import duration
-from sardonyx.cli.options import RuntimeLevel
+from sardonyx.cli.options import RuntimeLevel, parse_duration
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
 from sardonyx.runtime.timed import Level
@@ -158,13 +157,13 @@ def test_an_interrupt_writes_nothing(command: Command, folder: Path, monkeypatch
 
 @pytest.mark.parametrize(("text", "seconds"), [("60", 60), ("90s", 90), ("2m", 120), ("0.5", 0.5), (" 1 h ", 3600)])
 def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1e3", "s", "nan", "99999h", "1 2"])
 def test_what_is_no_length_of_time(text: str) -> None:
     with pytest.raises(UsageError, match="length of time"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.slow

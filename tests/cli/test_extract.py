@@ -94,7 +94,7 @@ def test_quiet_is_one_sentence(command: Command, model: Path) -> None:
         (("-m", "layer.0", "--call", "1"), 2, "layer.0 has no call 1: it was called once", "calls count from 0"),
         (("-m", "layer.0", "--no-verify", "--source", "a.py:b"), 2, "contradict each other", "give one of them"),
         (("-m", "layer.0", "--task", "t"), 2, "--task chooses the head of a --source", "give the --source too"),
-        (("-m", "layer.0", "-o", "SELF"), 2, "--output names the model itself", "choose another name"),
+        (("-m", "layer.0", "-o", "SELF"), 2, "--output is the model itself", "choose another name"),
         (("-m", "layer.0", "--source", "nothing"), 2, "'nothing' is not a model source", "forms:"),
         ((), 2, "Missing option '--module'", "sardonyx extract --help"),
     ],

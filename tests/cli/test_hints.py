@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 import sardonyx
-from sardonyx.cli.hints import in_flags
+from sardonyx.cli.console import with_flags
 from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
@@ -37,7 +37,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
     ],
 )
 def test_parameters_become_flags(hint: str, expected: str) -> None:
-    assert in_flags(hint) == expected
+    assert with_flags(hint) == expected
 
 
 def hints() -> Iterator[tuple[str, str]]:
@@ -67,4 +67,4 @@ def test_what_hints_name_exists_in_python_and_on_the_command_line() -> None:
     flags = {flag for verb in VERBS for one in group.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
     named = {name for _, text in hints() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
     assert {"force", "verify", "dynamic", "exporter", "inputs", "task"} <= named <= parameters
-    assert {flag for _, text in hints() for flag in FLAG.findall(in_flags(text))} <= flags
+    assert {flag for _, text in hints() for flag in FLAG.findall(with_flags(text))} <= flags

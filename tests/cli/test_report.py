@@ -111,7 +111,7 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
     asked = ("optimize", model, "-o", small, "--run", folder, "--size", "batch=2")
     done = command(*asked, "--budget", "0.2s")
     assert done.code == 0, done.err
-    assert done.out.endswith(f"all of it is in {folder}: open {folder / 'report.html'}\n")
+    assert done.out.endswith(f"results in {folder} (open {folder / 'report.html'})\n")
     names = {"analysis.json", "bench.json", "profile.json", "report.html", "run.json"}
     assert {each.name for each in folder.iterdir()} == names
     assert json.loads((folder / "bench.json").read_bytes())["points"][0]["sizes"] == {"batch": 2}
@@ -120,7 +120,7 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
     assert "exists" in again.err
     other = command("optimize", write_model(tmp_path / "other.onnx"), "-o", tmp_path / "o.onnx", "--run", folder)
     assert other.code == 2
-    assert "holds a run of" in other.err
+    assert "contains a run of" in other.err
     assert not (tmp_path / "o.onnx").exists()
 
 
@@ -130,8 +130,8 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
         (("--run", "r", "--dry-run"), "contradict"),
         (("--run", "r", "--record", "r/run.json"), "name the same file"),
         (("--run", "r", "--size", "seq=3"), "no input has an open dim 'seq'"),
-        (("--size", "batch=3"), "--size is for measuring"),
-        (("--budget", "3s"), "--budget is for measuring"),
+        (("--size", "batch=3"), "--size is for measurements"),
+        (("--budget", "3s"), "--budget is for measurements"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_any_work(

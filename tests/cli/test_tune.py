@@ -29,8 +29,8 @@ def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
     ("flags", "said"),
     [
         (("--tune", "--dry-run"), "--dry-run and --tune"),
-        (("--budget", "60s"), "--budget is for measuring"),
-        (("--size", "seq=3"), "--size is for measuring"),
+        (("--budget", "60s"), "--budget is for measurements"),
+        (("--size", "seq=3"), "--size is for measurements"),
         (("--tune", "--budget", "soon"), "not a length of time"),
         (("--tune", "--budget", "0"), "not a length of time"),
         (("--tune", "--size", "seq"), "seq"),

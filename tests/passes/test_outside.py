@@ -168,7 +168,7 @@ def test_an_installed_pass_is_listed_with_its_package(site: Path) -> None:
     (listed,) = (each for each in json.loads(done.stdout) if each["name"] == NAME)
     assert listed["algebra"] == "-(-x) => x"
     assert listed["package"] == "sardonyx-double-negation 0.1.0"
-    assert f"{NAME} is of the package sardonyx-double-negation 0.1.0\n" in command("passes", packages=site).stdout
+    assert f"{NAME} comes from the package sardonyx-double-negation 0.1.0\n" in command("passes", packages=site).stdout
 
 
 @pytest.mark.slow

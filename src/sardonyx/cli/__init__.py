@@ -1,1 +1,1 @@
-"""The command line: parse, call a public verb, render, answer with an exit code."""
+"""The command line: parse options, call a public function, print its record, return an exit code."""

@@ -1,4 +1,4 @@
-"""`sardonyx adopt`: tags for a file that another tool wrote."""
+"""`sardonyx adopt`: add module tags to a file that another tool wrote."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Example:
   sardonyx adopt foreign.onnx --json | jq .coverage
   sardonyx adopt foreign.onnx -o tagged.onnx --tag-attributes
 
-Every node gets the module it comes from: from torch's own metadata, from scoped names such as
-/encoder/layer.0/attention/self/MatMul, or from __ attributes that another tool kept. What says nothing itself inherits
-from what it feeds, else from what feeds it. Without --output it is only told what would be found.
+Tags every node with the module it comes from, as read from torch's own metadata, from scoped names such as
+/encoder/layer.0/attention/self/MatMul, or from __ attributes that another tool kept. A node without any of these
+inherits the module of its consumers, or else of its producers. Without --output, nothing is written: the command shows
+which tags it would write.
 
 {gate.ADOPTION.help()}
 
@@ -43,17 +44,17 @@ def adopt(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show its Adoption."""
+    """Run `sardonyx.adopt` and print its record."""
     gating = Gating.of(gate.ADOPTION, fail_if, baseline, summary, beside=(model, output))
 
     from sardonyx import adopt as run_adopt
 
-    found = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
+    adoption = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
     show(
-        found.to_json,
-        lambda style: adoption_sentence(found, style),
-        lambda style: render_adoption(found, style),
+        adoption.to_json,
+        lambda style: adoption_sentence(adoption, style),
+        lambda style: render_adoption(adoption, style),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, adoption_sentence(found, Style()))
+    return gating.outcome(adoption, adoption_sentence(adoption, Style()))

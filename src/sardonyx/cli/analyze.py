@@ -1,4 +1,4 @@
-"""`sardonyx analyze`: what a model costs in arithmetic, traffic and memory."""
+"""`sardonyx analyze`: count the operations, bytes moved and memory of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-SUMMARY = "Say what a model costs: operations, flops, bytes moved, peak memory."
+SUMMARY = "Count what a model costs: operations, FLOPs, bytes moved, peak memory."
 HELP = f"""\b
 Example:
   sardonyx analyze torchvision:vit_b_16
@@ -32,30 +32,36 @@ Example:
   sardonyx analyze model.onnx optimized.onnx --size sequence=256 --svg memory.svg
   sardonyx analyze model.py:build --format csv > costs.csv
 
-SOURCE is what `export` takes, or an ONNX file; several ONNX files stand side by side. A torch model is shown as it is
-(standard), with every attention spelled out (decomposed) and with every attention as one kernel (fused): operations,
-flops, bytes moved with and without fusing, and the most memory it needs at once with what is alive then. It is run
-without data, so weights do not matter. -v shows everything for each form. MB are 10^6 bytes; docs/memory.md defines
-each number.
+SOURCE is any source that `export` accepts, or an ONNX file; several ONNX files are shown side by side. A torch model is
+shown in three forms: as it is (standard), with every attention decomposed into primitive operations (decomposed), and
+with every attention as one kernel (fused). Each form has its operations, FLOPs, bytes moved with and without fusion,
+and peak memory with the tensors that are alive at the peak. The model is traced without data, so weights do not matter.
+-v shows all numbers of every form. 1 MB is 10^6 bytes; docs/memory.md defines each number.
 
-{gate.ANALYSIS.help()} They ask the standard form, or the last file; decomposed.NAME and fused.NAME ask the others.
-peak_mb counts weights, inputs and activations, activation_mb activations alone.
+{gate.ANALYSIS.help()} Names refer to the standard form, or to the last file; decomposed.NAME and fused.NAME refer to
+the other forms. peak_mb counts weights, inputs and activations, activation_mb activations alone.
 
 Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
 
 Sources = Annotated[
-    list[str], typer.Argument(metavar="SOURCE...", help="A model, or ONNX files side by side.", show_default=False)
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...", help="A model, or several ONNX files to show side by side.", show_default=False
+    ),
 ]
 DtypeOption = Annotated[
     options.DtypeName,
-    typer.Option("--dtype", help="Floating-point type of a torch model; keep is the one it is saved in."),
+    typer.Option("--dtype", help="Floating-point type of a torch model; keep: the type it was saved in."),
 ]
-FormatOption = Annotated[Format, options.form("every number in full")]
-Svg = Annotated[Path | None, options.drawing("memory over time")]
+FormatOption = Annotated[Format, options.table_format("all numbers unrounded")]
+Svg = Annotated[Path | None, options.svg("memory over time")]
 AsInNotes = Annotated[
-    bool, typer.Option("--as-in-notes", help="Add the estimate of the founding notes, which is no saving of memory.")
+    bool,
+    typer.Option(
+        "--as-in-notes", help="Add the memory estimate of the founding notes, which does not measure memory saved."
+    ),
 ]
 
 
@@ -82,60 +88,60 @@ def analyze(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb, show its Analysis and hold it to the gates."""
+    """Run `sardonyx.analyze`, print its record and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
-    asked = options.parse_sizes(sizes)
+    dim_sizes = options.parse_sizes(sizes)
     files.check_apart(svg=svg, record=record)
     files.check_free(svg, record, force=force)
-    wishes = _wishes(input_specs or (), input_file, dynamic or ())
+    example = _example(input_specs or (), input_file, dynamic or ())
     with progress(not quiet) as report:
         if report is not None:
             report("loading", None)
         from sardonyx import analyze as run_analyze
 
-        found = run_analyze(
+        analysis = run_analyze(
             sources[0],
             beside=sources[1:],
             task=task,
             dtype=dtype.value,
-            sizes=asked or None,
+            sizes=dim_sizes or None,
             as_in_notes=as_in_notes,
             seed=seed,
             progress=report,
-            **wishes,
+            **example,
         )
-    files.write_record(record, found.to_json(), force=force)
+    files.write_record(record, analysis.to_json(), force=force)
     if svg is not None:
-        files.write_whole(svg, _drawn(found).encode(), force=force)
-    _show(found, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
-    return gating.outcome(found, analysis_sentence(found))
+        files.write_whole(svg, _svg(analysis).encode(), force=force)
+    _show(analysis, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
+    return gating.outcome(analysis, analysis_sentence(analysis))
 
 
-def _wishes(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
-    """Inputs and open dims, as far as something was said of them."""
+def _example(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
+    """Return the `inputs` and `dynamic` arguments of `sardonyx.analyze`; None for what the user did not give."""
     from sardonyx.records.input_specs import parse_dynamic, parse_inputs, read_arrays
 
     inputs = read_arrays(file) if file is not None else parse_inputs(specs)
     return {"inputs": inputs or None, "dynamic": parse_dynamic(dynamic) if dynamic else None}
 
 
-def _drawn(found: Analysis) -> str:
-    timelines = {form.name: form.memory.timeline for form in found.forms}
-    return timeline_svg(timelines, " and ".join(source.label for source in found.sources))
+def _svg(analysis: Analysis) -> str:
+    timelines = {form.name: form.memory.timeline for form in analysis.forms}
+    return timeline_svg(timelines, " and ".join(source.label for source in analysis.sources))
 
 
-def _show(found: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
+def _show(analysis: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(analysis_markdown(found) if form is Format.MARKDOWN else analysis_csv(found))
+        put(analysis_markdown(analysis) if form is Format.MARKDOWN else analysis_csv(analysis))
         return
     show(
-        found.to_json,
-        lambda style: style.strong(analysis_sentence(found)),
-        lambda style: render_analysis(found, View(style, view.verbose, view.depth)),
+        analysis.to_json,
+        lambda style: style.strong(analysis_sentence(analysis)),
+        lambda style: render_analysis(analysis, View(style, view.verbose, view.depth)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -1,4 +1,4 @@
-"""`sardonyx bench`: how long files take against each other, and how sure that is."""
+"""`sardonyx bench`: time ONNX files against each other, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import typer
 
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
-from sardonyx.cli.durations import duration
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import Format, RuntimeLevel, reject_both
+from sardonyx.cli.options import Format, RuntimeLevel, parse_duration, reject_both
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
 from sardonyx.reporting import gate
@@ -23,17 +22,18 @@ from sardonyx.reporting.bench_export import benchmark_csv, benchmark_markdown
 from sardonyx.reporting.options import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
 
-SUMMARY = "Time ONNX files against each other, with intervals one can believe."
+SUMMARY = "Time ONNX files against each other, with confidence intervals."
 HELP = f"""\b
 Example:
   sardonyx bench model.onnx optimized.onnx
   sardonyx bench model.onnx optimized.onnx --sweep seq=16,128,512 --sweep batch=1,8 --svg times.svg
   sardonyx bench before.onnx after.onnx --fail-if 'latency_ratio>1.05' --format markdown
 
-The files take turns in random order, round after round on the same inputs, until the interval of each ratio to the
-first file is narrow or the time is spent. The first file also runs as a twin of itself: what the two differ by is the
-noise floor, and what lies within it is called no difference. "12 % faster" is 12 % less time. Load time, first run and
-peak memory are those of fresh processes. One file alone is timed with its noise floor. docs/bench.md says more.
+The files run in turn, in random order, round after round on the same inputs, until the interval of each ratio to the
+first file is narrow or the time is spent. The first file also runs as a second copy of itself: the difference between
+the two copies is the noise floor, and a difference within it is reported as no difference. "12 % faster" means 12 %
+less time. Load time, first run and peak memory are measured in fresh processes. A single file is timed with its noise
+floor. docs/bench.md explains the method.
 
 {gate.BENCHMARK.help()}
 
@@ -45,7 +45,7 @@ _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})
 
 
 class Clock(StrEnum):
-    """Which time counts."""
+    """Which time is measured."""
 
     WALL = "wall"
     CPU = "cpu"
@@ -56,32 +56,36 @@ Models = Annotated[
 ]
 Seconds = Annotated[
     str,
-    typer.Option("--seconds", "--budget", metavar="N", help="The most that all turns together may take: 60, 90s, 2m."),
+    typer.Option("--seconds", "--budget", metavar="N", help="Time limit for all runs together: 60, 90s, 2m."),
 ]
 Sweep = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep",
         metavar="DIM=N,N",
-        help="Sizes to try for a dim. Repeatable: several dims in all combinations. [default: none]",
+        help="Sizes to try for a dynamic dimension. Repeatable; dimensions are combined. [default: none]",
     ),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Run on these, one array for each input. [default: drawn]"),
+    typer.Option(
+        "--inputs", metavar="FILE.npz", help="Run on these arrays, one for each input. [default: random inputs]"
+    ),
 ]
-ClockOption = Annotated[
-    Clock, typer.Option("--clock", help="Count the time that passes, or only what the processor spends on the model.")
-]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Give each file a process of its own.")]
+ClockOption = Annotated[Clock, typer.Option("--clock", help="Measure elapsed time, or only the CPU time of the model.")]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run each file in its own process.")]
 Starts = Annotated[
     int,
     typer.Option(
-        "--starts", metavar="N", min=0, max=100, help="Fresh starts of each file, for load time and memory; 0: none."
+        "--starts",
+        metavar="N",
+        min=0,
+        max=100,
+        help="Fresh processes for each file, for load time and memory; 0: none.",
     ),
 ]
-FormatOption = Annotated[Format, options.form("every round")]
-Svg = Annotated[Path | None, options.drawing("a box plot")]
+FormatOption = Annotated[Format, options.table_format("every round")]
+Svg = Annotated[Path | None, options.svg("the times as a box plot")]
 
 
 def bench(
@@ -109,20 +113,20 @@ def bench(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb, show its Benchmark and hold it to the gates."""
+    """Run `sardonyx.bench`, print its record and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
     files.check_apart(svg=svg, record=record)
     gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
-    budget, fixed, swept = duration(seconds), options.parse_sizes(sizes), _swept(sweep or ())
+    budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
     files.check_free(svg, record, force=force)
     with progress(not quiet) as report:
         if report is not None:
             report("loading", None)
         from sardonyx import bench as run_bench
 
-        found = run_bench(
+        benchmark = run_bench(
             models,
             seconds=budget,
             sizes=fixed,
@@ -137,32 +141,32 @@ def bench(
             seed=seed,
             progress=report,
         )
-    files.write_record(record, found.to_json(), force=force)
+    files.write_record(record, benchmark.to_json(), force=force)
     if svg is not None:
-        files.write_whole(svg, boxplot_svg(found).encode(), force=force)
-    _show(found, format_, verbose=verbose, as_json=as_json, quiet=quiet)
-    return gating.outcome(found, bench_sentence(found))
+        files.write_whole(svg, boxplot_svg(benchmark).encode(), force=force)
+    _show(benchmark, format_, verbose=verbose, as_json=as_json, quiet=quiet)
+    return gating.outcome(benchmark, bench_sentence(benchmark))
 
 
-def _swept(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The sizes of each dim that is swept; one dim named twice has the sizes of both."""
-    found: dict[str, tuple[int, ...]] = {}
+def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each dimension to sweep; a dimension that is named twice gets the sizes of both."""
+    sweep: dict[str, tuple[int, ...]] = {}
     for text in texts:
-        read = _SWEEP.fullmatch(text.strip())
-        if read is None:
+        match = _SWEEP.fullmatch(text.strip())
+        if match is None:
             raise UsageError(f"'{text}' is not a sweep", hint="write DIM=N,N,…, for example --sweep seq=16,128,512")
-        found[read["dim"]] = found.get(read["dim"], ()) + tuple(map(int, read["sizes"].split(",")))
-    return found
+        sweep[match["dim"]] = sweep.get(match["dim"], ()) + tuple(map(int, match["sizes"].split(",")))
+    return sweep
 
 
-def _show(found: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
+def _show(benchmark: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(benchmark_markdown(found) if form is Format.MARKDOWN else benchmark_csv(found))
+        put(benchmark_markdown(benchmark) if form is Format.MARKDOWN else benchmark_csv(benchmark))
         return
     show(
-        found.to_json,
-        lambda style: style.strong(bench_sentence(found)),
-        lambda style: render_benchmark(found, View(style, verbose)),
+        benchmark.to_json,
+        lambda style: style.strong(bench_sentence(benchmark)),
+        lambda style: render_benchmark(benchmark, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )

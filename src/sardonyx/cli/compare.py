@@ -1,4 +1,4 @@
-"""`sardonyx compare`: two models side by side, module by module."""
+"""`sardonyx compare`: show how two models differ, module by module."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Example:
   sardonyx compare torchscript.onnx dynamo.onnx --depth 3
   sardonyx compare model.onnx small.onnx --json | jq '.moved[].after'
 
-Which operators were added, removed, moved to another module, or got other attributes. Nodes with the same names belong
-together, others by module, operator and order. Wiring and weights are not compared: `sardonyx verify` says whether two
-models compute the same.
+Lists operators that were added, removed, moved to another module, or got other attributes. Nodes are matched by name,
+and the remaining ones by module, operator and order. Connections and weights are not compared: `sardonyx verify` checks
+whether two models compute the same.
 
 {gate.COMPARISON.help()}
 
@@ -49,18 +49,18 @@ def compare(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show its Comparison."""
+    """Run `sardonyx.compare` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     gating = Gating.of(gate.COMPARISON, fail_if, baseline, summary, beside=(first, second))
 
-    from sardonyx import compare as look
+    from sardonyx import compare as run_compare
 
-    found = look(first, second)
+    comparison = run_compare(first, second)
     show(
-        found.to_json,
-        lambda style: style.strong(comparison_sentence(found)),
-        lambda style: render_comparison(found, View(style, verbose, depth)),
+        comparison.to_json,
+        lambda style: style.strong(comparison_sentence(comparison)),
+        lambda style: render_comparison(comparison, View(style, verbose, depth)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, comparison_sentence(found)) or int(exit_code and not found.same)
+    return gating.outcome(comparison, comparison_sentence(comparison)) or int(exit_code and not comparison.same)

@@ -1,33 +1,39 @@
-"""What a command says and where: results on standard output, everything else on standard error."""
+"""Printing: results go to standard output, errors, notes and progress to standard error."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Generator
 from typing import TextIO
 
-from sardonyx.cli.hints import in_flags
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.reporting.formatting import Style, one_line
 
 Progress = Callable[[str, float | None], None]
 
-# For terminals that know ASCII only; whatever else they cannot show is spelled out.
+# For terminals that only show ASCII; other characters become escape sequences.
 _IN_ASCII = str.maketrans(
     {"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x", "█": "#", "▏": "|"}
 )
 
+# Hints of the library name Python parameters in backquotes; on the command line they become flags.
+_PARAMETER = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]+))?`")
+_ENTRY = re.compile(r"\{'(?P<key>[^']*)': (?P<value>[^`]*)\}")  # the value of a parameter that is a mapping
+_FLAG_NAMES = {"keep_modules": "keep-module"}  # flags whose name differs from the parameter's
+_TRACEBACK = "see the traceback"
+
 
 def style_for(stream: TextIO) -> Style:
-    """Colour only for a terminal, and never against NO_COLOR (https://no-color.org)."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Style(color=wanted and stream.isatty())
+    """Return a style with colours only for a terminal, and none if NO_COLOR is set (https://no-color.org)."""
+    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Style(color=allowed and stream.isatty())
 
 
 def put(text: str) -> None:
-    """Write a result to standard output; a reader that stopped reading is no error, a full disk is."""
+    """Write a result to standard output. A closed pipe is not an error; a full disk is."""
     try:
         sys.stdout.write(_writable(text, sys.stdout))
         sys.stdout.flush()
@@ -51,7 +57,7 @@ def show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """A verb's answer in the form that was asked for: its record, one sentence, or all of it."""
+    """Print the result of a command in the requested form: its record, its summary line, or its whole text."""
     style = style_for(sys.stdout)
     if as_json:
         put_json(record())
@@ -62,31 +68,31 @@ def show(
 
 
 def complain(error: SardonyxError) -> None:
-    """One line what is wrong, one line what to do."""
-    _tell_error(error.message, None if error.hint is None else in_flags(error.hint))
+    """Print an error: one line that says what is wrong, and one with a hint if there is one."""
+    _print_error(error.message, None if error.hint is None else with_flags(error.hint))
 
 
 def complain_unexpected(error: BaseException) -> None:
-    """A fault of ours, not of the user: one line, and how to see more."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    _tell_error(f"unexpected failure: {said}", "this is a fault in sardonyx; --debug shows where it happened")
+    """Print an error that is a bug in sardonyx: one line, and how to see the traceback."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    _print_error(f"unexpected failure: {text}", "this is a bug in sardonyx; --debug shows where it happened")
 
 
 def complain_usage(message: str, command: str) -> None:
-    """The command line could not be understood."""
-    _tell_error(message, f"`{command} --help` lists what it takes")
+    """Print an error about a command line that could not be parsed."""
+    _print_error(message, f"`{command} --help` lists its arguments and options")
 
 
 def note(text: str) -> None:
-    """A remark on standard error."""
-    with contextlib.suppress(OSError):  # nobody is left to tell
+    """Print a line on standard error."""
+    with contextlib.suppress(OSError):  # standard error may be closed
         sys.stderr.write(_writable(text, sys.stderr) + "\n")
         sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def progress(shown: bool) -> Generator[Progress | None]:
-    """A progress line on standard error while it is a terminal; nothing otherwise."""
+    """Show a progress line on standard error if it is a terminal, otherwise nothing."""
     if not shown or not sys.stderr.isatty():
         yield None
         return
@@ -99,13 +105,29 @@ def progress(shown: bool) -> Generator[Progress | None]:
         task = bar.add_task("starting", total=None)
 
         def report(phase: str, fraction: float | None) -> None:
-            known = fraction is not None
-            bar.update(task, description=one_line(phase), total=1.0 if known else None, completed=fraction or 0.0)
+            total = None if fraction is None else 1.0
+            bar.update(task, description=one_line(phase), total=total, completed=fraction or 0.0)
 
         yield report
 
 
-def _tell_error(message: str, hint: str | None) -> None:
+def with_flags(hint: str) -> str:
+    """Return a hint with every Python parameter replaced by the flag that sets it: `verify=False` by --no-verify."""
+    return _PARAMETER.sub(_flag, hint.replace(_TRACEBACK, "--debug shows the traceback"))
+
+
+def _flag(match: re.Match[str]) -> str:
+    name, value = _FLAG_NAMES.get(match["name"], match["name"].replace("_", "-")), match["value"]
+    if value is None or value == "True":
+        return f"--{name}"
+    if value == "False":
+        return f"--no-{name}"
+    if entry := _ENTRY.fullmatch(value):  # one flag for each entry: `inputs` is --input, `sweep` is --sweep
+        return f"--{name.removesuffix('s')} {entry['key']}={entry['value']}"
+    return f"--{name} {value.strip(chr(34))}"
+
+
+def _print_error(message: str, hint: str | None) -> None:
     style = style_for(sys.stderr)
     note(f"{style.bad('error:')} {one_line(message)}")
     if hint:
@@ -113,7 +135,7 @@ def _tell_error(message: str, hint: str | None) -> None:
 
 
 def _writable(text: str, stream: TextIO) -> str:
-    """The text as this stream can encode it."""
+    """Return the text as this stream can encode it."""
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -123,11 +145,11 @@ def _writable(text: str, stream: TextIO) -> str:
 
 
 def _drop_stdout() -> None:
-    """Keep the interpreter from complaining when it flushes at exit."""
+    """Redirect standard output to the null device, so that the flush at exit does not fail."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:
         return  # not a file: nothing is flushed at exit
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

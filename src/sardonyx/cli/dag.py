@@ -1,4 +1,4 @@
-"""`sardonyx dag`: the graph of every module, in one file."""
+"""`sardonyx dag`: write the graph of every module to one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
-from sardonyx.cli.help import OUTPUT
+from sardonyx.cli.options import OUTPUT
 from sardonyx.errors import UsageError
 from sardonyx.reporting import formatting
 
@@ -26,17 +26,17 @@ Example:
   sardonyx dag model.onnx --format graphml -o model.graphml
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' --format mermaid
 
-For every module, by its tag: the operations inside it and how they are connected, what it takes and gives; every
-operation with its modules; every weight with all modules that read it. No weight is read.
-GraphML opens in yEd and NetworkX, the other JSON in Model Explorer; modules are groups in both. Mermaid is a chart of
-one module for Markdown: its own nodes, the modules below it as a box each, and what flows in and out.
+Lists every module by its tag, with its operations, their connections, and its inputs and outputs; every operation with
+its modules; and every weight with all modules that use it. Weight values are not read.
+GraphML opens in yEd and NetworkX, the model-explorer JSON in Model Explorer; modules are groups in both. Mermaid is a
+chart of one module for Markdown: its own nodes, one box for each submodule, and the inputs and outputs.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
 
 
 class Format(StrEnum):
-    """What to write."""
+    """The format of the file."""
 
     JSON = "json"
     GRAPHML = "graphml"
@@ -49,7 +49,7 @@ As = Annotated[
     Format,
     typer.Option(
         "--format",
-        help="What to write: our JSON, a file for yEd and others or for Model Explorer, or a chart for Markdown.",
+        help="json: all modules; graphml: for yEd and NetworkX; model-explorer; mermaid: a chart for Markdown.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -65,46 +65,46 @@ def dag(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and write its document."""
+    """Run `sardonyx.dag` and write its document."""
     if output is not None and output.resolve() == model.resolve():
-        raise UsageError("--output names the model itself", hint="choose another name")
+        raise UsageError("--output is the model itself", hint="choose another name")
     check_free(output, force=force)
 
-    from sardonyx import dag as draw
+    from sardonyx import dag as run_dag
 
-    found = draw(model, module=module, include_torch_nn=include_torch_nn)
-    document = _rendered(found, as_format)
+    graphs = run_dag(model, module=module, include_torch_nn=include_torch_nn)
+    document = _rendered(graphs, as_format)
     if output is None:
         put(document)
         return 0
     write_whole(output, document.encode(), force=force)
     if not quiet:
-        put(f"{_sentence(found)} → {formatting.visible(str(output))}\n")
+        put(f"{_sentence(graphs)} → {formatting.visible(str(output))}\n")
     return 0
 
 
-def _rendered(found: HierarchyDag, as_format: Format) -> str:
+def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
     match as_format:
         case Format.JSON:
-            return found.to_json().decode() + "\n"
+            return graphs.to_json().decode() + "\n"
         case Format.GRAPHML:
             from sardonyx.reporting.viewers.graphml import render_graphml
 
-            return render_graphml(found)
+            return render_graphml(graphs)
         case Format.MODEL_EXPLORER:
             from sardonyx.reporting.viewers.model_explorer import render_model_explorer
 
-            return render_model_explorer(found).decode() + "\n"
+            return render_model_explorer(graphs).decode() + "\n"
         case Format.MERMAID:
             from sardonyx.reporting.viewers.mermaid import render_mermaid
 
-            return render_mermaid(found)
+            return render_mermaid(graphs)
 
 
-def _sentence(found: HierarchyDag) -> str:
+def _sentence(graphs: HierarchyDag) -> str:
     parts = (
-        formatting.plural(len(found.modules), "module"),
-        formatting.plural(len(found.operations), "operation"),
-        formatting.plural(len(found.initializers), "initializer"),
+        formatting.plural(len(graphs.modules), "module"),
+        formatting.plural(len(graphs.operations), "operation"),
+        formatting.plural(len(graphs.initializers), "initializer"),
     )
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""`sardonyx decompose`: a PyTorch model with every attention spelled out."""
+"""`sardonyx decompose`: rewrite every attention of a PyTorch model as primitive operations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.decomposition import decomposed_sentence, render_decomposed
 from sardonyx.reporting.options import View
 
-SUMMARY = "Spell every attention of a PyTorch model out."
+SUMMARY = "Decompose every attention of a PyTorch model into primitive operations."
 HELP = f"""\b
 Example:
   sardonyx decompose torchvision:vit_b_16
   sardonyx decompose hf-config:BertConfig?num_hidden_layers=2 -o bert.pt
   sardonyx decompose model.py:build --json | jq .attentions
 
-SOURCE is what `export` takes. Shows each attention with its module and the primitives it is made of, by which road the
-model was taken apart and how the graph grew. With -o the graph module is written with torch.save; read it with
-torch.load(FILE, weights_only=False). It computes what the model computes and is called like it.
+SOURCE is any source that `export` accepts. Shows each attention with its module and the primitive operations it
+consists of, how the model was traced and how many nodes were added. With -o the graph module is written with
+torch.save; load it with torch.load(FILE, weights_only=False). It is called like the model and computes the same.
 
 {gate.DECOMPOSED.help()}
 
@@ -48,7 +48,7 @@ def decompose(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Take the model apart and show what came of it."""
+    """Run `sardonyx.decompose` on the source and print a record of the result."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     gating = Gating.of(gate.DECOMPOSED, fail_if, baseline, summary, beside=(output, input_file))
@@ -66,12 +66,12 @@ def decompose(
         require_torch()
         from sardonyx.analysis.decompose_models import take_apart
 
-        found = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
+        decomposed = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
     show(
-        found.to_json,
-        lambda style: style.strong(decomposed_sentence(found)),
-        lambda style: render_decomposed(found, View(style, verbose)),
+        decomposed.to_json,
+        lambda style: style.strong(decomposed_sentence(decomposed)),
+        lambda style: render_decomposed(decomposed, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, decomposed_sentence(found))
+    return gating.outcome(decomposed, decomposed_sentence(decomposed))

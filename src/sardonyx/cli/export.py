@@ -1,4 +1,4 @@
-"""`sardonyx export`: a PyTorch model as ONNX, every node with its module, proven."""
+"""`sardonyx export`: write a PyTorch model as a verified ONNX file whose nodes carry their modules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.help import OUTPUT
-from sardonyx.cli.options import reject_both
+from sardonyx.cli.options import OUTPUT, reject_both
 from sardonyx.reporting import gate
 from sardonyx.reporting.export import export_sentence, render_export
 from sardonyx.reporting.options import View
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-SUMMARY = "Export a PyTorch model to ONNX with its modules visible."
+SUMMARY = "Export a PyTorch model to ONNX, with every node tagged by its module."
 HELP = f"""\b
 Example:
   sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
@@ -33,8 +32,9 @@ Example:
 SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
 file.py:factory, a function that returns a module, or a module and its example inputs.
 
-Example inputs are derived from the model's signature and config, shown, and can be given. Every node of the file says
-which module made it. The graph is compared with PyTorch on the example and on drawn inputs before it is written.
+Example inputs are derived from the model's signature and config unless you give them; the output shows them. Every node
+of the file is tagged with the module that computed it. The graph is compared with PyTorch on the example inputs and on
+random inputs before it is written.
 
 {gate.EXPORT.help()}
 
@@ -43,39 +43,45 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 
 
 class ExporterName(StrEnum):
-    """Which of torch's exporters."""
+    """One of torch's two exporters."""
 
     DYNAMO = "dynamo"
     TORCHSCRIPT = "torchscript"
 
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Where the model comes from.", show_default=False)]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Source of the model.", show_default=False)]
 Output = Annotated[Path | None, options.output("model.onnx here")]
 ExporterOption = Annotated[
-    ExporterName, typer.Option("--exporter", help="Of torch's two: torch.export (dynamo) or the tracer (torchscript).")
+    ExporterName, typer.Option("--exporter", help="dynamo: torch.export; torchscript: the older tracer.")
 ]
 InputSpec = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="NAME=DTYPE[DIMS]", help="An example input. Repeatable. [default: derived]"),
+    typer.Option(
+        "--input", metavar="NAME=DTYPE[DIMS]", help="Type and shape of an example input. Repeatable. [default: derived]"
+    ),
 ]
 InputFile = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Example inputs by name, from numpy.savez. [default: derived]"),
+    typer.Option(
+        "--inputs", metavar="FILE.npz", help="Example inputs by name, as written by numpy.savez. [default: derived]"
+    ),
 ]
 Dynamic = Annotated[
     list[str] | None,
     typer.Option(
         "--dynamic",
         metavar="NAME:AXIS=DIM|auto",
-        help="A dim to leave open; auto finds them. Repeatable. [default: none is open]",
+        help="A dynamic dimension; auto finds all. Repeatable. [default: all sizes are fixed]",
     ),
 ]
-WithPast = Annotated[bool, typer.Option("--with-past", help="A decoder's cache becomes inputs and outputs.")]
+WithPast = Annotated[
+    bool, typer.Option("--with-past", help="Make the key-value cache of a decoder inputs and outputs.")
+]
 ForGeneration = Annotated[
     bool,
     typer.Option(
         "--for-generation",
-        help="A decoder as a folder (-o) that onnxruntime-genai loads, verified by generating tokens.",
+        help="Write a decoder as a folder (-o) for onnxruntime-genai; verify it by generating tokens.",
     ),
 ]
 VerifyTokens = Annotated[
@@ -86,20 +92,21 @@ VerifyTokens = Annotated[
 ]
 Opset = Annotated[
     int | None,
-    typer.Option("--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's own]"),
+    typer.Option("--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's]"),
 ]
 Compact = Annotated[
     bool,
     typer.Option(
-        "--compact/--keep-stack-traces", help="Drop or keep torch's own metadata, which names files of this machine."
+        "--compact/--keep-stack-traces",
+        help="Drop or keep torch's own metadata, which contains file paths of this machine.",
     ),
 ]
-Optimize = Annotated[bool, typer.Option("--optimize", help="Optimize the result, with proof.")]
+Optimize = Annotated[bool, typer.Option("--optimize", help="Also optimize the result and verify it.")]
 External = Annotated[
     bool | None,
     typer.Option(
         "--external-data/--inline",
-        help="Weights in a file of their own, or inside. [default: by size]",
+        help="Store weights in a separate file, or in the model. [default: by size]",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -136,7 +143,7 @@ def export(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Resolve the source, run the public verb and show its Export."""
+    """Run `sardonyx.export` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     for option, is_given in (
@@ -148,7 +155,7 @@ def export(
         reject_both("--for-generation", for_generation, option, is_given)
     destination = output or Path("model" if for_generation else "model.onnx")
     gating = Gating.of(gate.EXPORT, fail_if, baseline, summary, beside=(destination, record, input_file))
-    gating.check_provable(verify, "drop --no-verify")
+    gating.check_verified(verify, "drop --no-verify")
     files.check_destinations(destination, record, force=force, folder=for_generation)
 
     from sardonyx.frontend.models.sources import parse_source
@@ -156,18 +163,18 @@ def export(
 
     parse_source(source, task=task)  # a malformed source is reported before torch is loaded
     request = parse_dynamic(dynamic or ())
-    given: Mapping[str, Any] = parse_inputs(input_specs or ())
+    inputs: Mapping[str, Any] = parse_inputs(input_specs or ())
     if input_file is not None:
-        given = read_arrays(input_file)
+        inputs = read_arrays(input_file)
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
         from sardonyx import ExportOptions
         from sardonyx import export as run_export
 
-        made = run_export(
+        exported = run_export(
             source,
-            given or None,
+            inputs or None,
             destination,
             task=task,
             dtype=dtype.value if dtype is not None else None,
@@ -190,12 +197,12 @@ def export(
             ),
             progress=report,
         )
-    files.write_record(record, made.to_json(), force=force)
+    files.write_record(record, exported.to_json(), force=force)
     show(
-        made.to_json,
-        lambda style: export_sentence(made, style),
-        lambda style: render_export(made, View(style, verbose)),
+        exported.to_json,
+        lambda style: export_sentence(exported, style),
+        lambda style: render_export(exported, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(made, export_sentence(made))
+    return gating.outcome(exported, export_sentence(exported))

@@ -1,4 +1,4 @@
-"""`sardonyx extract`: one module of a model as a model of its own."""
+"""`sardonyx extract`: write one module of a model as a model of its own."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sardonyx.reporting.options import View
 if TYPE_CHECKING:
     from sardonyx.records.inspection import Inspection
 
-SUMMARY = "Cut a module out as a model of its own."
+SUMMARY = "Extract a module as a model of its own."
 HELP = f"""\b
 Example:
   sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx
   sardonyx extract model.onnx --module encoder.layer.0 --source hf-config:BertConfig
   sardonyx extract small.onnx --module 'layer4.*.conv1' --exact
 
-Tensors that cross the module's boundary become inputs and outputs under their names in the file; constants and the
-arithmetic of sizes come along. The result must compute what it computes in the whole model and, with --source, what the
-live module computes, or nothing is written. In an optimized file a fused node may do the work of several modules: then
-the nearest module that contains it is taken, or with --exact none.
+Tensors that cross the module's boundary become inputs and outputs and keep their names; constants and computations of
+shapes are copied along. The result is verified: it must compute what the module computes in the whole model and, with
+--source, what the PyTorch module computes; otherwise nothing is written. In an optimized file a fused node may do the
+work of several modules: the smallest module that contains it is extracted then, or with --exact the command fails.
 
 {gate.EXTRACTION.help()}
 
@@ -40,20 +40,20 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 Module = Annotated[
     str,
     typer.Option(
-        "--module", "-m", metavar="NAME", help="Which module: a tag, an instance path, or a glob.", show_default=False
+        "--module", "-m", metavar="NAME", help="The module: a tag, an instance path, or a glob.", show_default=False
     ),
 ]
 Output = Annotated[Path | None, options.output("MODEL.PATH.onnx beside it")]
 Live = Annotated[
     str | None,
     typer.Option(
-        "--source", metavar="SOURCE", help="A live model to compare with too, as `export` takes it. [default: none]"
+        "--source", metavar="SOURCE", help="Also compare with this PyTorch model (see `export`). [default: none]"
     ),
 ]
 Call = Annotated[
-    int, typer.Option("--call", metavar="N", min=0, help="Which call, where a module is called several times.")
+    int, typer.Option("--call", metavar="N", min=0, help="Number of the call, if the module is called several times.")
 ]
-Exact = Annotated[bool, typer.Option("--exact", help="Refuse to take a wider module than the one asked for.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Fail rather than extract a larger module.")]
 
 
 def extract(
@@ -77,7 +77,7 @@ def extract(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show its Extraction."""
+    """Run `sardonyx.extract` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--no-verify", not verify, "--source", source is not None)
     if task is not None and source is None:
@@ -92,16 +92,16 @@ def extract(
         require_torch()
     destination = output or _beside(model, module)
     if destination.resolve() == model.resolve():
-        raise UsageError("--output names the model itself", hint="choose another name")
+        raise UsageError("--output is the model itself", hint="choose another name")
     gating = Gating.of(gate.EXTRACTION, fail_if, baseline, summary, beside=(model, destination))
-    gating.check_provable(verify, "drop --no-verify")
+    gating.check_verified(verify, "drop --no-verify")
 
-    from sardonyx import extract as cut
+    from sardonyx import extract as run_extract
     from sardonyx import inspect
 
     with progress(not quiet) as report:
         live = {} if source is None else _live(source, task, dtype, seed, inspect(model))
-        found = cut(
+        extraction = run_extract(
             model,
             module,
             destination,
@@ -115,17 +115,17 @@ def extract(
             **live,
         )
     show(
-        found.to_json,
-        lambda style: extraction_sentence(found, style),
-        lambda style: render_extraction(found, View(style, verbose)),
+        extraction.to_json,
+        lambda style: extraction_sentence(extraction, style),
+        lambda style: render_extraction(extraction, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, extraction_sentence(found))
+    return gating.outcome(extraction, extraction_sentence(extraction))
 
 
 def _beside(model: Path, module: str) -> Path:
-    """Beside the model, named for the module."""
+    """Return a path beside the model, named after the module."""
     from sardonyx.exporting.extract import path_of
 
     name = re.sub(r"[^\w.-]+", "_", path_of(model, module)) or "whole"
@@ -135,17 +135,17 @@ def _beside(model: Path, module: str) -> Path:
 def _live(
     source: str, task: str | None, dtype: options.DtypeName | None, seed: int, file: Inspection
 ) -> dict[str, Any]:
-    """The live model and inputs that fit both it and the file."""
+    """Return the PyTorch model and inputs that fit both it and the file, as arguments of `sardonyx.extract`."""
     from sardonyx.frontend.inputs.example_resolution import example_for
     from sardonyx.frontend.inputs.fitting import FileInput, fitting_example
     from sardonyx.frontend.models.resolve import resolve
     from sardonyx.frontend.tracing.prepare import prepared
 
-    found = resolve(source, task=task, seed=seed, dtype=dtype.value if dtype is not None else None)
-    if found.args is not None or found.kwargs is not None:
-        example = example_for(found.module, found, None, None, seed)
+    resolved = resolve(source, task=task, seed=seed, dtype=dtype.value if dtype is not None else None)
+    if resolved.args is not None or resolved.kwargs is not None:
+        example = example_for(resolved.module, resolved, None, None, seed)
     else:
         ports = {port.name: FileInput(port.type, port.shape) for port in file.inputs if port.shape is not None}
-        with prepared(found.module) as plain:
-            example = fitting_example(plain, ports, seed=seed)
-    return {"live": found.module, "inputs": example.args, "kwargs": example.kwargs}
+        with prepared(resolved.module) as module:
+            example = fitting_example(module, ports, seed=seed)
+    return {"live": resolved.module, "inputs": example.args, "kwargs": example.kwargs}

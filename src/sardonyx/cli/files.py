@@ -1,4 +1,4 @@
-"""Documents that commands write beside models: whole or not at all, and never over another without being told to."""
+"""Files that commands write besides models: written atomically, and overwritten only with --force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.errors import UsageError
 
 
 def check_destinations(output: Path, record: Path | None, *, force: bool, folder: bool = False) -> None:
-    """Refuse a record that would take the place of the model, and what could not be written after all the work."""
+    """Check before any work that the model and the record can be written, to different files."""
     check_apart(record=record, output=output)
     if folder:
         from sardonyx.ir.io import check_free_folder
@@ -20,18 +20,18 @@ def check_destinations(output: Path, record: Path | None, *, force: bool, folder
 
 
 def check_apart(**paths: Path | None) -> None:
-    """Refuse options that name one file between them."""
-    taken: dict[Path, str] = {}
+    """Raise an error if two options name the same file."""
+    options: dict[Path, str] = {}
     for option, path in paths.items():
         if path is None:
             continue
-        other = taken.setdefault(path.resolve(), option)
+        other = options.setdefault(path.resolve(), option)
         if other != option:
             raise UsageError(f"--{other} and --{option} name the same file", hint="give them different names")
 
 
 def check_free(*paths: Path | None, force: bool) -> None:
-    """Refuse at once what could not be written after all the work."""
+    """Check before any work that files can be written."""
     from sardonyx.ir.io import check_free as check
 
     for path in filter(None, paths):
@@ -39,13 +39,13 @@ def check_free(*paths: Path | None, force: bool) -> None:
 
 
 def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
-    """Write a record where one was asked for, laid out for reading."""
+    """Write a record as indented JSON if the user asked for one."""
     if path is not None:
         write_whole(path, msgspec.json.format(record, indent=2) + b"\n", force=force)
 
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
-    """Write a file beside its place and put it there when it is complete."""
+    """Write a file atomically: to a temporary file that replaces it when complete."""
     from sardonyx.ir.io import write_whole as write
 
     write(str(path), data, force=force)

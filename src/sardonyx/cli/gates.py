@@ -1,4 +1,4 @@
-"""What commands with gates share: everything asked is read before any work, and held to the record at the end.
+"""The gates of a command: options are read before any work, and checked against the record at the end.
 
 gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(output, record))
 ...
@@ -22,7 +22,7 @@ from sardonyx.reporting.ci_summary import Section, render_section
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The gates of one command, and where the page about them goes."""
+    """The gates of one command, and the Markdown page to report them on."""
 
     kind: gate.RecordKind
     gates: Sequence[gate.Gate]
@@ -39,92 +39,92 @@ class Gating:
         *,
         beside: Collection[Path | None] = (),
     ) -> Self:
-        """All that was asked, read.
+        """Return the gates that the options of a command ask for.
 
         Args:
-            kind: of the record that the command answers with.
-            fail_if: expressions.
+            kind: the kind of record that the command returns.
+            fail_if: expressions of --fail-if.
             baseline: an earlier record.
-            summary: a Markdown page to add to.
-            beside: other files that the command reads or writes, none of which can be the page.
+            summary: a Markdown page to append to.
+            beside: other files that the command reads or writes, none of which may be the page.
 
         Raises:
-            UsageError: for an expression or a baseline that cannot be read.
-            OutputError: for a page that cannot be added to.
+            UsageError: an expression or the baseline cannot be read.
+            OutputError: the page cannot be written.
         """
         earlier = gate.read_baseline(baseline, kind) if baseline is not None else None
         gates = gate.parse_all(kind, fail_if or (), earlier)
-        if earlier is not None and summary is None and not any(each.needs_baseline for each in gates):
-            raise UsageError("--baseline is compared with nothing", hint="add --fail-if 'NAME > baseline' or --summary")
+        if earlier is not None and summary is None and not any(one.needs_baseline for one in gates):
+            raise UsageError("--baseline is not used", hint="add --fail-if 'NAME > baseline' or --summary")
         if summary is not None:
             _check_page(summary, [baseline, *beside])
         return cls(kind, gates, earlier, summary)
 
-    def check_provable(self, proven: bool, hint: str) -> None:
-        """Refuse gates on what only a verification knows, where there is none."""
-        self._check(gate.NEEDS_VERDICT, proven, "a verification", hint)
+    def check_verified(self, verified: bool, hint: str) -> None:
+        """Raise an error if a gate needs a verification and there will be none."""
+        self._check(gate.NEEDS_VERDICT, verified, "a verification", hint)
 
     def check_timed(self, timed: bool, hint: str) -> None:
-        """Refuse gates on what only a measurement knows, where there is none."""
+        """Raise an error if a gate needs a measurement and there will be none."""
         self._check(gate.NEEDS_TUNING, timed, "a measurement", hint)
 
-    def _check(self, names: Collection[str], given: bool, what: str, hint: str) -> None:
-        without = next((each for each in self.gates if each.name in names), None)
-        if without is not None and not given:
-            raise UsageError(f"--fail-if {without.text!r} needs {what}", hint=hint)
+    def _check(self, names: Collection[str], available: bool, what: str, hint: str) -> None:
+        unmet = next((one for one in self.gates if one.name in names), None)
+        if unmet is not None and not available:
+            raise UsageError(f"--fail-if {unmet.text!r} needs {what}", hint=hint)
 
     def outcome(self, record: Any, sentence: str, *, failed: int = 0) -> int:
-        """Hold the record to its gates, write the page, and answer the exit code.
+        """Check the record against the gates, append to the page, and return the exit code.
 
         Args:
-            record: what the command found.
-            sentence: the same in one line, without colours.
-            failed: the exit code of what went wrong before any gate; the page says so, and no gate is held.
+            record: the result of the command.
+            sentence: the result in one line, without colours.
+            failed: the exit code of a failure before any gate was checked, otherwise 0; the page reports it.
         """
-        held = [] if failed else gate.hold(self.gates, self.kind, record, self.baseline)
+        results = [] if failed else gate.hold(self.gates, self.kind, record, self.baseline)
         if self.summary is not None:
             numbers = self.kind.measures(record)
             title = self.kind.title.partition(" ")[2].capitalize()  # without its article
-            section = Section(title, sentence, bool(failed), held, numbers, self.baseline)
+            section = Section(title, sentence, bool(failed), results, numbers, self.baseline)
             _append(self.summary, render_section(section))
-        for each in held:
-            if not each.met:
-                complain(GateNotMet(each.sentence()))
-        return failed or (0 if all(each.met for each in held) else GateNotMet.exit_code)
+        for result in results:
+            if not result.met:
+                complain(GateNotMet(result.sentence()))
+        return failed or (0 if all(result.met for result in results) else GateNotMet.exit_code)
 
 
 def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
-    """Add to the page that a command line names what kept the command from a result; a page that cannot be is none."""
+    """Append an error to the page that --summary of a command line names, unless the page cannot be written."""
     words = list(arguments)
-    named = [word.partition("=")[2] for word in words if word.startswith("--summary=")]
-    named += [value for word, value in itertools.pairwise(words) if word == "--summary"]
-    for page in map(Path, named[-1:]):
+    values = [word.partition("=")[2] for word in words if word.startswith("--summary=")]
+    values += [value for word, value in itertools.pairwise(words) if word == "--summary"]
+    for page in map(Path, values[-1:]):
         with contextlib.suppress(SardonyxError):
             _check_page(page, ())
             _append(page, render_section(Section(f"sardonyx {words[0]}", error.message, True, (), {}, None)))
 
 
 def _check_page(page: Path, others: Collection[Path | None]) -> None:
-    """Refuse at once what could not be added to, and what would be spoilt by it."""
+    """Raise an error if the page cannot be appended to, or is a file that the command uses."""
     if any(other is not None and other.resolve() == page.resolve() for other in others):
-        raise UsageError("--summary names a file that the command uses otherwise", hint="give it a name of its own")
+        raise UsageError("--summary is a file that the command uses otherwise", hint="choose another name")
     if page.is_dir() or not page.parent.is_dir():
-        what = "a folder" if page.is_dir() else "in no folder that exists"
-        raise OutputError(f"--summary {page} is {what}", hint="name a file in a folder that exists")
+        what = "is a folder" if page.is_dir() else "is in a folder that does not exist"
+        raise OutputError(f"--summary {page} {what}", hint="name a file in an existing folder")
     try:
         if page.is_file():
             page.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise OutputError(f"--summary {page} exists and is no text", hint="give it a name of its own") from error
+        raise OutputError(f"--summary {page} exists and is not a text file", hint="choose another name") from error
     except OSError as error:
         raise OutputError(f"--summary {page} cannot be read: {error.strerror}") from error
 
 
 def _append(page: Path, text: str) -> None:
-    """One write at the end of the page, so that commands that share it do not mix."""
+    """Append with one write, so that commands that share the page do not interleave."""
     try:
-        begun = page.is_file() and page.stat().st_size > 0
+        has_text = page.is_file() and page.stat().st_size > 0
         with page.open("ab", buffering=0) as stream:
-            stream.write((("\n" if begun else "") + text).encode())
+            stream.write((("\n" if has_text else "") + text).encode())
     except OSError as error:
         raise OutputError(f"--summary {page} cannot be written: {error.strerror}") from error

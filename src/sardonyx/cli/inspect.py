@@ -1,4 +1,4 @@
-"""`sardonyx inspect`: what a model is made of, and what could be made of it."""
+"""`sardonyx inspect`: show the structure of a model and what could be optimized in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.inspection import inspection_sentence, module_sentence, render_inspection, render_module
 from sardonyx.reporting.options import View
 
-SUMMARY = "Show what a model is made of."
+SUMMARY = "Show the modules, operators, sizes and interface of a model."
 HELP = f"""\b
 Example:
   sardonyx inspect model.onnx
@@ -26,14 +26,16 @@ Example:
   sardonyx inspect model.onnx --opportunities --target ort
   sardonyx inspect model.onnx --json | jq .opsets
 
-The family the network is of by its structure alone, and why; opsets, sizes, interface, dynamic dims, operators, and the
-module tree with nodes and parameters. Equal layers are shown as one (×12), with the numbers of all. "direct" nodes were
-seen running in their module, "inherited" ones got theirs from what they feed or what feeds them, those "at the root"
-from nothing; -v lists these with the reason, and weights that several modules read. With --module, one module: what it
-takes and gives, its operators, weights and submodules. Weights are not read, nothing is run.
+Shows a guess of the architecture from the structure alone, with the reasons; opsets, sizes, interface, dynamic
+dimensions, operators, and the module tree with nodes and parameters. Identical layers are one line (×12) with the sums
+of all. The module of a "direct" node was recorded while the model was traced; an "inherited" node got the module of its
+consumers or producers; a node "at the root" has none. -v lists the last two kinds with the reason, and weights that
+several modules use. With --module, shows one module: inputs, outputs, operators, weights and submodules. No weight is
+read and nothing is run.
 
-With --opportunities, what optimizers look for: how often it is there, how often it would be left after every pass, and
-why; -v says so for each module and lists all that passes refuse. Passes are tried on a copy, nothing is written.
+With --opportunities, shows patterns that optimizers look for: how many there are, how many would be left after every
+pass, and why; -v lists them by module, with every reason why a pass skipped one. Passes run on a copy; nothing is
+written.
 
 {gate.INSPECTION.help()} With --module it knows {", ".join(gate.MODULE.names)}; with
 --opportunities {", ".join(gate.OPPORTUNITIES.names)}.
@@ -42,11 +44,11 @@ Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
 Opportunities = Annotated[
-    bool, typer.Option("--opportunities", help="What could be fused or dropped, and why what could not.")
+    bool, typer.Option("--opportunities", help="Show what could be fused or eliminated, and why the rest could not.")
 ]
 Target = Annotated[
     options.Target | None,
-    typer.Option("--target", help="With --opportunities: what the result must run on. [default: portable]"),
+    typer.Option("--target", help="With --opportunities: operators that passes may use. [default: portable]"),
 ]
 
 
@@ -64,7 +66,7 @@ def inspect(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show what it found."""
+    """Run `sardonyx.inspect` or `sardonyx.opportunities` and print the record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     kind = gate.OPPORTUNITIES if opportunities else gate.INSPECTION if module is None else gate.MODULE
     gating = Gating.of(kind, fail_if, baseline, summary, beside=(model,))
@@ -73,19 +75,19 @@ def inspect(
         reject_both("--opportunities", True, "--depth", depth is not None)
         return _show_opportunities(model, target or options.Target.PORTABLE, gating, as_json, quiet, verbose)
     if target is not None:
-        raise UsageError("--target says for what to look for opportunities", hint="add --opportunities")
+        raise UsageError("--target is for --opportunities", hint="add --opportunities")
 
-    from sardonyx import inspect as look
+    from sardonyx import inspect as run_inspect
 
-    found = look(model) if module is None else look(model, module=module)
+    record = run_inspect(model) if module is None else run_inspect(model, module=module)
     show(
-        found.to_json,
-        lambda style: style.strong(_sentence(found)),
-        lambda style: _text(found, View(style, verbose, depth)),
+        record.to_json,
+        lambda style: style.strong(_sentence(record)),
+        lambda style: _text(record, View(style, verbose, depth)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, _sentence(found))
+    return gating.outcome(record, _sentence(record))
 
 
 def _show_opportunities(
@@ -95,20 +97,20 @@ def _show_opportunities(
     from sardonyx.reporting.opportunities import opportunities_sentence, render_opportunities
 
     with progress(not quiet) as report:
-        found = opportunities(model, target=target.value, progress=report)
+        record = opportunities(model, target=target.value, progress=report)
     show(
-        found.to_json,
-        lambda style: style.strong(opportunities_sentence(found)),
-        lambda style: render_opportunities(found, View(style, verbose)),
+        record.to_json,
+        lambda style: style.strong(opportunities_sentence(record)),
+        lambda style: render_opportunities(record, View(style, verbose)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, opportunities_sentence(found))
+    return gating.outcome(record, opportunities_sentence(record))
 
 
-def _sentence(found: Inspection | ModuleInspection) -> str:
-    return inspection_sentence(found) if isinstance(found, Inspection) else module_sentence(found)
+def _sentence(record: Inspection | ModuleInspection) -> str:
+    return inspection_sentence(record) if isinstance(record, Inspection) else module_sentence(record)
 
 
-def _text(found: Inspection | ModuleInspection, view: View) -> str:
-    return render_inspection(found, view) if isinstance(found, Inspection) else render_module(found, view)
+def _text(record: Inspection | ModuleInspection, view: View) -> str:
+    return render_inspection(record, view) if isinstance(record, Inspection) else render_module(record, view)

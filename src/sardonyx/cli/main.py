@@ -1,6 +1,6 @@
-"""The `sardonyx` command: its verbs, and how every way of failing becomes one line and an exit code.
+"""The `sardonyx` command: its subcommands, and how every failure becomes one line and an exit code.
 
-Everything heavy is imported inside the verbs: help must answer at once.
+Heavy packages are imported inside the subcommands, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
-from sardonyx.cli.help import Grouped
+from sardonyx.cli.options import GroupedCommand
 from sardonyx.errors import SardonyxError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
@@ -25,15 +25,15 @@ Example:
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx extract small.onnx --module encoder.layer.0 -o layer0.onnx
 
-Takes PyTorch models to ONNX, makes them smaller, proves every result equal to what it came from, and keeps every node's
-module visible. `sardonyx COMMAND --help` begins with examples; docs/ has a page for each command.
+Exports PyTorch models to ONNX, optimizes ONNX graphs, verifies every result against its source, and keeps the module of
+every node. `sardonyx COMMAND --help` begins with examples; docs/ has a page for each command.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
 """
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         put(f"sardonyx {version('sardonyx')}\n")
@@ -55,37 +55,37 @@ VERBS = (
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """The command with the verb that was asked for, or with all of them for its help: each costs time to load."""
+    """Return the command with the subcommand that the arguments name, or with all; each takes time to load."""
     app = typer.Typer(
         name="sardonyx",
         help=HELP,
         add_completion=False,
-        rich_markup_mode=None,  # plain help: answers at once, greps well, and no name is read as markup
+        rich_markup_mode=None,  # plain help: fast, easy to grep, and no name is read as markup
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
-    asked = _verb(arguments)
-    for verb in VERBS if asked is None else (asked,):
+    named = _verb(arguments)
+    for verb in VERBS if named is None else (named,):
         module = import_module(f"sardonyx.cli.{verb}")
-        app.command(verb, help=module.HELP, short_help=module.SUMMARY, cls=Grouped)(getattr(module, verb))
+        app.command(verb, help=module.HELP, short_help=module.SUMMARY, cls=GroupedCommand)(getattr(module, verb))
     return app
 
 
 def _verb(arguments: Sequence[str]) -> str | None:
-    """The verb of a command line, where it begins with one."""
+    """Return the subcommand if the arguments begin with one, otherwise None."""
     return arguments[0] if arguments and arguments[0] in VERBS else None
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and answer its exit code."""
-    debug = "--debug" in arguments  # read here, because a failure leaves the parsed options behind
+    """Run one command line and return its exit code."""
+    debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
-        _tell_page(arguments, error)
+        _report_failure(arguments, error)
         complain(error)
         return error.exit_code
     except typer.TyperException as error:
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return INTERRUPTED
-    except Exception as error:  # the last line of defence, and it hides nothing: --debug shows all of it
+    except Exception as error:  # a bug; --debug shows the traceback
         if debug:
             note(traceback.format_exc().rstrip())
         complain_unexpected(error)
@@ -104,19 +104,19 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _tell_page(arguments: Sequence[str], error: SardonyxError) -> None:
-    """Say on the page of the job, where there is one, what kept the command from its result."""
+def _report_failure(arguments: Sequence[str], error: SardonyxError) -> None:
+    """Append the error to the page that --summary names, if there is one."""
     if any(word.partition("=")[0] == "--summary" for word in arguments) and not isinstance(error, UsageError):
-        from sardonyx.cli.gates import add_failure  # what renders is loaded where it is needed
+        from sardonyx.cli.gates import add_failure  # renders, so it is loaded only when needed
 
         add_failure(arguments, error)
 
 
 def main() -> NoReturn:
-    """The entry point of the installed command."""
+    """Run the command line of this process and exit."""
     sys.exit(run(sys.argv[1:]))
 
 
 def _command_of(arguments: Sequence[str]) -> str:
-    """The command whose help would have told."""
+    """Return the command whose help describes the arguments."""
     return next((f"sardonyx {word}" for word in arguments if word in VERBS), "sardonyx")

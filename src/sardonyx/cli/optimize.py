@@ -1,4 +1,4 @@
-"""`sardonyx optimize`: a smaller graph, verified."""
+"""`sardonyx optimize`: write a smaller graph that is verified to compute the same."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import typer
 
 from sardonyx.cli import files, options
 from sardonyx.cli.console import complain, note, progress, show
-from sardonyx.cli.durations import duration
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.help import OUTPUT
-from sardonyx.cli.options import Proof, Target, reject_both
+from sardonyx.cli.options import OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.reporting import gate
 from sardonyx.reporting.formatting import one_line, visible
@@ -22,7 +20,7 @@ from sardonyx.reporting.run import closing_sentence, render_run
 if TYPE_CHECKING:
     from sardonyx.records.run import Run
 
-SUMMARY = "Make a graph smaller and prove that it computes the same."
+SUMMARY = "Make a graph smaller and verify that it computes the same."
 HELP = f"""\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
@@ -32,10 +30,11 @@ Example:
   sardonyx optimize model.onnx -o small.onnx --keep-module 'encoder.layer.*'
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
-Rewrites the graph, verifies the result against the original on drawn inputs, and undoes any rewrite that fails.
-Every node still knows the module it comes from. Where a fusion needs a newer opset, the model is raised to it if
-everything in it stays the same. With --tune, rewrites that a measurement shows to cost time on this machine are undone,
-and the result is never slower than the original beyond the interval; with one thread unless --threads says otherwise.
+Rewrites the graph, verifies the result against the original on random inputs, and undoes any rewrite that fails. Every
+node keeps the module it comes from. If a fusion needs a newer opset, the model is raised to it, provided that every
+operator keeps its meaning. With --tune, both files are timed and rewrites that make the model slower on this machine
+are undone, so that the result is not measurably slower than the original; --tune uses one thread unless --threads is
+given.
 
 {gate.RUN.help()}
 
@@ -46,27 +45,31 @@ Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable. [default: all]")
 ]
 Skip = Annotated[
-    list[str] | None, typer.Option("--skip", metavar="PASS", help="Leave out this pass. Repeatable. [default: none]")
+    list[str] | None, typer.Option("--skip", metavar="PASS", help="Do not run this pass. Repeatable. [default: none]")
 ]
 FewestNodes = Annotated[
-    bool, typer.Option("--fewest-nodes", help="Also run passes that make the graph smaller but measured slower.")
+    bool,
+    typer.Option("--fewest-nodes", help="Also run passes that make the graph smaller but were measured to be slower."),
 ]
 MaxOpset = Annotated[
     int | None,
     typer.Option(
-        "--max-opset", metavar="N", min=1, help="Raise the opset no further than this. [default: as fusions need]"
+        "--max-opset", metavar="N", min=1, help="Do not raise the opset above this. [default: as fusions need]"
     ),
 ]
 KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
 AllowGrowth = Annotated[
-    bool, typer.Option("--allow-growth", help="Let the file grow by more than 1 % and 64 kB where that saves nodes.")
+    bool,
+    typer.Option(
+        "--allow-growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger."
+    ),
 ]
 KeepModule = Annotated[
     list[str] | None,
     typer.Option(
         "--keep-module",
         metavar="NAME",
-        help="Merge nothing inside this module with what is outside: a path, tag, glob or class. Repeatable. "
+        help="Do not fuse nodes of this module with nodes outside it: a path, tag, glob or class. Repeatable. "
         "[default: none]",
     ),
 ]
@@ -74,31 +77,35 @@ TargetOption = Annotated[
     Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
 ]
 Verify = Annotated[
-    Proof, typer.Option("--verify", help="Prove after each pass, at the end, or not at all.", case_sensitive=False)
+    VerifyWhen, typer.Option("--verify", help="Verify after each pass, at the end, or never.", case_sensitive=False)
 ]
 External = Annotated[
     bool | None,
     typer.Option(
         "--external-data/--inline",
-        help="Weights in a file of their own, or inside. [default: as they were]",
+        help="Store weights in a separate file, or in the model. [default: as in the source]",
         rich_help_panel=OUTPUT,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would apply, where, and why not; write nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show which rewrites would apply, where, and why not; write nothing.")
+]
 RunFolder = Annotated[
     Path | None,
     typer.Option(
         "--run",
         metavar="FOLDER",
-        help="Also time both files, and leave all records and a page to read in a folder. [default: no folder]",
+        help="Also time both files, and write all records and an HTML report to this folder. [default: none]",
         rich_help_panel=OUTPUT,
     ),
 ]
-Tune = Annotated[bool, typer.Option("--tune", help="Measure on this machine, and undo what does not pay on it.")]
+Tune = Annotated[
+    bool, typer.Option("--tune", help="Time rewrites on this machine and undo those that make the model slower.")
+]
 Budget = Annotated[
     str | None,
     typer.Option(
-        "--budget", metavar="TIME", help="How long may be measured: 90s, 5m. [default: 2m for --tune, 10s for --run]"
+        "--budget", metavar="TIME", help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 10s for --run]"
     ),
 ]
 
@@ -115,7 +122,7 @@ def optimize(
     keep_opset: KeepOpset = False,
     allow_growth: AllowGrowth = False,
     keep_module: KeepModule = None,
-    verify: Verify = Proof.END,
+    verify: Verify = VerifyWhen.END,
     verify_seconds: options.VerifySeconds = 20.0,
     runtime: options.Runtimes = None,
     inputs: options.Inputs = None,
@@ -136,21 +143,21 @@ def optimize(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show its Run."""
+    """Run `sardonyx.optimize` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
     reject_both("--dry-run", dry_run, "--record", record is not None)
     reject_both("--dry-run", dry_run, "--tune", tune)
     reject_both("--dry-run", dry_run, "--run", run_folder is not None)
     if (budget or sizes) and not tune and run_folder is None:
-        wrong = "--budget" if budget else "--size"
-        raise UsageError(f"{wrong} is for measuring", hint="add --tune, or --run FOLDER")
-    seconds, asked = duration(budget or "2m"), options.parse_sizes(sizes)
+        option = "--budget" if budget else "--size"
+        raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
+    seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
     gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
-    gating.check_provable(not dry_run and verify is not Proof.OFF, "drop --verify off and --dry-run")
+    gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
-    _check_folder(run_folder, model, record, asked, force=force)
+    _check_folder(run_folder, model, record, dim_sizes, force=force)
     if not dry_run:
         files.check_destinations(destination, record, force=force)
 
@@ -170,7 +177,7 @@ def optimize(
             threads=threads,
             force=force,
             dry_run=dry_run,
-            tune=tune and TuneOptions(seconds=seconds, sizes=asked or None),
+            tune=tune and TuneOptions(seconds=seconds, sizes=dim_sizes or None),
             options=OptimizeOptions(
                 fewest_nodes=fewest_nodes,
                 max_opset=max_opset,
@@ -187,9 +194,12 @@ def optimize(
         if run_folder is not None and run.status == "done":
             from sardonyx.cli.run_folder import SECONDS, Conditions, fill
 
-            spend = seconds if budget and not tune else SECONDS
-            how = Conditions(spend, asked or None, threads or 1, seed)
-            run = _with_complaints(run, fill(run_folder, run, conditions=how, force=force, progress=report))
+            limit = seconds if budget and not tune else SECONDS
+            conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
+            filled = fill(run_folder, run, conditions=conditions, force=force, progress=report)
+            for text in filled.notes[len(run.notes) :]:
+                note(f"note: {one_line(text)}")
+            run = filled
     files.write_record(record, run.to_json(), force=force)
     show(
         run.to_json,
@@ -203,29 +213,20 @@ def optimize(
 
 def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:
     if folder is not None:
-        from sardonyx.cli.run_folder import RUN, check  # what measures is loaded where something is measured
+        from sardonyx.cli.run_folder import RUN, check  # loads what measures, so only when needed
 
         files.check_apart(record=record, run=folder / RUN)
         check(folder, model, sizes, force=force)
 
 
-def _with_complaints(run: Run, noted: Run) -> Run:
-    """The run with what could not be had, which is said at once too."""
-    for each in noted.notes[len(run.notes) :]:
-        note(f"note: {one_line(each)}")
-    return noted
-
-
 def _where(folder: Path | None) -> str:
-    return (
-        ""
-        if folder is None
-        else f"all of it is in {visible(str(folder))}: open {visible(str(folder / 'report.html'))}\n"
-    )
+    if folder is None:
+        return ""
+    return f"results in {visible(str(folder))} (open {visible(str(folder / 'report.html'))})\n"
 
 
 def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:
-    if run.status != "done" and as_json:  # the text would have said so
+    if run.status != "done" and as_json:  # the text output says so itself
         complain(VerificationFailed("the result does not compute the same as the original, so nothing was written"))
     return gating.outcome(
         run, closing_sentence(run), failed=0 if run.status == "done" else VerificationFailed.exit_code

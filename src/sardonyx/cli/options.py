@@ -1,4 +1,7 @@
-"""The options that several commands share, declared once so that they mean and read the same everywhere."""
+"""The options that several commands share, their help groups, and the parsers of their values.
+
+Help is plain text without the boxes that typer draws: it is easy to grep, and no name in it is read as markup.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,48 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from sardonyx.cli.help import GATES, OUTPUT
 from sardonyx.errors import UsageError
+
+OUTPUT = "Output"
+GATES = "Gates"
+_HELP = "Help"
+_GROUPS = ("Arguments", "Options", OUTPUT, GATES, _HELP)
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options in groups, as declared with `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write every group that is not empty, in a fixed order."""
+        groups: dict[str, list[Any]] = {title: [] for title in _GROUPS}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                groups[_group(parameter)].append(row)
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _group(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    if parameter.name in ("help", "debug"):
+        return _HELP
+    return parameter.rich_help_panel or "Options"
 
 
 class Target(StrEnum):
-    """What the result must run on."""
+    """The operators that a result may use."""
 
     PORTABLE = "portable"
     ORT = "ort"
 
 
-class Proof(StrEnum):
+class VerifyWhen(StrEnum):
     """When to verify."""
 
     EACH = "each"
@@ -30,7 +62,7 @@ class Proof(StrEnum):
 
 
 class RuntimeName(StrEnum):
-    """What can run a model: `runtime.engines.Runtime`, which help must not wait for."""
+    """The names of `runtime.engines.Runtime`, repeated here because that module is slow to import."""
 
     ORT = "ort"
     REFERENCE = "reference"
@@ -38,7 +70,7 @@ class RuntimeName(StrEnum):
 
 
 class Format(StrEnum):
-    """How to print."""
+    """The format of printed tables."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
@@ -55,7 +87,7 @@ class DtypeName(StrEnum):
 
 
 class RuntimeLevel(StrEnum):
-    """How far the runtime may optimize by itself: `runtime.timed.Level`, which help must not wait for."""
+    """The values of `runtime.timed.Level`, repeated here because that module is slow to import."""
 
     OFF = "off"
     BASIC = "basic"
@@ -65,21 +97,21 @@ class RuntimeLevel(StrEnum):
 
 
 def output(default: str) -> Any:
-    """`--output` of a command that writes there by default."""
-    words = f"Where to write. [default: {default}]"
-    return typer.Option("--output", "-o", metavar="FILE", help=words, rich_help_panel=OUTPUT)
+    """Return the option `--output` with this default."""
+    text = f"File to write. [default: {default}]"
+    return typer.Option("--output", "-o", metavar="FILE", help=text, rich_help_panel=OUTPUT)
 
 
-def drawing(what: str) -> Any:
-    """`--svg` of a command that can draw this."""
-    words = f"Also draw {what}, as SVG. [default: not drawn]"
-    return typer.Option("--svg", metavar="FILE", help=words, rich_help_panel=OUTPUT)
+def svg(content: str) -> Any:
+    """Return the option `--svg` of a command that can plot this content."""
+    text = f"Also plot {content} to this SVG file. [default: none]"
+    return typer.Option("--svg", metavar="FILE", help=text, rich_help_panel=OUTPUT)
 
 
-def form(what: str) -> Any:
-    """`--format` of a command that prints tables."""
-    words = f"What to print: text for people, markdown for a page, csv with {what}."
-    return typer.Option("--format", help=words, rich_help_panel=OUTPUT)
+def table_format(rows: str) -> Any:
+    """Return the option `--format` of a command that prints tables, whose CSV has these rows."""
+    text = f"Format of the output: text for a terminal, markdown for a page, csv with {rows}."
+    return typer.Option("--format", help=text, rich_help_panel=OUTPUT)
 
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
@@ -90,7 +122,7 @@ Module = Annotated[
         "--module",
         "-m",
         metavar="NAME",
-        help="Only this module: a tag, an instance path, or a glob. [default: all of the model]",
+        help="Only this module: a tag, an instance path, or a glob. [default: the whole model]",
     ),
 ]
 Depth = Annotated[
@@ -99,38 +131,41 @@ Depth = Annotated[
         "--depth",
         metavar="N",
         min=0,
-        help="Levels of the module tree; -v shows all. [default: as many as read well]",
+        help="Levels of the module tree to show; -v shows all. [default: chosen to fit]",
         rich_help_panel=OUTPUT,
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.", rich_help_panel=OUTPUT)]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.", rich_help_panel=OUTPUT)]
 Json = Annotated[
     bool,
     typer.Option(
         "--json", help="Print one JSON document, and nothing else on standard output.", rich_help_panel=OUTPUT
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing sentence only.", rich_help_panel=OUTPUT)]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print everything that is known.", rich_help_panel=OUTPUT)
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary line only.", rich_help_panel=OUTPUT)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print verbose output.", rich_help_panel=OUTPUT)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 Seed = Annotated[
     int,
-    typer.Option("--seed", metavar="N", min=0, help="Where random numbers start: drawn inputs, random weights."),
+    typer.Option("--seed", metavar="N", min=0, help="Seed of random inputs and random weights."),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
 ]
 TimedThreads = Annotated[
-    int, typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one is the steadiest.")
+    int,
+    typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one gives the steadiest times."),
 ]
-Provider = Annotated[str, typer.Option("--provider", metavar="NAME", help="What ONNX Runtime runs on: cpu, cuda, …")]
-Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="How far ONNX Runtime may optimize by itself.")]
+Provider = Annotated[
+    str, typer.Option("--provider", metavar="NAME", help="Execution provider of ONNX Runtime: cpu, cuda, …")
+]
+Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="Graph optimization level of ONNX Runtime.")]
 Inputs = Annotated[
     Path | None,
     typer.Option(
-        "--inputs", metavar="FILE.npz", help="Verify on these too, one array for each input. [default: drawn alone]"
+        "--inputs",
+        metavar="FILE.npz",
+        help="Also verify on these arrays, one for each input. [default: random inputs only]",
     ),
 ]
 VerifySeconds = Annotated[
@@ -139,27 +174,29 @@ VerifySeconds = Annotated[
         "--verify-seconds",
         metavar="N",
         min=0.0,
-        help="About how long verification may run models, ten runs in any case.",
+        help="Approximate time limit for verification; at least ten runs are made.",
     ),
 ]
 Runtimes = Annotated[
     list[RuntimeName] | None,
     typer.Option(
         "--runtime",
-        help="What runs the models to compare them. Repeatable; the first is the reference. [default: ort]",
+        help="Runtime to verify on. Repeatable; the first one is the reference. [default: ort]",
         case_sensitive=False,
     ),
 ]
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
-        "--size", metavar="DIM=N", help="Size of an open dim. Repeatable. [default: 1 for a first dim, else 128]"
+        "--size",
+        metavar="DIM=N",
+        help="Size of a dynamic dimension. Repeatable. [default: 1 for a first dimension, otherwise 128]",
     ),
 ]
 Record = Annotated[
     Path | None,
     typer.Option(
-        "--record", metavar="FILE", help="Also write the record as JSON. [default: not kept]", rich_help_panel=OUTPUT
+        "--record", metavar="FILE", help="Also write the record as JSON. [default: none]", rich_help_panel=OUTPUT
     ),
 ]
 Task = Annotated[
@@ -167,7 +204,7 @@ Task = Annotated[
     typer.Option(
         "--task",
         metavar="TASK",
-        help="Head of a Hugging Face model: text-classification, …, or a class. [default: as it was saved, else none]",
+        help="Head of a Hugging Face model: text-classification, …, or a class. [default: as saved, otherwise none]",
     ),
 ]
 Dtype = Annotated[
@@ -176,19 +213,19 @@ Dtype = Annotated[
         "--dtype", help="Floating-point type of the PyTorch model. [default: float32 for hf:, otherwise keep]"
     ),
 ]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Prove the result before it is written.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the result before it is written.")]
 TorchNN = Annotated[
-    bool, typer.Option("--include-torch-nn", help="Go down to torch's own modules too: Linear, LayerNorm, …")
+    bool, typer.Option("--include-torch-nn", help="Also treat torch's own modules (Linear, LayerNorm, …) as modules.")
 ]
 TagAttributes = Annotated[
-    bool, typer.Option("--tag-attributes", help="Write tags as node attributes too, for tools that drop metadata.")
+    bool, typer.Option("--tag-attributes", help="Also write tags as node attributes, for tools that drop metadata.")
 ]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
         metavar="EXPR",
-        help="Exit 4 if true, such as 'nodes>120' or 'nodes>baseline'. Repeatable. [default: no gate]",
+        help="Exit with 4 if true, such as 'nodes>120' or 'nodes>baseline'. Repeatable. [default: none]",
         rich_help_panel=GATES,
     ),
 ]
@@ -197,7 +234,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="An earlier record, for --fail-if to compare with. [default: none]",
+        help="An earlier record that --fail-if compares with. [default: none]",
         rich_help_panel=GATES,
     ),
 ]
@@ -206,37 +243,55 @@ Summary = Annotated[
     typer.Option(
         "--summary",
         metavar="FILE",
-        help="Add the gates and key numbers to a Markdown page. [default: none]",
+        help="Append the gates and key numbers to this Markdown page. [default: none]",
         rich_help_panel=GATES,
     ),
 ]
 
 
 def reject_both(first: str, first_given: bool, second: str, second_given: bool) -> None:
-    """Refuse two options that contradict each other."""
+    """Raise an error if two options that contradict each other are both given."""
     if first_given and second_given:
         raise UsageError(f"{first} and {second} contradict each other", hint="give one of them")
 
 
-_SIZE_OR_NONE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>\d{1,18})", re.ASCII)
+_DURATION = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>s|m|min|h|)\s*", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_LONGEST = 7 * 24 * 3600
+_SIZE_OR_ZERO = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>\d{1,18})", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
 
 
 def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
-    """What `--size` was given, by dim."""
+    """Return the values of `--size` by dimension."""
     return dict(map(_size, texts or ()))
 
 
 def parse_point(text: str) -> dict[str, int]:
-    """Several sizes as one text, `sequence=1,past_sequence=128`; a dim may be empty."""
-    found = [_SIZE_OR_NONE.fullmatch(part.strip()) for part in text.split(",")]
-    if not all(found):
-        raise UsageError(f"'{text}' are no sizes", hint="write DIM=N,DIM=N, for example sequence=1,past_sequence=128")
-    return {each["dim"]: int(each["size"]) for each in found if each is not None}
+    """Return the sizes in a text such as `sequence=1,past_sequence=128`; a size may be 0."""
+    matches = [_SIZE_OR_ZERO.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(matches):
+        raise UsageError(
+            f"'{text}' is not a list of sizes", hint="write DIM=N,DIM=N, for example sequence=1,past_sequence=128"
+        )
+    return {match["dim"]: int(match["size"]) for match in matches if match is not None}
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a positive length of time such as "60", "90s" or "2m".
+
+    Raises:
+        UsageError: the text is not a length of time, or is more than a week.
+    """
+    match = _DURATION.fullmatch(text)
+    seconds = float(match["number"]) * _SECONDS[match["unit"]] if match is not None else 0.0
+    if not 0 < seconds <= _LONGEST:
+        raise UsageError(f"'{text}' is not a length of time", hint="write 60, 90s or 2m; up to a week")
+    return seconds
 
 
 def _size(text: str) -> tuple[str, int]:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"'{text}' is not a size", hint="write DIM=N, for example --size batch=8")
-    return found["dim"], int(found["size"])
+    return match["dim"], int(match["size"])

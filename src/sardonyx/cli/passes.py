@@ -1,4 +1,4 @@
-"""`sardonyx passes`: what can be applied."""
+"""`sardonyx passes`: list the passes."""
 
 from __future__ import annotations
 
@@ -13,57 +13,58 @@ from sardonyx.records.run import Accuracy
 from sardonyx.reporting.formatting import one_line, plural
 from sardonyx.reporting.table import Line, table, text_column
 
-SUMMARY = "List the passes: what each turns into what."
+SUMMARY = "List the passes and what each rewrites."
 HELP = """\b
 Example:
   sardonyx passes
   sardonyx passes --json | jq -r '.[].name'
 
-Each pass with its algebra, what it may do to the numbers (exact: bit for bit the same; reassociates: other rounding;
-approximates: a close function) and the targets it runs for. The names are those of `optimize --only` and `--skip`.
-Those marked * make a graph smaller but measured slower: they run with `optimize --fewest-nodes` alone. Passes of other
-installed packages (entry-point group `sardonyx.passes`) are listed last, with the names of their packages.
+Shows each pass with its algebra, its accuracy (exact: bit-identical results; reassociates: rounding may differ;
+approximates: a close approximation) and the targets it runs for. `optimize --only` and `--skip` take these names.
+Passes marked * make a graph smaller but were measured to be slower: they run only with `optimize --fewest-nodes`.
+Passes of other installed packages (entry-point group `sardonyx.passes`) are listed last, with the names of their
+packages.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class PassEntry:
     """One pass as `passes --json` prints it."""
 
     name: str
     algebra: str
     accuracy: Accuracy
     targets: tuple[str, ...]
-    slower: str  # what was measured, of those that run on request only
-    package: str  # where it comes from, with its version where that is another package
+    slower: str  # the measurement, for a pass that runs on request only; otherwise empty
+    package: str  # the package that defines it, with its version if it is not sardonyx
 
 
 def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
-    """Show the table of passes."""
+    """Print the table of passes."""
     from sardonyx.passes.installed import available, installed
 
-    packages = {each.rule.name: each.package for each in installed()}
-    known = [
-        Listed(
-            one.name,
-            one_line(one.algebra),
-            one.accuracy,
-            tuple(map(str, one.targets)),
-            one.slower,
-            packages.get(one.name, "sardonyx"),
+    packages = {entry.rule.name: entry.package for entry in installed()}
+    entries = [
+        PassEntry(
+            rule.name,
+            one_line(rule.algebra),
+            rule.accuracy,
+            tuple(map(str, rule.targets)),
+            rule.slower,
+            packages.get(rule.name, "sardonyx"),
         )
-        for one in available()
+        for rule in available()
     ]
     if as_json:
-        put_json(msgspec.json.encode(known))
+        put_json(msgspec.json.encode(entries))
         return 0
     style = style_for(sys.stdout)
     columns = (text_column("pass"), text_column("accuracy"), text_column("targets"), text_column("algebra"))
     lines = [
-        Line((one.name + "*" * bool(one.slower), one.accuracy.value, ", ".join(one.targets), one.algebra))
-        for one in known
+        Line((entry.name + "*" * bool(entry.slower), entry.accuracy.value, ", ".join(entry.targets), entry.algebra))
+        for entry in entries
     ]
-    others = [f"{name} is of the package {package}" for name, package in packages.items()]
-    count = plural(len(known), "pass", "passes")
+    others = [f"{name} comes from the package {package}" for name, package in packages.items()]
+    count = plural(len(entries), "pass", "passes")
     put("\n".join([*table(columns, lines, style, indent=""), "", *map(one_line, others), count]) + "\n")
     return 0

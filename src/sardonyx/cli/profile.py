@@ -1,4 +1,4 @@
-"""`sardonyx profile`: where files spend their time, by the modules of the network they came from."""
+"""`sardonyx profile`: show the time of ONNX files by module."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, put, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.help import OUTPUT
-from sardonyx.cli.options import Format, RuntimeLevel, reject_both
+from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel, reject_both
 from sardonyx.records.profile import Profile
 from sardonyx.reporting import gate
 from sardonyx.reporting.options import View
@@ -29,10 +28,11 @@ Example:
   sardonyx profile model.onnx --trace trace.json      # open it in ui.perfetto.dev
   sardonyx profile model.onnx --fail-if 'attributed<97%' --format csv > times.csv
 
-Runs each file as a user would, with the runtime's own optimizations on, and sums the time of its kernels by the modules
-of the original network. A kernel that the runtime made of several nodes is traced back to them; what belongs to no
-module is named. Equal layers are one line (×12) with the sums of all; -v and --depth show more. Several files stand
-side by side. Times have no interval here: `sardonyx bench` says whether a file is faster. docs/profile.md says more.
+Runs each file with ONNX Runtime's own optimizations on, as in production, and sums the time of its kernels by the
+modules of the original network. A kernel that the runtime fused from several nodes is traced back to them; kernels
+without a module are listed. Identical layers are one line (×12) with the sums of all; -v and --depth show more. Several
+files are shown side by side. The times have no confidence interval: use `sardonyx bench` to find out whether a file is
+faster. docs/profile.md explains the method.
 
 {gate.PROFILE.help()}
 
@@ -45,7 +45,10 @@ Models = Annotated[
 Runs = Annotated[
     int | None,
     typer.Option(
-        "--runs", metavar="N", min=1, help="Runs, of which the median is told. [default: as a few seconds allow]"
+        "--runs",
+        metavar="N",
+        min=1,
+        help="Number of runs; the median is shown. [default: as many as fit into a few seconds]",
     ),
 ]
 At = Annotated[
@@ -53,20 +56,20 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="DIM=N,…",
-        help="Sizes of open dims that get a column of their own. Repeatable. [default: one column a file]",
+        help="Sizes of dynamic dimensions to show in a column of their own. Repeatable. [default: one column a file]",
     ),
 ]
-FormatOption = Annotated[Format, options.form("every module and kernel")]
+FormatOption = Annotated[Format, options.table_format("every module and kernel")]
 Trace = Annotated[
     Path | None,
     typer.Option(
         "--trace",
         metavar="FILE",
-        help="Also write one run of each file, for ui.perfetto.dev. [default: not written]",
+        help="Also write a trace of one run of each file, for ui.perfetto.dev. [default: none]",
         rich_help_panel=OUTPUT,
     ),
 ]
-Svg = Annotated[Path | None, options.drawing("the modules by time")]
+Svg = Annotated[Path | None, options.svg("the time by module")]
 
 
 def profile(
@@ -92,23 +95,23 @@ def profile(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb, show its Profile and hold it to the gates."""
+    """Run `sardonyx.profile`, print its record and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
     reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
-    written = [path for path in (trace_file, svg, record) if path is not None]
+    outputs = [path for path in (trace_file, svg, record) if path is not None]
     files.check_apart(trace=trace_file, svg=svg, record=record)
-    gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*written, *models))
-    asked, points = options.parse_sizes(sizes), [options.parse_point(text) for text in at or ()]
-    files.check_free(*written, force=force)
+    gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*outputs, *models))
+    dim_sizes, points = options.parse_sizes(sizes), [options.parse_point(text) for text in at or ()]
+    files.check_free(*outputs, force=force)
     with progress(not quiet) as report:
         if report is not None:
             report("loading", None)
         from sardonyx import profile as run_profile
 
-        found = run_profile(
+        result = run_profile(
             models,
-            sizes=asked or None,
+            sizes=dim_sizes or None,
             at=points,
             threads=threads,
             provider=provider,
@@ -117,24 +120,24 @@ def profile(
             seed=seed,
             progress=report,
         )
-    files.write_record(record, found.to_json(), force=force)
+    files.write_record(record, result.to_json(), force=force)
     if trace_file is not None:
-        files.write_whole(trace_file, trace(found), force=force)
+        files.write_whole(trace_file, trace(result), force=force)
     if svg is not None:
-        title = " → ".join(model.label for model in found.models)
-        files.write_whole(svg, icicle_svg(found, title).encode(), force=force)
-    _show(found, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
-    return gating.outcome(found, profile_sentence(found))
+        title = " → ".join(model.label for model in result.models)
+        files.write_whole(svg, icicle_svg(result, title).encode(), force=force)
+    _show(result, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
+    return gating.outcome(result, profile_sentence(result))
 
 
-def _show(found: Profile, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
+def _show(result: Profile, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(profile_markdown(found, view) if form is Format.MARKDOWN else profile_csv(found))
+        put(profile_markdown(result, view) if form is Format.MARKDOWN else profile_csv(result))
         return
     show(
-        found.to_json,
-        lambda style: style.strong(profile_sentence(found)),
-        lambda style: render_profile(found, View(style, view.verbose, view.depth)),
+        result.to_json,
+        lambda style: style.strong(profile_sentence(result)),
+        lambda style: render_profile(result, View(style, view.verbose, view.depth)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -1,4 +1,4 @@
-"""`sardonyx report`: a run as a page, as Markdown, or as pictures."""
+"""`sardonyx report`: render runs as an HTML page, as Markdown, or as SVG files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put
-from sardonyx.cli.help import OUTPUT
+from sardonyx.cli.options import OUTPUT
 from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:
     from sardonyx.reporting.report import Report
 
-SUMMARY = "Show what a run did and why, as a page to read and to send."
+SUMMARY = "Write an HTML, Markdown or SVG report about one or more runs."
 HELP = """\b
 Example:
   sardonyx report run.json -o report.html
@@ -25,17 +25,18 @@ Example:
   sardonyx report --compare yesterday.json today.json -o changed.html
   sardonyx report run.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-SOURCE is a record of `optimize` (or of `export --optimize`), or a folder that `optimize --run` left; benchmarks,
-profiles, analyses and exports of the same files beside it are shown too. The page is one file that needs no network:
-the verdict, the module tree, every rewrite with its small graph before and after, what did not fuse and why, the proof,
-times and memory. Several runs get an overview and a choice. Nothing is computed here: every number comes from a record.
+SOURCE is a record of `optimize` (or of `export --optimize`), or a folder written by `optimize --run`; benchmarks,
+profiles, analyses and exports of the same files beside it are included. The page is one file that needs no network: the
+verdict, the module tree, every rewrite with its graph before and after, missed fusions with their reasons, the
+verification, times and memory. Several runs get an overview and a menu. Nothing is computed here: every number comes
+from a record.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
 
 
 class Form(StrEnum):
-    """What to make."""
+    """The format of the report."""
 
     HTML = "html"
     MARKDOWN = "markdown"
@@ -43,16 +44,18 @@ class Form(StrEnum):
 
 
 Sources = Annotated[
-    list[Path], typer.Argument(metavar="SOURCE...", help="Records, or folders of them.", show_default=False)
+    list[Path], typer.Argument(metavar="SOURCE...", help="Records, or folders with records.", show_default=False)
 ]
 Output = Annotated[Path | None, options.output("report.html beside the run; Markdown: standard output")]
 FormatOption = Annotated[
     Form | None,
     typer.Option(
-        "--format", help="What to make; svg: pictures, into a folder. [default: as -o is named]", rich_help_panel=OUTPUT
+        "--format",
+        help="Format of the report; svg: a folder of pictures. [default: by the name of -o]",
+        rich_help_panel=OUTPUT,
     ),
 ]
-Compare = Annotated[bool, typer.Option("--compare", help="Show what changed from the first run to the second.")]
+Compare = Annotated[bool, typer.Option("--compare", help="Show what changed between two runs.")]
 
 
 def report(
@@ -63,14 +66,14 @@ def report(
     force: options.Force = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb, write what it made and say where that is."""
+    """Run `sardonyx.report` and print where the report is."""
     from sardonyx.reporting.report import format_of
-    from sardonyx.reporting.report import report as run_report  # what renders is loaded where it is needed
+    from sardonyx.reporting.report import report as run_report  # renders, so it is loaded only when needed
 
-    wanted = format_of(output, format_)
-    place = output or (None if wanted == "markdown" else _beside(sources[0], wanted))
-    made = run_report(sources, place, format=wanted, compare=compare, force=force)
-    put(made.text if place is None else f"{_sentence(made, place)}\n")
+    form = format_of(output, format_)
+    path = output or (None if form == "markdown" else _beside(sources[0], form))
+    result = run_report(sources, path, format=form, compare=compare, force=force)
+    put(result.text if path is None else f"{_sentence(result, path)}\n")
     return 0
 
 
@@ -79,10 +82,10 @@ def _beside(source: Path, form: str) -> Path:
     return folder / ("pictures" if form == "svg" else "report.html")
 
 
-def _sentence(made: Report, place: Path) -> str:
-    """What was written and how large it is."""
-    octets = sum(len(each.encode()) for each in made.files.values())
-    models = ", ".join(formatting.name(each.label) for each in made.dossiers[:3])
-    more = f" and {len(made.dossiers) - 3} more" if len(made.dossiers) > 3 else ""
-    files = f" in {formatting.plural(len(made.files), 'file')}" if made.format == "svg" else ""
-    return f"{models}{more} → {formatting.visible(str(place))} ({formatting.size(octets)}{files})"
+def _sentence(result: Report, path: Path) -> str:
+    """Return one line with the models, the path and its size."""
+    octets = sum(len(text.encode()) for text in result.files.values())
+    models = ", ".join(formatting.name(run.label) for run in result.dossiers[:3])
+    more = f" and {len(result.dossiers) - 3} more" if len(result.dossiers) > 3 else ""
+    files = f" in {formatting.plural(len(result.files), 'file')}" if result.format == "svg" else ""
+    return f"{models}{more} → {formatting.visible(str(path))} ({formatting.size(octets)}{files})"

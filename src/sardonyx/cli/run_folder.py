@@ -1,7 +1,6 @@
-"""A folder with everything that is known of one optimized model: its run, times, profile, costs, and the page of it.
+"""The folder that `sardonyx optimize MODEL --run FOLDER` writes: run, times, profile, costs, and a report of them.
 
-`sardonyx optimize MODEL --run FOLDER` leaves one; `fill` does the same for a run at hand. A part that cannot be had is
-said in the run's notes, and the others are there all the same.
+`fill` writes it. If one of the measurements fails, the run gets a note and the folder has the other files.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sardonyx.records.run import Run
 from sardonyx.reporting.report import report
 
 RUN, PAGE = "run.json", "report.html"
-SECONDS = 10.0  # that the timing of both files may take, where nobody says
+SECONDS = 10.0  # default time limit for timing both files
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
 
@@ -34,7 +33,7 @@ class Conditions:
     """How both files are timed."""
 
     seconds: float = SECONDS
-    sizes: Mapping[str, int] | None = None  # of dims that inputs leave open, by name; usual ones where None
+    sizes: Mapping[str, int] | None = None  # of dynamic dimensions, by name; None: the defaults
     threads: int = 1
     seed: int = 0
 
@@ -42,21 +41,21 @@ class Conditions:
 def check(
     folder: str | Path, source: str | Path, sizes: Mapping[str, int] | None = None, *, force: bool = False
 ) -> None:
-    """Refuse at once what could not be left after all the work.
+    """Check before any work that a run can be written to a folder.
 
     Raises:
-        OutputError: the folder is a file, or holds a run already.
-        UsageError: it holds a run of another model, or a size is of a dim that the model has not.
+        OutputError: the folder is a file, or contains a run already.
+        UsageError: it contains a run of another model, or the model has no dimension that a size is given for.
     """
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise OutputError(f"{place} is a file", hint="name a folder; it is made where it is missing")
-    if not force and (other := _held(place)) is not None and Path(other).name != Path(source).name:
-        hint = "name another folder; --force puts this run in its place"
-        raise UsageError(f"{place} holds a run of {other}", hint=hint)
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
+    if not force and (other := _source_of_run(path)) is not None and Path(other).name != Path(source).name:
+        hint = "name another folder, or replace its run with --force"
+        raise UsageError(f"{path} contains a run of {other}", hint=hint)
     for name in _NAMES:
-        if not force and (place / name).exists():
-            raise OutputError(f"{place / name} exists", hint="name another folder, or overwrite it with --force")
+        if not force and (path / name).exists():
+            raise OutputError(f"{path / name} exists", hint="name another folder, or overwrite it with --force")
     if sizes:
         at_size(io.load(source), sizes)
 
@@ -69,81 +68,81 @@ def fill(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Leave a run, what its two files take, and a page of it all in a folder.
+    """Write a run, measurements of its two files, and a report to a folder.
 
     Args:
-        folder: made where it is missing; an export.json in it that belongs to the run is shown on the page too.
-        run: with both files where it says they are.
-        conditions: how both files are timed; for ten seconds, on one thread, where None.
+        folder: created if it does not exist; an export.json in it that belongs to the run is included in the report.
+        run: its two files must be at the paths it names.
+        conditions: how both files are timed; None: for ten seconds, on one thread.
         force: overwrite an earlier run in the folder.
-        progress: told the phase, and how far it is where that is known.
+        progress: called with the phase, and the fraction done or None.
 
     Returns:
-        The run with a note for each part that could not be had.
+        The run with a note for each measurement that failed.
 
     Raises:
-        OutputError: the folder holds a run already, or cannot be written.
+        OutputError: the folder contains a run already, or cannot be written.
         UsageError: the run was not written to a file, so there is nothing to time.
     """
-    place, source, result = Path(folder), run.source.path, run.result.path
+    path, source, result = Path(folder), run.source.path, run.result.path
     if source is None or result is None:
         raise UsageError("only files can be timed, and this run is of models in memory", hint="optimize(FILE, OUTPUT)")
-    check(place, source, force=force)
-    with io.explained(str(place)):
-        place.mkdir(parents=True, exist_ok=True)
-        for name in _NAMES:  # what an earlier run left must not be taken for this one's
-            (place / name).unlink(missing_ok=True)
-    _write(place / RUN, run.to_json())
-    missing = list(_measured(place, (source, result), conditions or Conditions(), progress or _unheard))
-    if missing:
-        run = replace(run, notes=(*run.notes, *missing))
-        _write(place / RUN, run.to_json())
+    check(path, source, force=force)
+    with io.explained(str(path)):
+        path.mkdir(parents=True, exist_ok=True)
+        for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
+            (path / name).unlink(missing_ok=True)
+    _write(path / RUN, run.to_json())
+    failures = list(_measure(path, (source, result), conditions or Conditions(), progress or _ignore))
+    if failures:
+        run = replace(run, notes=(*run.notes, *failures))
+        _write(path / RUN, run.to_json())
     if progress is not None:
         progress("writing the page", None)
-    report(place, place / PAGE, force=True)
+    report(path, path / PAGE, force=True)
     return run
 
 
-def _measured(place: Path, files: Sequence[str], how: Conditions, tell: Progress) -> Iterator[str]:
-    """Write each record beside the run; what could not be had, in words."""
+def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Progress) -> Iterator[str]:
+    """Write a record of each measurement to the folder, and yield one line for each that fails."""
     from sardonyx import analyze, bench, profile
 
-    def timed() -> Benchmark:
-        return bench(files, seconds=how.seconds, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=tell)
+    def run_bench() -> Benchmark:
+        return bench(files, seconds=how.seconds, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress)
 
-    def profiled() -> Profile:
-        return profile(files, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=tell)
+    def run_profile() -> Profile:
+        return profile(files, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress)
 
-    def analyzed() -> Analysis:
-        return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.sizes, progress=tell)
+    def run_analyze() -> Analysis:
+        return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.sizes, progress=progress)
 
-    parts: dict[str, tuple[str, Callable[[], Benchmark | Profile | Analysis]]] = {
-        "bench.json": ("not timed", timed),
-        "profile.json": ("no time by module", profiled),
-        "analysis.json": ("no costs", analyzed),
+    measurements: dict[str, tuple[str, Callable[[], Benchmark | Profile | Analysis]]] = {
+        "bench.json": ("not timed", run_bench),
+        "profile.json": ("no time by module", run_profile),
+        "analysis.json": ("no costs", run_analyze),
     }
-    for name, (lacking, make) in parts.items():
+    for name, (failure, measure) in measurements.items():
         try:
-            _write(place / name, make().to_json())
+            _write(folder / name, measure().to_json())
         except OutputError:
             raise
         except SardonyxError as error:
-            yield f"{lacking}: {error.message}"
-        except Exception as error:  # the run is proven and written: no fault in what is told of it may cost it
-            yield f"{lacking}: {type(error).__name__}: {error}"
+            yield f"{failure}: {error.message}"
+        except Exception as error:  # the run is verified and written: a bug in a measurement must not lose it
+            yield f"{failure}: {type(error).__name__}: {error}"
 
 
 def _write(path: Path, record: bytes) -> None:
     io.write_whole(str(path), msgspec.json.format(record, indent=2) + b"\n", force=True)
 
 
-def _held(folder: Path) -> str | None:
-    """The source of the run that is in a folder already."""
+def _source_of_run(folder: Path) -> str | None:
+    """Return the source of the run in a folder, or None if there is no run."""
     path = folder / RUN
     if reading.tag_of(path) != Run.record_tag():
         return None
     return Run.from_json(path.read_bytes(), str(path), "name another folder").source.path
 
 
-def _unheard(_phase: str, _fraction: float | None) -> None:
-    """Nobody listens."""
+def _ignore(_phase: str, _fraction: float | None) -> None:
+    """Do nothing: the progress callback if there is none."""

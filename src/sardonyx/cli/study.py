@@ -1,4 +1,4 @@
-"""`sardonyx study`: the experiments on any set of models, into a folder that a later run goes on with."""
+"""`sardonyx study`: run experiments on any set of models; a later run continues where an earlier one stopped."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import typer
 
 from sardonyx.cli import files, options
 from sardonyx.cli.console import note, progress, show
-from sardonyx.cli.durations import duration
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.help import OUTPUT
-from sardonyx.cli.options import reject_both
+from sardonyx.cli.options import OUTPUT, parse_duration, reject_both
 from sardonyx.records.study import Study
 from sardonyx.reporting import gate
 from sardonyx.reporting.options import View
 from sardonyx.reporting.study import files as rendered
 from sardonyx.reporting.study import render_study, study_sentence
 
-SUMMARY = "Run the experiments on a set of models: attribution, tolerance, order, correlation, …"
+SUMMARY = "Run experiments on a set of models: attribution, tolerance, order, correlation, …"
 HELP = f"""\b
 Example:
   sardonyx study --zoo small -o study
@@ -28,10 +26,10 @@ Example:
   sardonyx study a.onnx b.onnx -o study --only attribution --only order
   sardonyx study models/ -o study --seconds 60 --thorough
 
-Every finished piece of work is kept in the folder: a study that was stopped or killed goes on when the same command is
-given again, and other options compute only what they change. What is not timed runs in several processes at once, what
-is timed runs alone at the end. The folder gets tables (CSV, JSON, Markdown), pictures, findings.md with what the data
-support, and study.json. docs/study.md says what each experiment does.
+Finished work is stored in the folder: repeat the command to continue a study that was stopped or killed; with other
+options, only what they change is computed. Work that is not timed runs in several processes at once; timed work runs
+alone at the end. The folder gets tables (CSV, JSON, Markdown), plots, findings.md with the conclusions that the data
+support, and study.json. docs/study.md describes each experiment.
 
 {gate.STUDY.help()}
 
@@ -40,14 +38,14 @@ Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 
 Sources = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[MODEL|FOLDER]...", help="ONNX files, and folders of them.", show_default=False),
+    typer.Argument(metavar="[MODEL|FOLDER]...", help="ONNX files, or folders of them.", show_default=False),
 ]
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything goes.", rich_help_panel=OUTPUT)
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for all results.", rich_help_panel=OUTPUT)
 ]
 Zoo = Annotated[
     str | None,
-    typer.Option("--zoo", metavar="NAME", help="A built-in set of models, made from configs: small. [default: none]"),
+    typer.Option("--zoo", metavar="NAME", help="A built-in set of models, built from configs: small. [default: none]"),
 ]
 Only = Annotated[
     list[str] | None,
@@ -55,21 +53,20 @@ Only = Annotated[
 ]
 Skip = Annotated[
     list[str] | None,
-    typer.Option("--skip", metavar="EXPERIMENT", help="Leave this experiment out. Repeatable. [default: none]"),
+    typer.Option("--skip", metavar="EXPERIMENT", help="Do not run this experiment. Repeatable. [default: none]"),
 ]
 Target = Annotated[
-    options.Target, typer.Option("--target", help="Which passes are studied: portable ones, or ONNX Runtime's own too.")
+    options.Target,
+    typer.Option("--target", help="Passes to study: portable, or ort for those with ONNX Runtime's own operators too."),
 ]
 Seconds = Annotated[
-    str, typer.Option("--seconds", metavar="N", help="The most that the timed runs of one cell may take: 60, 90s, 2m.")
+    str, typer.Option("--seconds", metavar="N", help="Time limit for the timed runs of one cell: 60, 90s, 2m.")
 ]
-Thorough = Annotated[bool, typer.Option("--thorough", help="More seeds, sizes and shuffles; takes longer.")]
-Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads for what is timed.")]
+Thorough = Annotated[bool, typer.Option("--thorough", help="Use more seeds, sizes and shuffles; takes longer.")]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads for timed runs.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes at once for what is not timed. [default: all cores]"
-    ),
+    typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes for work that is not timed. [default: all cores]"),
 ]
 
 
@@ -93,17 +90,17 @@ def study(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb, write its Study into the folder, show it and hold it to the gates."""
+    """Run `sardonyx.study`, write and print its record, and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     gating = Gating.of(gate.STUDY, fail_if, baseline, summary, beside=sources or ())
-    budget = duration(seconds)
+    budget = parse_duration(seconds)
     try:
         with progress(not quiet) as report:
             if report is not None:
                 report("loading", None)
             from sardonyx import study as run_study
 
-            found = run_study(
+            result = run_study(
                 sources or (),
                 output,
                 zoo=zoo,
@@ -118,27 +115,28 @@ def study(
                 progress=report,
             )
     except KeyboardInterrupt:
-        note(f"what is finished is kept in {output}: the same command goes on from there")
+        note(f"finished work is stored in {output}: repeat the command to continue")
         raise
-    _write(found, output)
+    _write(result, output)
+    where = f"results in {output} (open {output / 'findings.md'})"
     show(
-        found.to_json,
-        lambda style: style.strong(study_sentence(found)),
-        lambda style: f"{render_study(found, View(style, verbose)).rstrip()}\n\nall of it is in {output}\n",
+        result.to_json,
+        lambda style: style.strong(study_sentence(result)),
+        lambda style: f"{render_study(result, View(style, verbose)).rstrip()}\n\n{where}\n",
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(found, study_sentence(found))
+    return gating.outcome(result, study_sentence(result))
 
 
-def _write(found: Study, folder: Path) -> None:
-    """Everything that is made from the record, in the place of what an earlier run made of it."""
-    whole = rendered(found) | {"study.json": msgspec.json.format(found.to_json(), indent=2) + b"\n"}
-    for name, data in whole.items():
+def _write(result: Study, folder: Path) -> None:
+    """Write everything that is rendered from the record, and delete files that an earlier run rendered."""
+    contents = rendered(result) | {"study.json": msgspec.json.format(result.to_json(), indent=2) + b"\n"}
+    for name, data in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, data, force=True)
     for kind in ("tables", "pictures"):
         for path in (folder / kind).glob("*.*"):
-            if f"{kind}/{path.name}" not in whole:
+            if f"{kind}/{path.name}" not in contents:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""`sardonyx verify`: are two models the same function?"""
+"""`sardonyx verify`: check on random inputs that two models compute the same."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sardonyx.errors import VerificationFailed
 from sardonyx.reporting import gate
 from sardonyx.reporting.verdict import render_verdict, verdict_sentence
 
-SUMMARY = "Find out whether two models compute the same."
+SUMMARY = "Check whether two models compute the same."
 HELP = f"""\b
 Example:
   sardonyx verify model.onnx small.onnx
   sardonyx verify model.onnx small.onnx --runtime ort --runtime openvino
   sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
 
-Runs both with the runtime's own optimizations off, on random inputs of several sizes and scales, and compares names,
-order, types, shapes, NaN patterns and values. The tolerance follows from the types.
+Runs both models on random inputs of several sizes and scales, with the runtime's own optimizations off, and compares
+the names, order, types, shapes, NaN patterns and values of the outputs. The tolerance follows from the types.
 
 {gate.VERDICT.help()}
 
-Exit: 0 equal, 1 failed, 2 usage, 3 not equal, 4 a --fail-if was true.
+Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 a --fail-if was true.
 """
 
-Reference = Annotated[Path, typer.Argument(metavar="REFERENCE", help="The model that is right.", show_default=False)]
+Reference = Annotated[Path, typer.Argument(metavar="REFERENCE", help="The reference model.", show_default=False)]
 Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", show_default=False)]
 
 
@@ -50,7 +50,7 @@ def verify(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run the public verb and show its Verdict."""
+    """Run `sardonyx.verify` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     gating = Gating.of(gate.VERDICT, fail_if, baseline, summary, beside=(reference, candidate, inputs))
 
@@ -76,7 +76,7 @@ def verify(
         as_json=as_json,
         quiet=quiet,
     )
-    if not verdict.passed and as_json:  # the text would have said so
+    if not verdict.passed and as_json:  # the text output says so itself
         complain(VerificationFailed("the two models do not compute the same"))
     sentence = verdict_sentence(verdict, *pair)
     return gating.outcome(verdict, sentence, failed=0 if verdict.passed else VerificationFailed.exit_code)
