@@ -158,7 +158,7 @@ def test_the_page_says_what_kept_a_command_from_its_result(command: Command, mod
         (["--summary", "m.onnx"], 2, "uses otherwise"),
         (["--summary", "run.json", "--baseline", "run.json"], 2, "uses otherwise"),
         (["--summary", "other.onnx"], 1, "is not a text file"),
-        (["--summary", "nowhere/page.md"], 1, "in no folder"),
+        (["--summary", "nowhere/page.md"], 1, "in a folder that does not exist"),
         (["--summary", "."], 1, "a folder"),
         (["--fail-if", "max_err>1", "--verify", "off"], 2, "needs a verification"),
     ],

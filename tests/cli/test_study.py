@@ -59,7 +59,7 @@ def test_a_folder_in_and_a_folder_out(models: Path, tmp_path: Path, capsys: pyte
         (["nowhere.onnx"], 2, "nowhere.onnx does not exist"),
         (["models", "--only", "ordr"], 2, "there is no experiment 'ordr'"),
         (["--zoo", "large"], 2, "there is no zoo 'large'"),
-        (["models", "-o", "models"], 1, "holds something that is no study"),
+        (["models", "-o", "models"], 1, "is not empty and is not a study"),
         (["models", "--seconds", "soon"], 2, "'soon' is not a length of time"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sardonyx.errors import ModelError
 from sardonyx.records.study import Finding, Table
-from sardonyx.studies.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 
 if TYPE_CHECKING:
     from sardonyx.studies.runner import Studied
@@ -31,10 +31,10 @@ class Planted(Experiment):
     def __init__(self, seconds: float = 0.0, *, timed: int = 0) -> None:
         self._seconds, self._timed = seconds, timed
 
-    def cells(self, subject: Subject, asked: Asked) -> list[Cell]:
+    def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
         count = CELLS + self._timed
         return [
-            Cell(self.name, subject.name, str(index), asked.only("seed"), timed=index < self._timed)
+            Cell(self.name, subject.name, str(index), options.only("seed"), timed=index < self._timed)
             for index in range(count)
         ]
 
@@ -45,11 +45,11 @@ class Planted(Experiment):
             log.write(f"{cell.model} {cell.key} {cell.timed} {began} {time.time()}\n")
         return {"seed": cell.options["seed"], "index": int(cell.key), "size": subject.path.stat().st_size}
 
-    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
+    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
         rows = tuple((each.subject.name, *each.answer.values()) for each in answers)
         return [Table(self.name, "Planted", ("model", "seed", "index", "size"), rows)]
 
-    def findings(self, tables: Mapping[str, Table], asked: Asked) -> list[Finding]:
+    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
         return [Finding(f"there are {len(tables[self.name].rows)} rows", self.name)]
 
 
@@ -58,9 +58,11 @@ class Followed(Planted):
 
     name = "followed"
 
-    def then(self, subject: Subject, answers: Sequence[Answered], asked: Asked) -> list[Cell]:
+    def then(self, subject: Subject, answers: Sequence[CellAnswer], options: StudyOptions) -> list[Cell]:
         indices = [each.answer["index"] for each in answers]
-        return [Cell(self.name, subject.name, str(100 + each), asked.only("seed")) for each in indices if each % 2 == 0]
+        return [
+            Cell(self.name, subject.name, str(100 + each), options.only("seed")) for each in indices if each % 2 == 0
+        ]
 
 
 class Unlucky(Planted):
@@ -88,13 +90,13 @@ class Unlucky(Planted):
 
 def conduct(folder: Path, experiments: Sequence[Experiment], *, jobs: int = 2, seed: int = 0) -> Studied:
     """A study of the planted experiments on the two files of a folder."""
-    from sardonyx.studies.cells import Shelf, alone_in  # only here: workers import this file too, and start at once
-    from sardonyx.studies.runner import Conductor
+    from sardonyx.studies.cells import CellStore, locked  # only here: workers import this file too, and start at once
+    from sardonyx.studies.runner import StudyRunner
 
-    with alone_in(folder / "out"):
-        conductor = Conductor(Shelf(folder / "out", "planted"), Asked(seed=seed), jobs)
+    with locked(folder / "out"):
+        runner = StudyRunner(CellStore(folder / "out", "planted"), StudyOptions(seed=seed), jobs)
         subjects = [Subject(name, folder / name) for name in ("a", "b")]
-        return conductor.conduct(subjects, experiments, {})
+        return runner.run(subjects, experiments, {})
 
 
 if __name__ == "__main__":

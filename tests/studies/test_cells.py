@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.studies.cells import Shelf, identity, our_code
+from sardonyx.studies.cells import CellStore, cell_hash, code_hash
 from sardonyx.studies.experiment import Cell, Outcome
 
 CELL = Cell("order", "a model/with: odd*names", "shuffle 1", {"target": "ort", "seed": 0})
@@ -30,8 +30,8 @@ def test_what_is_kept_is_found(
     tmp_path_factory: pytest.TempPathFactory, answer: dict[str, Any], seconds: float
 ) -> None:
     folder = tmp_path_factory.mktemp("kept")
-    Shelf(folder, "code").keep(CELL, "digest", Outcome(answer, None, seconds))
-    assert Shelf(folder, "code").find(CELL, "digest") == Outcome(answer, None, seconds)
+    CellStore(folder, "code").store(CELL, "digest", Outcome(answer, None, seconds))
+    assert CellStore(folder, "code").find(CELL, "digest") == Outcome(answer, None, seconds)
 
 
 @given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
@@ -40,30 +40,30 @@ def test_a_changed_byte_never_becomes_another_answer(
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
     outcome = Outcome({"nodes": 12, "why": "text"}, None, 1.5)
-    Shelf(folder, "code").keep(CELL, "digest", outcome)
+    CellStore(folder, "code").store(CELL, "digest", outcome)
     (path,) = folder.rglob("*.json")
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= change
     path.write_bytes(data)
-    assert Shelf(folder, "code").find(CELL, "digest") in (None, outcome)
+    assert CellStore(folder, "code").find(CELL, "digest") in (None, outcome)
 
 
 def test_a_failure_is_kept_but_not_taken_for_an_answer(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "code")
-    shelf.keep(CELL, "digest", Outcome(None, "no memory", 0.1))
+    store = CellStore(tmp_path, "code")
+    store.store(CELL, "digest", Outcome(None, "no memory", 0.1))
     (path,) = tmp_path.rglob("*.json")
     assert b"no memory" in path.read_bytes()
-    assert shelf.find(CELL, "digest") is None
-    shelf.keep(CELL, "digest", Outcome({"nodes": 1}, None, 0.1))
+    assert store.find(CELL, "digest") is None
+    store.store(CELL, "digest", Outcome({"nodes": 1}, None, 0.1))
     assert list(tmp_path.rglob("*.json")) == [path]
-    assert shelf.find(CELL, "digest") is not None
+    assert store.find(CELL, "digest") is not None
 
 
 def test_what_was_begun_when_a_run_was_killed_is_cleared(tmp_path: Path) -> None:
     begun = tmp_path / "cells" / "order" / ".x.json.12ab.part"
     begun.parent.mkdir(parents=True)
     begun.touch()
-    Shelf(tmp_path, "code")
+    CellStore(tmp_path, "code")
     assert not begun.exists()
 
 
@@ -77,11 +77,11 @@ def test_what_was_begun_when_a_run_was_killed_is_cleared(tmp_path: Path) -> None
     ],
 )
 def test_whatever_changes_the_answer_changes_the_name(other: Cell) -> None:
-    assert identity(other, "digest", "code") != identity(CELL, "digest", "code")
+    assert cell_hash(other, "digest", "code") != cell_hash(CELL, "digest", "code")
 
 
 def test_the_model_and_the_code_are_part_of_the_name() -> None:
-    names = {identity(CELL, model, code) for model in ("one", "two") for code in ("old", "new")}
+    names = {cell_hash(CELL, model, code) for model in ("one", "two") for code in ("old", "new")}
     assert len(names) == 4
-    assert identity(replace(CELL, options={"seed": 0, "target": "ort"}), "one", "old") in names  # in whatever order
-    assert len(our_code()) == 64
+    assert cell_hash(replace(CELL, options={"seed": 0, "target": "ort"}), "one", "old") in names  # in whatever order
+    assert len(code_hash()) == 64

@@ -16,7 +16,7 @@ import pytest
 
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.studies import experiments, runner
-from sardonyx.studies.cells import alone_in
+from sardonyx.studies.cells import locked
 from studies.planted import CELLS, Followed, Planted, Unlucky, conduct
 
 ROOT = Path(__file__).parents[2]
@@ -160,25 +160,25 @@ def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_studies_in_one_folder_are_refused(folder: Path) -> None:
-    with alone_in(folder / "out"), pytest.raises(OutputError, match="another study is at work in"):
+    with locked(folder / "out"), pytest.raises(OutputError, match="another study is running in"):
         conduct(folder, [Planted()])
     conduct(folder, [Planted()])  # the folder is free again
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters.txt").touch()
-    with pytest.raises(OutputError, match="holds something that is no study"):
+    with pytest.raises(OutputError, match="is not empty and is not a study"):
         runner.study([tmp_path / "letters.txt"], tmp_path)
     with pytest.raises(OutputError, match="is a file"):
         runner.study([tmp_path / "letters.txt"], tmp_path / "letters.txt")
 
 
 def test_experiments_bring_along_what_they_build_on() -> None:
-    chosen = runner.selected(experiments.ALL, only=["correlation"])
+    chosen = runner.select_experiments(experiments.ALL, only=["correlation"])
     assert [each.name for each in chosen] == ["overview", "correlation"]
-    assert "order" not in {each.name for each in runner.selected(experiments.ALL, skip=["order"])}
+    assert "order" not in {each.name for each in runner.select_experiments(experiments.ALL, skip=["order"])}
     with pytest.raises(UsageError, match="no experiment 'ordr'") as error:
-        runner.selected(experiments.ALL, only=["ordr"])
+        runner.select_experiments(experiments.ALL, only=["ordr"])
     assert error.value.hint == "did you mean order?"
 
 

@@ -11,7 +11,7 @@ import pytest
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Family
 from sardonyx.studies import sources, zoo
-from sardonyx.studies.experiment import Asked
+from sardonyx.studies.experiment import StudyOptions
 
 TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Add(x, w) }'
 
@@ -29,22 +29,22 @@ def save(path: Path, weight: float = 1.0, *, external: bool = False) -> Path:
 def test_folders_are_looked_through_in_order_and_files_taken_once(tmp_path: Path) -> None:
     for name in ("b.onnx", "a.onnx", "below/c.onnx", "out/models/own.onnx"):
         save(tmp_path / name)
-    subjects = sources.found([tmp_path / "b.onnx", tmp_path], apart_from=tmp_path / "out")
+    subjects = sources.find_subjects([tmp_path / "b.onnx", tmp_path], exclude=tmp_path / "out")
     assert [subject.name for subject in subjects] == ["b", "a", "c"]
 
 
 def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     save(tmp_path / "one/model.onnx")
     save(tmp_path / "two/model.onnx")
-    names = [subject.name for subject in sources.found([tmp_path], apart_from=tmp_path / "out")]
+    names = [subject.name for subject in sources.find_subjects([tmp_path], exclude=tmp_path / "out")]
     assert names == [str(tmp_path / "one/model"), str(tmp_path / "two/model")]
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        sources.found([tmp_path / "nothing.onnx"], apart_from=tmp_path)
-    with pytest.raises(UsageError, match="has no ONNX file in it"):
-        sources.found([tmp_path], apart_from=tmp_path / "out")
+        sources.find_subjects([tmp_path / "nothing.onnx"], exclude=tmp_path)
+    with pytest.raises(UsageError, match="contains no ONNX file"):
+        sources.find_subjects([tmp_path], exclude=tmp_path / "out")
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -60,12 +60,12 @@ def test_what_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
 
 
 def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:
-    maker = zoo.Maker(zoo.recipes("small"))
+    maker = zoo.ZooExport(zoo.recipes("small"))
     subjects = maker.subjects(tmp_path)
     assert len({subject.name for subject in subjects}) == len(subjects) >= 10
     assert {subject.family for subject in subjects} == set(Family) - {Family.OTHER, Family.ENCODER_DECODER}
     mlp = next(subject for subject in subjects if subject.name == "mlp")
-    (cell,) = maker.cells(mlp, Asked())
+    (cell,) = maker.cells(mlp, StudyOptions())
     answer = maker.run(cell, mlp)
     assert maker.is_there(mlp, answer)
     first = mlp.path.read_bytes()

@@ -1,1 +1,1 @@
-"""The study: experiments over any set of models, cell by cell, so that a killed run goes on where it was."""
+"""Studies: experiments over any set of models, in cells that are stored, so that a killed study can continue."""

@@ -1,8 +1,8 @@
-"""The cells of a study on disk: one file each, whole or not at all, under a name that says what its answer depends on.
+"""The cells of a study on disk: one file for each, written atomically.
 
-A name ends in a hash of everything that can change the answer: the model's bytes, the options of the cell, our own
-code, the runtime, and for what is timed the machine. So a changed option finds no file and computes anew, and a file
-that is found needs no further question than whether it is whole.
+The file name ends in a hash of everything that can change the answer: the model's bytes, the options of the cell, the
+code of sardonyx, the runtime, and for timed cells the machine. A changed option therefore finds no file, and a file
+that is found only has to be checked for damage.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from sardonyx.records.environment import environment
 from sardonyx.studies.experiment import Cell, Outcome
 
 FOLDER = "cells"
-_RENDERING = ("cli", "reporting")  # packages that change no answer
-_LONGEST = 60  # characters of a model's name within a file's
+_RENDERING = ("cli", "reporting")  # packages that do not change answers
+_LONGEST = 60  # characters of a model's name in a file name
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A cell's file."""
+class _StoredCell:
+    """The contents of a cell's file."""
 
-    cell: dict[str, Any]  # for people who look into the folder
+    cell: dict[str, Any]  # for people who open the file
     outcome: msgspec.Raw
-    checksum: str  # of the outcome as it is written
+    checksum: str  # of the bytes of the outcome
 
 
-class Shelf:
-    """The cells that a folder keeps.
+class CellStore:
+    """The stored cells of a study.
 
     Args:
-        folder: of the study.
+        folder: the folder of the study.
         code: a hash of the code that computes the cells.
     """
 
@@ -48,25 +48,25 @@ class Shelf:
         self._folder, self._code = folder / FOLDER, code
         with explained(str(self._folder)):
             self._folder.mkdir(parents=True, exist_ok=True)
-            for begun in self._folder.rglob(".*.part"):  # of a run that was killed while it wrote
-                begun.unlink()
+            for partial in self._folder.rglob(".*.part"):  # left by a run that was killed while writing
+                partial.unlink()
 
     def find(self, cell: Cell, model: str) -> Outcome | None:
-        """What is kept of a cell about a model of this hash; nothing where it failed, is damaged, or is not there."""
+        """Return the stored outcome of a cell for a model with this hash; None if it failed, is damaged or missing."""
         try:
-            kept = msgspec.json.decode(self._path(cell, model).read_bytes(), type=_Kept)
-            if kept.checksum != _checksum(kept.outcome):
+            stored = msgspec.json.decode(self._path(cell, model).read_bytes(), type=_StoredCell)
+            if stored.checksum != _checksum(stored.outcome):
                 return None
-            outcome = msgspec.json.decode(kept.outcome, type=Outcome)
+            outcome = msgspec.json.decode(stored.outcome, type=Outcome)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
         return outcome if outcome.answer is not None else None
 
-    def keep(self, cell: Cell, model: str, outcome: Outcome) -> None:
-        """Write a cell down, over what was kept of it before."""
+    def store(self, cell: Cell, model: str, outcome: Outcome) -> None:
+        """Write the outcome of a cell, replacing an earlier one."""
         path = self._path(cell, model)
         encoded = msgspec.Raw(msgspec.json.encode(outcome))
-        data = msgspec.json.encode(_Kept(asdict(cell), encoded, _checksum(encoded)))
+        data = msgspec.json.encode(_StoredCell(asdict(cell), encoded, _checksum(encoded)))
         with explained(str(path)):
             path.parent.mkdir(exist_ok=True)
             with Draft(str(path)) as draft:
@@ -76,34 +76,34 @@ class Shelf:
 
     def _path(self, cell: Cell, model: str) -> Path:
         name = ".".join(_plain(part) for part in (cell.model, cell.key) if part)
-        return self._folder / _plain(cell.experiment) / f"{name}.{identity(cell, model, self._code)}.json"
+        return self._folder / _plain(cell.experiment) / f"{name}.{cell_hash(cell, model, self._code)}.json"
 
 
-def identity(cell: Cell, model: str, code: str) -> str:
-    """A hash of everything that can change the answer of a cell about a model of this hash, computed by this code."""
+def cell_hash(cell: Cell, model: str, code: str) -> str:
+    """Return a hash of everything that can change the answer of a cell; `model` and `code` are hashes themselves."""
     here = environment()
-    told: list[Any] = [cell.experiment, cell.key, cell.options, cell.timed, model, code, here.packages]
+    parts: list[Any] = [cell.experiment, cell.key, cell.options, cell.timed, model, code, here.packages]
     if cell.timed:
-        told += [here.platform, here.cpus]
-    return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:16]
+        parts += [here.platform, here.cpus]
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Generator[None]:
-    """Hold a folder for one study; the system lets go of it however the process ends.
+def locked(folder: Path) -> Generator[None]:
+    """Lock a folder for one study; the operating system releases the lock however the process ends.
 
     Raises:
-        OutputError: where another study holds it.
+        OutputError: another study has locked it.
     """
     with explained(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "ab")  # noqa: SIM115 - closed below, after what is done under it
+        file = open(folder / ".lock", "ab")  # noqa: SIM115 - closed below
     with file:
         try:
             _lock(file.fileno())
         except OSError:
             raise OutputError(
-                f"another study is at work in {folder}", hint="wait for it, or give another folder with -o"
+                f"another study is running in {folder}", hint="wait for it, or use another folder with `output`"
             ) from None
         yield
 
@@ -124,12 +124,12 @@ def _checksum(outcome: msgspec.Raw) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name that every file system takes; the hash keeps apart what becomes alike here."""
+    """Return a name that every file system accepts; the hash in the file name keeps it unique."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:_LONGEST]
 
 
-def our_code() -> str:
-    """A hash of this package, since a version stands for many states of it while it is worked on."""
+def code_hash() -> str:
+    """Return a hash of the code that computes cells; the version alone does not change with every edit."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

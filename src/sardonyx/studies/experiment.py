@@ -1,8 +1,8 @@
-"""What an experiment is: cells that can be computed one by one and kept, and what all of them together say.
+"""The interface of an experiment: cells that are computed and stored one by one, and tables and findings from them.
 
-A cell is the smallest piece of work that a killed study does not repeat. It is run in a process of its own (several at
-once unless it is timed), gets nothing but its own fields, and answers plain data that JSON can hold. Tables and
-findings are worked out from the answers alone, so that a resumed study says what an uninterrupted one would.
+A cell is the smallest piece of work that a killed study does not repeat. It runs in a worker process (several at once
+unless it is timed), gets nothing but its own fields, and returns plain JSON data. Tables and findings are computed from
+the answers alone, so that a resumed study has the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from sardonyx.records.study import Finding, Table
 
 SECONDS = 12.0
-Answer = dict[str, Any]  # of one cell: what JSON can hold; tuples come back as lists, and what is not finite as None
+Answer = dict[str, Any]  # of one cell, as JSON: tuples become lists, and numbers that are not finite become None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,50 +25,50 @@ class Subject:
 
     name: str
     path: Path  # an ONNX file
-    family: str | None = None  # what it is known to be, where the study's own zoo made it
+    family: str | None = None  # its true architecture family, for models of the built-in zoo
 
 
-NO_MODEL = Subject("", Path())  # what a cell is about that is about none
+NO_MODEL = Subject("", Path())  # the subject of cells that need no model
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One piece of work; equal cells have equal answers, except for what is timed."""
+    """One piece of work; equal cells have equal answers, except for measured times."""
 
     experiment: str
-    model: str  # name of its Subject; "" where the cell is about none
-    key: str  # tells the cells of one experiment and model apart
-    options: dict[str, Any] = field(default_factory=dict[str, Any])  # whatever changes the answer, as JSON holds it
+    model: str  # name of its Subject; "" if it needs none
+    key: str  # distinguishes the cells of one experiment and model
+    options: dict[str, Any] = field(default_factory=dict[str, Any])  # everything that changes the answer, as JSON
     timed: bool = False  # must run alone on the machine
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user wants of a study; experiments put into their cells what concerns them."""
+class StudyOptions:
+    """The options of a study; experiments copy those that matter to them into their cells."""
 
     target: str = "portable"
     seed: int = 0
     threads: int = 1  # of timed runs
-    seconds: float = SECONDS  # the most that one timed cell may measure
+    seconds: float = SECONDS  # time limit for the measurements of one timed cell
     thorough: bool = False  # more seeds, sizes and shuffles
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Some of it, as options of a cell: what is left out does not change the answer."""
+        """Return some options, as options of a cell; those left out must not change its answer."""
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a cell: its answer, or why there is none."""
+    """The outcome of a cell: its answer, or the reason why there is none."""
 
     answer: Answer | None
-    reason: str | None  # in one line, where it failed
+    reason: str | None  # one line if it failed, otherwise None
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A cell with its answer, about its model."""
+class CellAnswer:
+    """A cell, its model and its answer."""
 
     cell: Cell
     subject: Subject
@@ -76,28 +76,30 @@ class Answered:
 
 
 class Experiment(ABC):
-    """One file of `experiments/`; each has one instance in the explicit list `experiments.ALL`."""
+    """An experiment: one file of `experiments/` with one instance in the list `experiments.ALL`."""
 
-    name: ClassVar[str]  # as the user asks for it with --only, and the folder its cells are kept in
-    uses: ClassVar[tuple[str, ...]] = ()  # experiments, earlier in the list, whose tables it builds on
-    of_models: ClassVar[bool] = True  # False: there is no model in it, and `cells` is asked once, about NO_MODEL
+    name: ClassVar[str]  # for `only` and `skip`, and the folder of its cells
+    uses: ClassVar[tuple[str, ...]] = ()  # earlier experiments in the list whose tables it reads
+    of_models: ClassVar[bool] = True  # False: it needs no model, and `cells` is called once with NO_MODEL
 
     @abstractmethod
-    def cells(self, subject: Subject, asked: Asked) -> Sequence[Cell]:
-        """The work on one model, planned without running anything heavy."""
+    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
+        """Return the cells for one model, without any heavy computation."""
 
     @abstractmethod
     def run(self, cell: Cell, subject: Subject) -> Answer:
-        """Compute one cell from what is in it and the model's file."""
+        """Compute the answer of one cell from its fields and the model's file."""
 
-    def then(self, subject: Subject, answers: Sequence[Answered], asked: Asked) -> Sequence[Cell]:
-        """Further cells, which can be planned only when the first ones about this model are answered."""
+    def then(self, subject: Subject, answers: Sequence[CellAnswer], options: StudyOptions) -> Sequence[Cell]:
+        """Return further cells for a model that depend on the answers of the first ones."""
         return ()
 
     @abstractmethod
-    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:
-        """All answers of this experiment as tables; `others` are those of the experiments before it."""
+    def tables(
+        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
+    ) -> Sequence[Table]:
+        """Return all answers of this experiment as tables; `others` are the tables of earlier experiments."""
 
-    def findings(self, tables: Mapping[str, Table], asked: Asked) -> Sequence[Finding]:
-        """What the tables of the whole study let this experiment say."""
+    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+        """Return the conclusions of this experiment from all tables of the study."""
         return ()

@@ -1,4 +1,4 @@
-"""Models of the built-in set that no config describes: factories as `export` takes them from a file."""
+"""Models of the built-in set that have no config: factories that `export` calls by file name and function name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sardonyx.frontend.models.weights import built
 
 
 def lstm() -> nn.Module:
-    """Two layers over a signal, and what they say at its end."""
+    """Return two LSTM layers over a signal, with a classifier on the last state."""
     return _seeded(lambda: _Recurrent(40, 128, 10))
 
 
 def mlp() -> nn.Module:
-    """Layers of numbers, normalised, with a way around each."""
+    """Return an MLP of normalized layers with residual connections."""
     return _seeded(lambda: _Perceptron(64, 256, 10, 4))
 
 
 def whisper_encoder() -> nn.Module:
-    """The half of a speech model that listens: convolutions over a spectrogram, then attention."""
+    """Return a Whisper encoder: convolutions over a spectrogram, then attention layers."""
     import transformers
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -43,7 +43,7 @@ class _Recurrent(nn.Module):
         self.classify = nn.Linear(hidden, classes)
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        """Scores for each class."""
+        """Return a score for each class."""
         states, _ = self.lstm(signal)
         return self.classify(states[:, -1])
 
@@ -57,7 +57,7 @@ class _Perceptron(nn.Module):
         self.classify = nn.Linear(hidden, classes)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Scores for each class."""
+        """Return a score for each class."""
         state = nn.functional.gelu(self.widen(features))
         for norm, layer in zip(self.norms, self.layers, strict=True):
             state = state + nn.functional.gelu(layer(norm(state)))
@@ -65,12 +65,12 @@ class _Perceptron(nn.Module):
 
 
 class _Hidden(nn.Module):
-    """The first thing a model of transformers returns, as a tensor."""
+    """Returns the first output of a transformers model as a tensor."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_features: torch.Tensor) -> torch.Tensor:
-        """The last hidden state."""
+        """Return the last hidden state."""
         return self.model(input_features)[0]

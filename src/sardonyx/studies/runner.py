@@ -1,8 +1,8 @@
-"""`sardonyx.study`: plan the cells of all experiments, compute those that are not kept, and say what they found.
+"""`sardonyx.study`: plan the cells of all experiments, compute those that are not stored, and build tables from them.
 
-What is not timed goes first, in several processes at once; what is timed goes last and alone. Every finished cell is
-written down at once, so that a study that was killed goes on where it was, and tables are made from answers as they
-are read back, so that it ends as if it had not been.
+Cells that are not timed run first, in several processes at once; timed cells run last, one at a time. Every finished
+cell is stored at once, so that a killed study can continue, and tables are built from answers as they are read back, so
+that a resumed study has the same result.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,17 +22,16 @@ from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress
 from sardonyx.records.study import Failure, Finding, Study, Table
 from sardonyx.studies import cells, experiments, sources
-from sardonyx.studies.cells import Shelf
-from sardonyx.studies.experiment import NO_MODEL, SECONDS, Answered, Asked, Cell, Experiment, Outcome, Subject
-from sardonyx.studies.processes import carried_out
-from sardonyx.studies.progress import Pace
-from sardonyx.studies.zoo import MODELS, Maker, recipes
+from sardonyx.studies.cells import CellStore
+from sardonyx.studies.experiment import NO_MODEL, SECONDS, Cell, CellAnswer, Experiment, Outcome, StudyOptions, Subject
+from sardonyx.studies.processes import StudyProgress, compute_all
+from sardonyx.studies.zoo import MODELS, ZooExport, recipes
 
 
 class Studied(Study, frozen=True):
-    """A Study together with how this run came by it."""
+    """A Study, and how much of it was computed by an earlier run."""
 
-    reused: int = 0  # cells kept from an earlier run
+    reused: int = 0  # cells that an earlier run stored
 
 
 def study(
@@ -49,71 +49,72 @@ def study(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Studied:
-    """Run the experiments on any set of models, and keep every finished piece in a folder.
+    """Run experiments on any set of models, and store every finished cell in a folder.
 
     Args:
         models: ONNX files, and folders of them.
-        output: the folder that keeps the cells; a study that was stopped goes on when it is given the same.
-        zoo: name of a built-in set of models, made from configs ("small").
-        only: names of the experiments to run; all where None.
-        skip: names of experiments to leave out.
-        target: which passes are studied.
-        seconds: the most that one timed cell may measure.
-        thorough: more seeds, sizes and shuffles.
-        seed: of everything that is drawn.
-        threads: of the runtime where it is timed.
-        jobs: processes at once for what is not timed; as many as there are cores where None.
-        progress: told what is being done, and how far it is.
+        output: the folder of the study; with the folder of a stopped study, it continues.
+        zoo: name of a built-in set of models, built from configs ("small").
+        only: names of the experiments to run; None: all.
+        skip: names of experiments not to run.
+        target: the passes to study.
+        seconds: time limit for the measurements of one timed cell.
+        thorough: use more seeds, sizes and shuffles.
+        seed: of all random numbers.
+        threads: of the runtime in timed cells.
+        jobs: number of processes for cells that are not timed; None: the number of cores.
+        progress: called with the current work and the fraction done.
 
     Returns:
-        Tables, findings, and what could not be run.
+        Tables, findings, and failures.
 
     Raises:
-        UsageError: no models, or an experiment that does not exist.
-        OutputError: the folder holds something else, or another study is at work in it.
+        UsageError: there are no models, or an experiment does not exist.
+        OutputError: the folder contains something else, or another study is running in it.
     """
     if not models and zoo is None:
         raise UsageError("there is nothing to study", hint='give ONNX files or folders of them, or `zoo="small"`')
-    asked = Asked(target, seed, threads, seconds, thorough)
-    chosen = selected(experiments.ALL, only, skip)
+    study_options = StudyOptions(target, seed, threads, seconds, thorough)
+    chosen = select_experiments(experiments.ALL, only, skip)
     folder = Path(output)
-    _check_ours(folder)
-    subjects = sources.found(models, apart_from=folder)
-    maker = Maker(recipes(zoo)) if zoo is not None else None
-    if maker is not None:
+    _check_folder(folder)
+    subjects = sources.find_subjects(models, exclude=folder)
+    zoo_export = ZooExport(recipes(zoo)) if zoo is not None else None
+    if zoo_export is not None:
         require_installed("torch", "the models of a zoo need")
-    with cells.alone_in(folder):
-        conductor = Conductor(Shelf(folder, cells.our_code()), asked, jobs or os.cpu_count() or 1, progress)
-        subjects += conductor.made(maker, folder) if maker is not None else []
+    with cells.locked(folder):
+        runner = StudyRunner(CellStore(folder, cells.code_hash()), study_options, jobs or os.cpu_count() or 1, progress)
+        subjects += runner.export_zoo(zoo_export, folder) if zoo_export is not None else []
         options = {"target": target, "seed": seed, "threads": threads, "seconds": seconds, "thorough": thorough}
-        options |= {"zoo": zoo, "experiments": [each.name for each in chosen]}
-        return conductor.conduct(_apart(subjects), chosen, options)
+        options |= {"zoo": zoo, "experiments": [experiment.name for experiment in chosen]}
+        _check_unique(subjects)
+        return runner.run(subjects, chosen, options)
 
 
-def selected(
-    every: Sequence[Experiment], only: Iterable[str] | None = None, skip: Iterable[str] | None = None
+def select_experiments(
+    experiments: Sequence[Experiment], only: Iterable[str] | None = None, skip: Iterable[str] | None = None
 ) -> tuple[Experiment, ...]:
-    """The experiments that were asked for, with those whose tables they build on, in their order.
+    """Return the selected experiments and those whose tables they read, in the order of the list.
 
     Raises:
-        UsageError: for a name that no experiment has.
+        UsageError: there is no experiment of that name.
     """
-    known = {each.name: each for each in every}
+    names = [experiment.name for experiment in experiments]
     for name in (*(only or ()), *(skip or ())):
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
             raise UsageError(f"there is no experiment {name!r}", hint=hint)
-    wanted = set(known if only is None else only)
-    for each in reversed(every):  # what an experiment builds on comes before it
-        if each.name in wanted:
-            wanted.update(each.uses)
-    return tuple(each for each in every if each.name in wanted - set(skip or ()))
+    selected = set(names if only is None else only)
+    for experiment in reversed(experiments):  # an experiment comes after those it uses
+        if experiment.name in selected:
+            selected.update(experiment.uses)
+    return tuple(experiment for experiment in experiments if experiment.name in selected - set(skip or ()))
 
 
 @dataclass(slots=True)
-class _Planned:
-    """A cell on its way to its outcome."""
+class _PlannedCell:
+    """A cell, and its outcome once there is one."""
 
     experiment: Experiment
     cell: Cell
@@ -122,133 +123,135 @@ class _Planned:
 
 
 @dataclass
-class Conductor:
+class StudyRunner:
     """One run of a study in one folder."""
 
-    shelf: Shelf
-    asked: Asked
+    store: CellStore
+    options: StudyOptions
     jobs: int
     progress: Progress | None = None
     reused: int = 0
     _digests: dict[str, str] = field(default_factory=lambda: {NO_MODEL.name: ""})
-    _made: list[_Planned] = field(default_factory=list[_Planned])
+    _exports: list[_PlannedCell] = field(default_factory=list[_PlannedCell])
 
-    def made(self, maker: Maker, folder: Path) -> list[Subject]:
-        """The models of a built-in set, exported into the folder where they are not there yet."""
+    def export_zoo(self, export: ZooExport, folder: Path) -> list[Subject]:
+        """Export the models of a built-in set that are not in the folder yet, and return all that could be exported."""
         (folder / MODELS).mkdir(exist_ok=True)
         plan = [
-            _Planned(maker, cell, subject)
-            for subject in maker.subjects(folder / MODELS)
-            for cell in maker.cells(subject, self.asked)
+            _PlannedCell(export, cell, subject)
+            for subject in export.subjects(folder / MODELS)
+            for cell in export.cells(subject, self.options)
         ]
-        self._digests |= dict.fromkeys((each.subject.name for each in plan), "")
+        self._digests |= dict.fromkeys((planned.subject.name for planned in plan), "")
         self._compute(plan, self.jobs)
-        self._made = plan
-        for each in plan:
-            del self._digests[each.subject.name]
-        return [each.subject for each in plan if each.outcome is not None and each.outcome.answer is not None]
+        self._exports = plan
+        for planned in plan:
+            del self._digests[planned.subject.name]
+        return [
+            planned.subject for planned in plan if planned.outcome is not None and planned.outcome.answer is not None
+        ]
 
-    def conduct(self, subjects: Sequence[Subject], chosen: Sequence[Experiment], options: Mapping[str, Any]) -> Studied:
-        """Compute what is not kept, and put together what all of it says."""
+    def run(self, subjects: Sequence[Subject], chosen: Sequence[Experiment], options: Mapping[str, Any]) -> Studied:
+        """Compute the cells that are not stored, and build tables and findings from all of them."""
         self._digests |= {subject.name: sources.digest(subject.path) for subject in subjects}
         plan = [
-            _Planned(experiment, cell, subject)
+            _PlannedCell(experiment, cell, subject)
             for experiment in chosen
             for subject in (subjects if experiment.of_models else (NO_MODEL,))
-            for cell in experiment.cells(subject, self.asked)
+            for cell in experiment.cells(subject, self.options)
         ]
-        self._compute([each for each in plan if not each.cell.timed], self.jobs)
+        self._compute([planned for planned in plan if not planned.cell.timed], self.jobs)
         plan += [
-            _Planned(experiment, cell, subject)
+            _PlannedCell(experiment, cell, subject)
             for experiment in chosen
             for subject in (subjects if experiment.of_models else (NO_MODEL,))
-            for cell in experiment.then(subject, _answered(plan, experiment, subject), self.asked)
+            for cell in experiment.then(subject, _answers(plan, experiment, subject), self.options)
         ]
-        self._compute([each for each in plan if each.outcome is None and not each.cell.timed], self.jobs)
-        self._compute([each for each in plan if each.outcome is None], 1)
+        self._compute([planned for planned in plan if planned.outcome is None and not planned.cell.timed], self.jobs)
+        self._compute([planned for planned in plan if planned.outcome is None], 1)
         tables = self._tables(plan, chosen)
-        everything = self._made + plan
+        all_cells = self._exports + plan
         return Studied(
             environment=environment(),
             options=dict(options),
             models=tuple(subject.name for subject in subjects),
             tables=tuple(tables.values()),
             findings=self._findings(tables, chosen),
-            failures=tuple(_failures(everything)),
-            cells=len(everything),
-            seconds=_seconds(everything),
+            failures=tuple(_failures(all_cells)),
+            cells=len(all_cells),
+            seconds=_seconds(all_cells),
             reused=self.reused,
         )
 
-    def _compute(self, plan: Sequence[_Planned], jobs: int) -> None:
-        """See that every cell has an outcome, and that each is kept from the moment it has."""
-        for each in plan:
-            each.outcome = self._kept(each)
-        self.reused += sum(each.outcome is not None for each in plan)
-        missing = [each for each in plan if each.outcome is None]
-        pace = Pace(len(plan), len(missing), jobs, self.progress)
-        orders = [(each.experiment, each.cell, each.subject) for each in missing]
-        with contextlib.closing(carried_out(orders, jobs)) as reports:
+    def _compute(self, plan: Sequence[_PlannedCell], jobs: int) -> None:
+        """Set the outcome of every cell: the stored one, or a computed one, which is stored at once."""
+        for planned in plan:
+            planned.outcome = self._stored(planned)
+        self.reused += sum(planned.outcome is not None for planned in plan)
+        missing = [planned for planned in plan if planned.outcome is None]
+        progress = StudyProgress(len(plan), len(missing), self.progress)
+        tasks = [(planned.experiment, planned.cell, planned.subject) for planned in missing]
+        with contextlib.closing(compute_all(tasks, jobs)) as reports:
             for report in reports:
-                each = missing[report.index]
+                planned = missing[report.index]
                 if report.outcome is not None:
-                    self.shelf.keep(each.cell, self._digests[each.subject.name], report.outcome)
-                    each.outcome = report.outcome
-                pace.tell(each.cell, ended=report.outcome is not None)
+                    self.store.store(planned.cell, self._digests[planned.subject.name], report.outcome)
+                    planned.outcome = report.outcome
+                progress.update(planned.cell, ended=report.outcome is not None)
 
-    def _kept(self, planned: _Planned) -> Outcome | None:
-        outcome = self.shelf.find(planned.cell, self._digests[planned.subject.name])
-        if outcome is not None and isinstance(planned.experiment, Maker):
+    def _stored(self, planned: _PlannedCell) -> Outcome | None:
+        outcome = self.store.find(planned.cell, self._digests[planned.subject.name])
+        if outcome is not None and isinstance(planned.experiment, ZooExport):
             return outcome if planned.experiment.is_there(planned.subject, outcome.answer or {}) else None
         return outcome
 
-    def _tables(self, plan: Sequence[_Planned], chosen: Sequence[Experiment]) -> dict[str, Table]:
+    def _tables(self, plan: Sequence[_PlannedCell], chosen: Sequence[Experiment]) -> dict[str, Table]:
         tables: dict[str, Table] = {}
         for experiment in chosen:
-            answers = _answered(plan, experiment)
-            tables |= {table.name: table for table in experiment.tables(answers, self.asked, tables)}
+            answers = _answers(plan, experiment)
+            tables |= {table.name: table for table in experiment.tables(answers, self.options, tables)}
         return tables
 
     def _findings(self, tables: dict[str, Table], chosen: Sequence[Experiment]) -> tuple[Finding, ...]:
-        return tuple(finding for experiment in chosen for finding in experiment.findings(tables, self.asked))
+        return tuple(finding for experiment in chosen for finding in experiment.findings(tables, self.options))
 
 
-def _answered(plan: Iterable[_Planned], experiment: Experiment, subject: Subject | None = None) -> list[Answered]:
+def _answers(plan: Iterable[_PlannedCell], experiment: Experiment, subject: Subject | None = None) -> list[CellAnswer]:
     return [
-        Answered(each.cell, each.subject, each.outcome.answer)
-        for each in plan
-        if each.experiment is experiment and (subject is None or each.subject is subject)
-        if each.outcome is not None and each.outcome.answer is not None
+        CellAnswer(planned.cell, planned.subject, planned.outcome.answer)
+        for planned in plan
+        if planned.experiment is experiment and (subject is None or planned.subject is subject)
+        if planned.outcome is not None and planned.outcome.answer is not None
     ]
 
 
-def _failures(plan: Iterable[_Planned]) -> Iterable[Failure]:
-    for each in plan:
-        if each.outcome is not None and each.outcome.reason is not None:
-            yield Failure(each.cell.experiment, each.cell.model, f"{each.cell.key}: {each.outcome.reason}")
+def _failures(plan: Iterable[_PlannedCell]) -> Iterable[Failure]:
+    for planned in plan:
+        cell, outcome = planned.cell, planned.outcome
+        if outcome is not None and outcome.reason is not None:
+            yield Failure(cell.experiment, cell.model, f"{cell.key}: {outcome.reason}")
 
 
-def _seconds(plan: Iterable[_Planned]) -> dict[str, float]:
+def _seconds(plan: Iterable[_PlannedCell]) -> dict[str, float]:
+    """Return the seconds spent on each experiment."""
     spent: dict[str, float] = {}
-    for each in plan:
-        if each.outcome is not None:
-            spent[each.cell.experiment] = spent.get(each.cell.experiment, 0.0) + each.outcome.seconds
+    for planned in plan:
+        if planned.outcome is not None:
+            name = planned.cell.experiment
+            spent[name] = spent.get(name, 0.0) + planned.outcome.seconds
     return {name: round(seconds, 3) for name, seconds in spent.items()}
 
 
-def _apart(subjects: Sequence[Subject]) -> list[Subject]:
-    """The same, with none named like another."""
-    taken: dict[str, Subject] = {}
-    for subject in subjects:
-        if subject.name in taken:
-            raise UsageError(f"two models of the study are named {subject.name}", hint="rename one of the files")
-        taken[subject.name] = subject
-    return list(taken.values())
+def _check_unique(subjects: Sequence[Subject]) -> None:
+    """Raise an error if two models have the same name."""
+    for name, count in Counter(subject.name for subject in subjects).items():
+        if count > 1:
+            raise UsageError(f"two models of the study are named {name}", hint="rename one of the files")
 
 
-def _check_ours(folder: Path) -> None:
-    """Refuse a folder that holds something else: a study writes many files."""
+def _check_folder(folder: Path) -> None:
+    """Raise an error if the folder contains something other than a study."""
     if folder.is_dir() and not (folder / cells.FOLDER).is_dir() and any(folder.iterdir()):
-        raise OutputError(f"{folder} holds something that is no study", hint="give a new folder with -o")
+        raise OutputError(f"{folder} is not empty and is not a study", hint="use a new folder with `output`")
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file", hint="give a new folder with -o")
+        raise OutputError(f"{folder} is a file", hint="use a new folder with `output`")

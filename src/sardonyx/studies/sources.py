@@ -1,4 +1,4 @@
-"""What a study is about: ONNX files and folders of them become subjects, each under a name of its own."""
+"""The models of a study: ONNX files and folders of them become subjects with unique names."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from sardonyx.ir.scopes import scopes
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.studies.experiment import Subject
 
-_FORMS = "give ONNX files, or folders that have some"
+_FORMS = "give ONNX files or folders that contain some"
 
 
-def found(sources: Iterable[str | Path], *, apart_from: Path) -> list[Subject]:
-    """The subjects in files and folders, those of a folder in the order of their paths, each file once.
+def find_subjects(sources: Iterable[str | Path], *, exclude: Path) -> list[Subject]:
+    """Return the models in files and folders, each file once; those of a folder are sorted by path.
 
     Args:
-        sources: files, and folders to look through with all that is below them.
-        apart_from: the folder of the study itself, whose own files are not its subjects.
+        sources: files, and folders to search recursively.
+        exclude: the folder of the study itself, whose files are not its subjects.
 
     Raises:
-        UsageError: for a source that does not exist, or has no ONNX file in it.
+        UsageError: a source does not exist, or contains no ONNX file.
     """
-    own = apart_from.resolve()
-    paths: dict[Path, Path] = {}  # as they were given, by what they are
+    excluded = exclude.resolve()
+    paths: dict[Path, Path] = {}  # the path as given, by the resolved path
     for source in map(Path, sources):
-        inside = [source] if source.is_file() else sorted(source.rglob("*.onnx"))
-        inside = [path for path in inside if path == source or own not in path.resolve().parents]
-        if not inside:
-            what = "has no ONNX file in it" if source.is_dir() else "does not exist"
+        models = [source] if source.is_file() else sorted(source.rglob("*.onnx"))
+        models = [path for path in models if path == source or excluded not in path.resolve().parents]
+        if not models:
+            what = "contains no ONNX file" if source.is_dir() else "does not exist"
             raise UsageError(f"{source} {what}", hint=_FORMS)
-        for path in inside:
+        for path in models:
             paths.setdefault(path.resolve(), path)
     stems = Counter(path.stem for path in paths.values())
     return [
@@ -44,14 +44,14 @@ def found(sources: Iterable[str | Path], *, apart_from: Path) -> list[Subject]:
 
 
 def digest(path: Path) -> str:
-    """A hash of all bytes of a model: of its file, and of the files its weights are in."""
-    own = io.sha256_of(path)
+    """Return a hash of all bytes of a model: of its file, and of the files with its weights."""
+    file_hash = io.sha256_of(path)
     try:
         model = io.load(path)
     except SardonyxError:
-        return own  # no model, but these bytes of none: its cells will say what is wrong
-    inside = os.path.realpath(path)
+        return file_hash  # not a model: its cells will report what is wrong
+    own_path = os.path.realpath(path)
     tensors = (value.const_value for scope in scopes(model) for value in scope.graph.initializers.values())
-    beside = {tensor.file.path for tensor in tensors if isinstance(tensor, FileTensor)}
-    others = sorted(name for name in beside if os.path.realpath(name) != inside)
-    return "+".join((own, *map(io.sha256_of, others)))
+    weight_files = {tensor.file.path for tensor in tensors if isinstance(tensor, FileTensor)}
+    others = sorted(name for name in weight_files if os.path.realpath(name) != own_path)
+    return "+".join((file_hash, *map(io.sha256_of, others)))

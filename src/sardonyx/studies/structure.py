@@ -1,8 +1,8 @@
-"""Two graphs alike up to names: a hash of what is computed from what, whoever named it and in whatever order it stands.
+"""Hashes of the structure of a graph, equal for graphs that are equal up to names.
 
-The hash of a value is made from the operator that computes it and the hashes of what that reads, so names, the order
-of nodes and the sides of a sum do not matter, nor whether an attribute's default is written out; how often a value is
-computed does.
+The hash of a value is computed from its operator and the hashes of the operands:
+hash(v) = H(operator, attributes, hash(operand 1), …). So names, the order of nodes, the order of the operands of
+commutative operators, and explicit default attributes do not matter. How often a value is computed does.
 """
 
 from __future__ import annotations
@@ -18,70 +18,72 @@ import onnx_ir as ir
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.tensors import FileTensor
 
-_EITHER_SIDE = COMMUTATIVE | VARIADIC  # up to rounding
-_FEW = 64  # numbers of a constant that counts as part of the structure: sizes, axes, a scale
+_ANY_ORDER = COMMUTATIVE | VARIADIC  # of their operands, up to rounding
+_FEW = 64  # elements of a constant whose values are part of the structure: sizes, axes
 _NEWEST = onnx.defs.onnx_opset_version()
 _Constant = Callable[[ir.TensorProtocol], bytes]
 
 
 def shape_of(model: ir.Model) -> str:
-    """A hash of the graph in which a weight counts by its type and shape, and only small whole numbers by value."""
+    """Return a hash of the graph: weights by type and shape, and only small integer constants by value."""
     return _hashed(model, _by_shape)
 
 
 def values_of(model: ir.Model) -> str:
-    """A hash of the graph in which every constant counts with all its values."""
-    seen: dict[tuple[str, int, int], bytes] = {}
+    """Return a hash of the graph with the values of all constants."""
+    hashes: dict[tuple[str, int, int], bytes] = {}
 
     def by_value(tensor: ir.TensorProtocol) -> bytes:
         if not isinstance(tensor, FileTensor):
             return _digest((_kind(tensor), hashlib.sha256(tensor.tobytes()).digest()))
-        place = (tensor.file.path, tensor.offset, tensor.length)  # read once, however often it is shared
-        if place not in seen:
-            seen[place] = hashlib.sha256(tensor.tobytes()).digest()
-        return _digest((_kind(tensor), seen[place]))
+        place = (tensor.file.path, tensor.offset, tensor.length)  # a shared tensor is read once
+        if place not in hashes:
+            hashes[place] = hashlib.sha256(tensor.tobytes()).digest()
+        return _digest((_kind(tensor), hashes[place]))
 
     return _hashed(model, by_value)
 
 
 def _hashed(model: ir.Model, constant: _Constant) -> str:
-    functions = sorted(model.functions.values(), key=lambda each: each.identifier())
-    bodies = (_digest((repr(each.identifier()).encode(), _graph(each.graph, {}, constant))) for each in functions)
+    functions = sorted(model.functions.values(), key=lambda function: function.identifier())
+    bodies = (
+        _digest((repr(function.identifier()).encode(), _graph(function.graph, {}, constant))) for function in functions
+    )
     return _digest((_graph(model.graph, {}, constant), *bodies)).hex()[:16]
 
 
 def _graph(graph: ir.Graph, outside: dict[ir.Value, bytes], constant: _Constant) -> bytes:
-    known = dict(outside)
+    hashes = dict(outside)
     for index, value in enumerate(graph.inputs):
-        known[value] = _digest((b"input", str(index).encode()))
+        hashes[value] = _digest((b"input", str(index).encode()))
     for value in graph.initializers.values():
         if value.const_value is not None:
-            known[value] = _digest((b"constant", constant(value.const_value)))
+            hashes[value] = _digest((b"constant", constant(value.const_value)))
     nodes: list[bytes] = []
     for node in graph:
-        digest = _node(node, known, constant)
+        digest = _node(node, hashes, constant)
         nodes.append(digest)
         for index, value in enumerate(node.outputs):
-            known[value] = _digest((digest, str(index).encode()))
-    return _digest((*(known[value] for value in graph.outputs), b"|", *sorted(nodes)))
+            hashes[value] = _digest((digest, str(index).encode()))
+    return _digest((*(hashes[value] for value in graph.outputs), b"|", *sorted(nodes)))
 
 
-def _node(node: ir.Node, known: dict[ir.Value, bytes], constant: _Constant) -> bytes:
-    inputs = [b"none" if value is None else known[value] for value in node.inputs]
-    if node.op_type in _EITHER_SIDE and not node.domain:
+def _node(node: ir.Node, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+    inputs = [b"none" if value is None else hashes[value] for value in node.inputs]
+    if node.op_type in _ANY_ORDER and not node.domain:
         inputs.sort()
-    usual = defaults(node)
+    default_values = defaults(node)
     attributes = [
-        _digest((name.encode(), _attribute(attribute, known, constant)))
+        _digest((name.encode(), _attribute(attribute, hashes, constant)))
         for name, attribute in sorted(node.attributes.items())
-        if attribute.is_ref() or name not in usual or attribute.value != usual[name]
+        if attribute.is_ref() or name not in default_values or attribute.value != default_values[name]
     ]
-    who = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
-    return _digest((who, *attributes, b"|", *inputs))
+    operator = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
+    return _digest((operator, *attributes, b"|", *inputs))
 
 
 def defaults(node: ir.Node) -> Mapping[str, Any]:
-    """What the operator takes its attributes to be where they are not written out."""
+    """Return the default values of the attributes of a node's operator."""
     version = node.version or (node.graph.opset_imports.get(node.domain) if node.graph is not None else None)
     return _defaults(node.domain, node.op_type, version or _NEWEST)
 
@@ -91,19 +93,19 @@ def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return {}  # an operator that onnx does not know: what is written is what counts
-    given = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
-    return {name: ir.from_proto(default).value for name, default in given.items()}
+        return {}  # an operator that onnx does not know
+    protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    return {name: ir.from_proto(proto).value for name, proto in protos.items() if proto.type}
 
 
-def _attribute(attribute: ir.Attr, known: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+def _attribute(attribute: ir.Attr, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
     if attribute.is_ref():
         return repr(attribute.ref_attr_name).encode()
     match attribute.type:
         case ir.AttributeType.GRAPH:
-            return _graph(attribute.as_graph(), known, constant)
+            return _graph(attribute.as_graph(), hashes, constant)
         case ir.AttributeType.GRAPHS:
-            return _digest(_graph(body, known, constant) for body in attribute.as_graphs())
+            return _digest(_graph(body, hashes, constant) for body in attribute.as_graphs())
         case ir.AttributeType.TENSOR:
             return constant(attribute.as_tensor())
         case kind:
@@ -120,7 +122,7 @@ def _kind(tensor: ir.TensorProtocol) -> bytes:
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        whole.update(len(part).to_bytes(8, "little") + part)
-    return whole.digest()
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()

@@ -1,7 +1,7 @@
-"""The built-in set of models: small but whole networks of every family, from configs and seeded weights.
+"""The built-in set of models: small but complete networks of every family, from configs and seeded random weights.
 
-They are there to show a study without any model at hand, and to have its tables for kinds of networks rather than for
-one's own. Nothing in them is known to any other part: each is exported to a file, and the file is studied.
+They allow a study without any model at hand, and give tables for kinds of networks. No other code knows them: each is
+exported to a file, and the file is studied.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import Literal
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
+from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 
-MODELS = "models"  # the folder they are exported to, within the study's
-_EXPORTER: Literal["torchscript"] = "torchscript"  # as the founding notes had it: leaves the most to optimize
+MODELS = "models"  # the folder they are exported to, inside the folder of the study
+_EXPORTER: Literal["torchscript"] = "torchscript"  # its graphs leave the most to optimize
 _BATCH_AND_LENGTH = {0: "batch", 1: "length"}
 _WIDTHS = "hidden_size=128,num_hidden_layers=4,num_attention_heads=4,intermediate_size=512"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one model is made."""
+    """How one model is exported."""
 
     name: str
     family: str
-    source: str  # as `export` takes it; "handmade:NAME" is a factory of `handmade.py`
+    source: str  # for `export`; "handmade:NAME" is a factory of `handmade.py`
     inputs: tuple[str, ...]
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
 
 def _text(name: str, family: str, source: str, *more: str) -> Recipe:
-    """A model over tokens, of any number and length."""
+    """Return the recipe of a model over tokens, with dynamic batch and length."""
     names = ("input_ids", "attention_mask", *more)
     return Recipe(
         name,
         family,
         source,
-        tuple(f"{each}=int64[2,16]" for each in names),
+        tuple(f"{input_name}=int64[2,16]" for input_name in names),
         dict.fromkeys(names, _BATCH_AND_LENGTH),
     )
 
 
-def _picture(name: str, family: str, source: str, size: int = 96) -> Recipe:
+def _image(name: str, family: str, source: str, size: int = 96) -> Recipe:
     return Recipe(name, family, source, (f"pixel_values=float32[1,3,{size},{size}]",))
 
 
@@ -74,20 +74,20 @@ SMALL = (
         "hf-config:T5EncoderModel?d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,vocab_size=1000",
     ),
     Recipe("whisper-encoder", "encoder", "handmade:whisper_encoder", ("input_features=float32[1,80,400]",)),
-    _picture("vit", "vision-transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
-    _picture("deit", "vision-transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
-    _picture(
+    _image("vit", "vision-transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _image("deit", "vision-transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _image(
         "mobilevit",
         "hybrid",
         "hf-config:MobileViTModel?hidden_sizes=[48,64,80],neck_hidden_sizes=[16,16,24,32,40,48,160],image_size=96",
     ),
-    _picture(
+    _image(
         "resnet", "convolutional", "hf-config:ResNetModel?embedding_size=32,hidden_sizes=[64,128,256],depths=[2,2,2]"
     ),
-    _picture(
+    _image(
         "mobilenet", "convolutional", "hf-config:MobileNetV2Model?depth_multiplier=0.5,image_size=96,tf_padding=False"
     ),
-    _picture(
+    _image(
         "efficientnet",
         "convolutional",
         "hf-config:EfficientNetModel?width_coefficient=0.5,depth_coefficient=0.5,hidden_dim=640,image_size=96",
@@ -99,18 +99,18 @@ SETS: Mapping[str, Sequence[Recipe]] = {"small": SMALL}
 
 
 def recipes(name: str) -> Sequence[Recipe]:
-    """The recipes of a set.
+    """Return the recipes of a set.
 
     Raises:
-        UsageError: where there is no such set.
+        UsageError: there is no such set.
     """
     if name not in SETS:
         raise UsageError(f"there is no zoo {name!r}", hint=f"there is {', '.join(SETS)}")
     return SETS[name]
 
 
-class Maker(Experiment):
-    """Exports recipes: the first thing a study of them does, cell by cell like the rest of it."""
+class ZooExport(Experiment):
+    """Exports the models of the zoo, in cells like every other experiment, before the study of them begins."""
 
     name = "export"
 
@@ -118,23 +118,25 @@ class Maker(Experiment):
         self._by_name = {recipe.name: recipe for recipe in recipes}
 
     def subjects(self, folder: Path) -> list[Subject]:
-        """What will be there when all are exported."""
-        return [Subject(each.name, folder / f"{each.name}.onnx", each.family) for each in self._by_name.values()]
+        """Return the subjects that will exist when all recipes are exported."""
+        return [
+            Subject(recipe.name, folder / f"{recipe.name}.onnx", recipe.family) for recipe in self._by_name.values()
+        ]
 
-    def cells(self, subject: Subject, asked: Asked) -> list[Cell]:
-        """One model."""
-        return [Cell(self.name, subject.name, _EXPORTER, asked.only("seed"))]
+    def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
+        """Return one cell, which exports the model."""
+        return [Cell(self.name, subject.name, _EXPORTER, options.only("seed"))]
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
-        """Export it to its file."""
-        from sardonyx.exporting.export import export  # needs torch, which nothing else of a study does
+        """Export the model to its file."""
+        from sardonyx.exporting.export import export  # needs torch, as nothing else in a study does
         from sardonyx.records.input_specs import DynamicRequest, parse_inputs
 
         recipe = self._by_name[subject.name]
         source = recipe.source
         if source.startswith("handmade:"):
             source = source.replace("handmade", str(Path(__file__).with_name("handmade.py")), 1)
-        done = export(
+        record = export(
             source,
             parse_inputs(recipe.inputs),
             subject.path,
@@ -144,12 +146,12 @@ class Maker(Experiment):
             threads=1,
             force=True,
         )
-        return {"sha256": done.result.sha256, "nodes": done.counts.nodes, "parameters": done.module.parameters}
+        return {"sha256": record.result.sha256, "nodes": record.counts.nodes, "parameters": record.module.parameters}
 
     def is_there(self, subject: Subject, answer: Answer) -> bool:
-        """Whether the file that was exported then is still there, unchanged."""
+        """Return whether the exported file still exists, unchanged."""
         return subject.path.is_file() and io.sha256_of(subject.path) == answer.get("sha256")
 
-    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
-        """None: an export is no result."""
+    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+        """Return no table: an export is not a result."""
         return []

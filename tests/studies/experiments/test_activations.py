@@ -11,16 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import NO_MODEL, Answered, Asked
+from sardonyx.studies.experiment import NO_MODEL, CellAnswer, StudyOptions
 from sardonyx.studies.experiments.activations import ENCODINGS, OTHER_REFERENCE, REFERENCE, ConvRelu
 
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Table]:
     experiment = ConvRelu()
-    (cell,) = experiment.cells(NO_MODEL, Asked())
+    (cell,) = experiment.cells(NO_MODEL, StudyOptions())
     answer = json.loads(json.dumps(experiment.run(cell, NO_MODEL)))
-    return {table.name: table for table in experiment.tables([Answered(cell, NO_MODEL, answer)], Asked(), {})}
+    return {table.name: table for table in experiment.tables([CellAnswer(cell, NO_MODEL, answer)], StudyOptions(), {})}
 
 
 def _row(tables: dict[str, Table], encoding: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def _row(tables: dict[str, Table], encoding: str) -> dict[str, Any]:
 
 
 def _said(tables: dict[str, Table]) -> list[str]:
-    return [finding.text for finding in ConvRelu().findings(tables, Asked())]
+    return [finding.text for finding in ConvRelu().findings(tables, StudyOptions())]
 
 
 def test_every_encoding_is_tried_and_the_reference_is_itself(tables: dict[str, Table]) -> None:
@@ -50,7 +50,7 @@ def test_a_foreign_attribute_is_refused_in_the_runtimes_own_words(tables: dict[s
 def test_what_is_only_a_remark_does_not_compute_anything(tables: dict[str, Table]) -> None:
     assert _row(tables, "Conv with metadata, no Relu")["max_difference"] > 0.1
     assert _row(tables, "Conv with metadata → Relu")["max_difference"] == 0
-    assert "Conv with metadata, no Relu" in next(text for text in _said(tables) if text.startswith("Taken, but"))
+    assert "Conv with metadata, no Relu" in next(text for text in _said(tables) if text.startswith("Accepted, but"))
 
 
 def test_a_function_is_one_node_and_two_kernels(tables: dict[str, Table]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from sardonyx import optimize
 from sardonyx.optimizer.pipeline import select
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import Answered, Asked, Subject
-from sardonyx.studies.experiments import results
+from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.studies.experiments import common
 from sardonyx.studies.experiments.attribution import Attribution
 from sardonyx.studies.experiments.overview import Overview
 
@@ -36,16 +36,16 @@ def rows(table: Table) -> list[dict[str, object]]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def answered(subject: Subject) -> list[Answered]:
-    asked, attribution = Asked(seconds=0.05), Attribution()
-    first = [Answered(cell, subject, attribution.run(cell, subject)) for cell in attribution.cells(subject, asked)]
-    more = attribution.then(subject, first, asked)
-    return first + [Answered(cell, subject, attribution.run(cell, subject)) for cell in more]
+def answered(subject: Subject) -> list[CellAnswer]:
+    options, attribution = StudyOptions(seconds=0.05), Attribution()
+    first = [CellAnswer(cell, subject, attribution.run(cell, subject)) for cell in attribution.cells(subject, options)]
+    more = attribution.then(subject, first, options)
+    return first + [CellAnswer(cell, subject, attribution.run(cell, subject)) for cell in more]
 
 
 def test_counts_are_those_of_the_pipelines_own_record(small_model: Callable[[str, str], Path]) -> None:
     subject = Subject("bert", small_model("bert", "torchscript"))
-    graphs = Attribution().run(Attribution().cells(subject, Asked())[0], subject)
+    graphs = Attribution().run(Attribution().cells(subject, StudyOptions())[0], subject)
     run = optimize(subject.path, verify="off")
     fired = {each.name: each for each in run.passes if each.rewrites}
     within = {each["name"]: each["within"] for each in graphs["passes"] if each["within"]["rewrites"]}
@@ -56,7 +56,7 @@ def test_counts_are_those_of_the_pipelines_own_record(small_model: Callable[[str
     assert graphs["source"]["nodes"] == run.before.nodes
     assert graphs["whole"]["nodes"] == run.after.nodes
     (_, matrix, _) = Attribution().tables(
-        [Answered(Attribution().cells(subject, Asked())[0], subject, graphs)], Asked(), {}
+        [CellAnswer(Attribution().cells(subject, StudyOptions())[0], subject, graphs)], StudyOptions(), {}
     )
     (row,) = rows(matrix)
     removed = [row[name] for name in matrix.columns[2:-2]]
@@ -77,13 +77,13 @@ def test_alone_and_without_are_what_the_pipeline_does_then(subject: Subject) -> 
             rest = optimize(subject.path, verify="off", skip=[each.name])
             assert entry["without"]["nodes"] == rest.after.nodes
     assert alone == by_hand
-    assert "eliminate-identity" in alone
+    assert "eliminate-cell_hash" in alone
 
 
 @pytest.mark.slow
 def test_only_graphs_that_differ_are_timed(subject: Subject) -> None:
     answers = answered(subject)
-    counts, _, times = Attribution().tables(answers, Asked(), {})
+    counts, _, times = Attribution().tables(answers, StudyOptions(), {})
     source, whole = answers[0].answer["source"]["shape"], answers[0].answer["whole"]["shape"]
     assert source != whole
     timed = {(row["pass"], row["how"]) for row in rows(times)}
@@ -107,36 +107,36 @@ def test_nothing_is_timed_where_nothing_applies(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "plain.onnx")
     answers = answered(Subject("plain", tmp_path / "plain.onnx"))
     assert len(answers) == 1
-    tables = {table.name: table for table in Attribution().tables(answers, Asked(), {})}
-    (said,) = Attribution().findings(tables, Asked())
+    tables = {table.name: table for table in Attribution().tables(answers, StudyOptions(), {})}
+    (said,) = Attribution().findings(tables, StudyOptions())
     assert said.text == "No pass removes a node from any model."
 
 
 @pytest.mark.slow
 def test_overview_has_the_proof_and_the_time(subject: Subject) -> None:
-    asked, overview = Asked(seconds=0.05), Overview()
-    answers = [Answered(cell, subject, overview.run(cell, subject)) for cell in overview.cells(subject, asked)]
-    (table,) = overview.tables(answers, asked, {})
+    options, overview = StudyOptions(seconds=0.05), Overview()
+    answers = [CellAnswer(cell, subject, overview.run(cell, subject)) for cell in overview.cells(subject, options)]
+    (table,) = overview.tables(answers, options, {})
     (row,) = rows(table)
     run = optimize(subject.path)
     assert (row["nodes_before"], row["nodes_after"]) == (run.before.nodes, run.after.nodes) == (5, run.after.nodes)
     assert row["passed"] is True
     assert row["max_error"] == 0
     assert row["low"] <= row["ratio"] <= row["high"]  # type: ignore[operator]
-    (untimed,) = rows(overview.tables(answers[:1], asked, {})[0])
+    (untimed,) = rows(overview.tables(answers[:1], options, {})[0])
     assert untimed["ratio"] is untimed["finding"] is None
 
 
 def finding(verdict: str, models: int) -> str:
-    columns = ("model", "pass", "how", *results.TIMES, "same_graph_as")
+    columns = ("model", "pass", "how", *common.TIMES, "same_graph_as")
     made = [(f"m{index}", "fuse-x", "without", 1.1, 1.05, 1.2, 0.01, verdict, 20, None) for index in range(models)]
     table = Table("attribution_time", "", columns, tuple(made))
     counts = Table("attribution", "", ("pass", "within_nodes"), ())
-    return Attribution().findings({"attribution": counts, "attribution_time": table}, Asked())[-1].text
+    return Attribution().findings({"attribution": counts, "attribution_time": table}, StudyOptions())[-1].text
 
 
 def test_what_is_said_of_times_follows_the_verdicts() -> None:
-    assert finding("slower", 2) == "fuse-x pays: without it 2 of 2 models are slower (m0, m1)."
-    assert finding("faster", 2) == "fuse-x costs: without it 2 of 2 models are faster (m0, m1)."
-    assert finding("slower", 1).endswith("which one model alone does not prove.")
+    assert finding("slower", 2) == "fuse-x saves time: without it 2 of 2 models are slower (m0, m1)."
+    assert finding("faster", 2) == "fuse-x costs time: without it 2 of 2 models are faster (m0, m1)."
+    assert finding("slower", 1).endswith("one model alone is not enough to be certain.")
     assert "none is faster or slower" in finding("no difference", 3)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from sardonyx.records.study import Finding, Table
-from sardonyx.studies.experiment import Answered, Asked, Cell, Subject
+from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.correlation import FEW, Correlation
 
 # Nodes saved and time saved in per cent, as notes on an earlier system have them: one outlier hides all the rest.
@@ -30,17 +30,17 @@ def _tables(points: dict[str, tuple[float, float]], finding: str = "faster") -> 
     )  # fmt: skip
     before = {"nodes": 1000.0, "bytes": 10, "flops": 10, "traffic": 10}
     answers = [
-        Answered(
+        CellAnswer(
             Cell("correlation", name, "costs"), Subject(name, Path()),
             {"before": before, "after": before | {"nodes": 1000 * (1 - nodes)}},
         )
         for name, (nodes, _) in points.items()
     ]  # fmt: skip
-    return {table.name: table for table in Correlation().tables(answers, Asked(), {"overview": overview})}
+    return {table.name: table for table in Correlation().tables(answers, StudyOptions(), {"overview": overview})}
 
 
 def _said(points: dict[str, tuple[float, float]]) -> Finding:
-    return Correlation().findings(_tables(points), Asked())[0]
+    return Correlation().findings(_tables(points), StudyOptions())[0]
 
 
 def test_the_outlier_of_the_notes_is_named_with_the_number_it_hides() -> None:
@@ -63,22 +63,22 @@ def _line(count: int, slope: float, noise: float, seed: int = 0) -> dict[str, tu
 
 
 def test_a_clear_line_is_claimed_and_turns_with_its_slope() -> None:
-    assert _said(_line(20, 0.5, 0.02)).text.startswith("Saving nodes goes with saving time: r = 0.9")
+    assert _said(_line(20, 0.5, 0.02)).text.startswith("Saved nodes correlate positively with saved time: r = 0.9")
     assert _said(_line(20, 0.5, 0.02)).certain
-    assert _said(_line(20, -0.5, 0.02)).text.startswith("Saving nodes goes against saving time")
+    assert _said(_line(20, -0.5, 0.02)).text.startswith("Saved nodes correlate negatively with saved time")
 
 
 def test_few_models_settle_nothing() -> None:
     finding = _said(_line(FEW - 2, 0.5, 0.02))
     assert not finding.certain
-    assert "not settled by so few models: r = 0.9" in finding.text
-    assert "too little" in _said(_line(3, 0.5, 0.02)).text
+    assert finding.text.startswith("Too few models to tell whether saved nodes correlate with saved time: r = 0.9")
+    assert "too few for a correlation" in _said(_line(3, 0.5, 0.02)).text
 
 
 def test_times_within_the_noise_correlate_with_nothing() -> None:
-    (finding,) = Correlation().findings(_tables(_line(20, 0.5, 0.02), "no difference"), Asked())
+    (finding,) = Correlation().findings(_tables(_line(20, 0.5, 0.02), "no difference"), StudyOptions())
     assert not finding.certain
-    assert finding.text == ("The time of 0 of 20 models differs beyond the noise: a correlation would be of noise.")
+    assert finding.text == "The time of 0 of 20 models differs beyond the noise: too few for a correlation."
 
 
 def test_one_far_point_is_no_law() -> None:
@@ -100,13 +100,13 @@ def test_a_claim_must_stand_without_any_one_model(lowest: float, claimed: bool) 
     row = dict(zip(table.columns, table.rows[0], strict=True)) | {"r": 0.9, "low": 0.3, "high": 0.95}
     row |= {"r_without_it": lowest, "lowest_r_without_one": lowest, "highest_r_without_one": 0.92}
     changed = tables | {"correlation": replace(table, rows=(tuple(row.values()),))}
-    (finding,) = Correlation().findings(changed, Asked())
+    (finding,) = Correlation().findings(changed, StudyOptions())
     assert finding.certain is claimed
-    assert ("hangs on one model" in finding.text) is not claimed
+    assert ("only because of one model" in finding.text) is not claimed
 
 
 def test_what_does_not_vary_is_not_correlated() -> None:
-    findings = Correlation().findings(_tables(_line(12, 0.5, 0.02)), Asked())
+    findings = Correlation().findings(_tables(_line(12, 0.5, 0.02)), StudyOptions())
     assert [("do not vary" in finding.text, finding.certain) for finding in findings[1:]] == 3 * [(True, False)]
 
 
@@ -117,7 +117,7 @@ def test_savings_are_counted_on_the_graphs(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     subject = Subject("m", path)
-    (cell,) = Correlation().cells(subject, Asked())
+    (cell,) = Correlation().cells(subject, StudyOptions())
     answer = Correlation().run(cell, subject)
     assert (answer["before"]["nodes"], answer["after"]["nodes"]) == (5, 2)
     assert answer["before"]["traffic"] == 4 * 2 * 16  # a batch of one: four operations move 16 bytes in and out

@@ -9,29 +9,29 @@ import onnx.parser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.studies.experiment import Answered, Asked, Cell, Subject
+from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.families import FEW, Families, wilson
 
 
-def _answered(name: str, known: str | None, before: str, after: str) -> Answered:
+def _answered(name: str, known: str | None, before: str, after: str) -> CellAnswer:
     told = [{"family": each, "confidence": 0.5, "evidence": ["3 convolutions"]} for each in (before, after)]
     cell = Cell("families", name, "fingerprints")
-    return Answered(cell, Subject(name, Path(), known), {"before": told[0], "after": told[1]})
+    return CellAnswer(cell, Subject(name, Path(), known), {"before": told[0], "after": told[1]})
 
 
-def _said(*answers: Answered) -> str:
+def _said(*answers: CellAnswer) -> str:
     experiment = Families()
-    tables = {table.name: table for table in experiment.tables(answers, Asked(), {})}
-    return " ".join(finding.text for finding in experiment.findings(tables, Asked()))
+    tables = {table.name: table for table in experiment.tables(answers, StudyOptions(), {})}
+    return " ".join(finding.text for finding in experiment.findings(tables, StudyOptions()))
 
 
 def test_right_wrong_and_unknown() -> None:
     said = _said(
         _answered("a", "mlp", "mlp", "mlp"), _answered("b", "mlp", "mlp", "other"), _answered("c", None, "mlp", "mlp")
     )
-    assert "the known one for 1 of 2 models" in said
-    assert "2 models are too few to say more" in said
-    assert "Told wrongly: b (mlp, told mlp before and other after)." in said
+    assert "right for 1 of 2 models" in said
+    assert "2 models are too few to be certain" in said
+    assert "Guessed wrongly: b (mlp, guessed mlp before and other after)." in said
     assert "of b (mlp → other), out of 3 models" in said
 
 
@@ -39,11 +39,11 @@ def test_many_models_are_enough() -> None:
     said = _said(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
     assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in said
     assert "wrongly" not in said
-    assert "Fusing changes the family of none" in said
+    assert "The passes change the guessed family of none" in said
 
 
 def test_nothing_is_claimed_where_nothing_is_known() -> None:
-    assert "nothing can be said about right or wrong" in _said(_answered("a", None, "mlp", "mlp"))
+    assert "the guesses cannot be checked" in _said(_answered("a", None, "mlp", "mlp"))
 
 
 @given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
@@ -62,6 +62,6 @@ def test_a_real_graph_is_told_before_and_after(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     subject = Subject("m", path)
-    (cell,) = Families().cells(subject, Asked())
+    (cell,) = Families().cells(subject, StudyOptions())
     answer = Families().run(cell, subject)
     assert answer["before"]["family"] == answer["after"]["family"] == "other"

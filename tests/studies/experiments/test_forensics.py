@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import Answered, Asked, Subject
+from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.forensics import Forensics
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -19,27 +19,27 @@ g (float[n,6,8] x) => (float[n,6,8] y)
 def _tables(tmp_path: Path, count: int) -> dict[str, Table]:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), path)
-    experiment, asked = Forensics(), Asked()
-    answers: list[Answered] = []
+    experiment, options = Forensics(), StudyOptions()
+    answers: list[CellAnswer] = []
     for number in range(count):
         subject = Subject(f"model-{number}", path)
-        (cell,) = experiment.cells(subject, asked)
-        answers.append(Answered(cell, subject, experiment.run(cell, subject)))
-    return {table.name: table for table in experiment.tables(answers, asked, {})}
+        (cell,) = experiment.cells(subject, options)
+        answers.append(CellAnswer(cell, subject, experiment.run(cell, subject)))
+    return {table.name: table for table in experiment.tables(answers, options, {})}
 
 
 def _said(tables: dict[str, Table]) -> str:
-    return " ".join(finding.text for finding in Forensics().findings(tables, Asked()))
+    return " ".join(finding.text for finding in Forensics().findings(tables, StudyOptions()))
 
 
 def test_counts_and_reasons_are_those_of_each_model(tmp_path: Path) -> None:
     tables = _tables(tmp_path, 2)
     rows = tables["forensics"].rows
-    assert ("model-1", "nodes", "nodes in all", False, 3, 1) in rows
+    assert ("model-1", "nodes", "all nodes", False, 3, 1) in rows
     assert ("model-0", "transpose-chains", "Transpose after Transpose", False, 1, 0) in rows
     assert ("Transpose after Transpose", "1 → 0", "1 → 0") in tables["forensics_matrix"].rows
     assert "2 before the passes, 0 after, over 2 models" in _said(tables)
-    assert "Nothing is left of: Transpose after Transpose (2)." in _said(tables)
+    assert "All gone: Transpose after Transpose (2)." in _said(tables)
 
 
 def _with(before: int, after: int) -> dict[str, Table]:
@@ -53,8 +53,8 @@ def _with(before: int, after: int) -> dict[str, Table]:
 
 
 def test_sentences_follow_the_numbers() -> None:
-    assert "more than before of: GELU, spelled out (1 → 2)" in _said(_with(1, 2))
-    assert "more than before" not in _said(_with(2, 1))
-    assert "Of 1 place left over, 1 is left by fuse-gelu because: it is odd." in _said(_with(2, 1))
-    assert "Nothing is left of: GELU" in _said(_with(2, 0))
+    assert "More than before: GELU, spelled out (1 → 2)" in _said(_with(1, 2))
+    assert "More than before" not in _said(_with(2, 1))
+    assert "Of 1 pattern left, 1 is skipped by fuse-gelu because: it is odd." in _said(_with(2, 1))
+    assert "All gone: GELU" in _said(_with(2, 0))
     assert "None of the patterns" in _said(_with(0, 0))

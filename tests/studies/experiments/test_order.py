@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sardonyx.studies.experiment import Answered, Asked, Subject
+from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.order import ENDLESS, OTHER, SAME, Order
 from studies.experiments.conflicting import ASIDE, BEHIND, CHAIN, EARLY, LATE, Becoming
 
@@ -19,9 +19,9 @@ def chain(tmp_path: Path) -> Subject:
     return Subject("chain", tmp_path / "chain.onnx")
 
 
-def answered(order: Order, subject: Subject) -> list[Answered]:
-    cells = order.cells(subject, Asked(thorough=True))
-    return [Answered(cell, subject, order.run(cell, subject)) for cell in cells]
+def answered(order: Order, subject: Subject) -> list[CellAnswer]:
+    cells = order.cells(subject, StudyOptions(thorough=True))
+    return [CellAnswer(cell, subject, order.run(cell, subject)) for cell in cells]
 
 
 def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject) -> None:
@@ -42,10 +42,10 @@ def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject
             assert each.answer["difference"] == "Relu(), Sigmoid() / Neg(), Tanh()"
     outcomes = {each.answer["outcome"] for each in answers}
     assert outcomes == {OTHER, SAME}  # of ten shuffles
-    (table,) = order.tables(answers, Asked(), {})
-    said = order.findings({"order": table}, Asked())
+    (table,) = order.tables(answers, StudyOptions(), {})
+    said = order.findings({"order": table}, StudyOptions())
     different = sum(each.answer["outcome"] == OTHER for each in answers)
-    assert f"{len(answers) - different} end in the usual graph" in said[0].text
+    assert f"{len(answers) - different} give the usual graph" in said[0].text
     assert said[1].text.startswith(f"The order of {EARLY.name} and {LATE.name} decides the graph")
 
 
@@ -53,9 +53,9 @@ def test_passes_that_leave_each_other_alone_end_alike(chain: Subject) -> None:
     order = Order([ASIDE, EARLY, BEHIND])
     answers = answered(order, chain)
     assert {each.answer["outcome"] for each in answers} == {SAME}
-    (table,) = order.tables(answers, Asked(), {})
-    (said,) = order.findings({"order": table}, Asked())
-    assert said.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} end in the usual graph")
+    (table,) = order.tables(answers, StudyOptions(), {})
+    (said,) = order.findings({"order": table}, StudyOptions())
+    assert said.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} give the usual graph")
 
 
 @pytest.mark.slow
@@ -67,5 +67,5 @@ def test_an_order_without_an_end_is_an_outcome(chain: Subject) -> None:
 
 
 def test_the_usual_passes_are_taken_where_none_are_given(chain: Subject) -> None:
-    cell = Order().cells(chain, Asked())[0]
+    cell = Order().cells(chain, StudyOptions())[0]
     assert Order().run(cell, chain)["outcome"] == SAME

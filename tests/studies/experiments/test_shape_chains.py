@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 from sardonyx.ir import io
-from sardonyx.studies.experiment import Answered, Asked, Subject
-from sardonyx.studies.experiments.shape_chains import DATA, KNOWN, OPEN, ShapeChains, chains_of
+from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.studies.experiments.shape_chains import DATA, DYNAMIC, STATIC, ShapeChains, chains_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPEN_DIM = """g (float[n,6,8] x, float[k,48] z) => (float y)
@@ -34,10 +34,10 @@ def _model(text: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("text", "depends_on", "dims", "feeds", "nodes"),
     [
-        (OPEN_DIM, OPEN, ["n"], ["Reshape"], 4),
-        (KNOWN_DIM, KNOWN, [], ["Reshape"], 4),
+        (OPEN_DIM, DYNAMIC, ["n"], ["Reshape"], 4),
+        (KNOWN_DIM, STATIC, [], ["Reshape"], 4),
         (DATA_DIM, DATA, [], ["an output"], 4),
-        (PICKED, OPEN, ["m"], ["Expand"], 3),
+        (PICKED, DYNAMIC, ["m"], ["Expand"], 3),
     ],
 )
 def test_a_chain_depends_on_what_it_hands_on(
@@ -52,15 +52,15 @@ def test_a_chain_depends_on_what_it_hands_on(
 
 
 def _study(tmp_path: Path, **texts: str) -> tuple[dict[str, list[tuple[object, ...]]], list[str]]:
-    experiment, asked, answers = ShapeChains(), Asked(), list[Answered]()
+    experiment, options, answers = ShapeChains(), StudyOptions(), list[CellAnswer]()
     for name, text in texts.items():
         path = tmp_path / f"{name}.onnx"
         onnx.save(_model(text), path)
         subject = Subject(name, path)
-        (cell,) = experiment.cells(subject, asked)
-        answers.append(Answered(cell, subject, experiment.run(cell, subject)))
-    tables = {table.name: table for table in experiment.tables(answers, asked, {})}
-    findings = [finding.text for finding in experiment.findings(tables, asked)]
+        (cell,) = experiment.cells(subject, options)
+        answers.append(CellAnswer(cell, subject, experiment.run(cell, subject)))
+    tables = {table.name: table for table in experiment.tables(answers, options, {})}
+    findings = [finding.text for finding in experiment.findings(tables, options)]
     return {name: list(table.rows) for name, table in tables.items()}, findings
 
 
@@ -73,4 +73,4 @@ def test_what_is_known_beforehand_is_folded_and_what_is_open_is_told(tmp_path: P
 
 def test_a_model_without_chains_says_so(tmp_path: Path) -> None:
     _, (finding,) = _study(tmp_path, plain="g (float[n] x) => (float[n] y) { y = Relu(x) }")
-    assert finding == "In 1 model nothing computes sizes at run time, before or after."
+    assert finding == "No chain of shape arithmetic in 1 model, before or after."

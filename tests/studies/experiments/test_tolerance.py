@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import Answered, Asked, Subject
+from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
 
 EPS = 2.0**-23
@@ -26,8 +26,8 @@ g (float[n,16] x) => (float[n,16] y, int64[n] z)
 def _told(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
     seen = Distances()
     for reference, result in trials:
-        seen.see(np.array(reference, np.float32), np.array(result, np.float32))
-    return seen.told()
+        seen.add(np.array(reference, np.float32), np.array(result, np.float32))
+    return seen.as_json()
 
 
 def test_distances_by_hand() -> None:
@@ -49,9 +49,9 @@ def test_not_a_number_is_itself_and_nothing_else() -> None:
 
 def test_integers_are_counted_and_have_no_distribution() -> None:
     seen = Distances()
-    seen.see([np.array([1, 2]), np.array([3])], [np.array([1, 5]), np.array([3])])  # a sequence
-    seen.see(np.zeros((0, 3)), np.zeros((0, 3)))
-    told = seen.told()
+    seen.add([np.array([1, 2]), np.array([3])], [np.array([1, 5]), np.array([3])])  # a sequence
+    seen.add(np.zeros((0, 3)), np.zeros((0, 3)))
+    told = seen.as_json()
     assert (told["trials"], told["equal"], told["elements"], told["scaled"]) == (2, 2, 3, None)
 
 
@@ -70,18 +70,18 @@ def test_large_models_are_asked_less_often() -> None:
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
+def answered(tmp_path_factory: pytest.TempPathFactory) -> CellAnswer:
     rng = np.random.default_rng(0)
     weight, bias = (", ".join(f"{x:.4f}" for x in rng.normal(size=size)) for size in (256, 16))
     path = tmp_path_factory.mktemp("tolerance") / "m.onnx"
     onnx.save(onnx.parser.parse_model(TEXT.replace("WEIGHT", weight).replace("BIAS", bias)), path)
     experiment, subject = Tolerance(), Subject("m", path)
-    (cell,) = experiment.cells(subject, Asked())
-    return Answered(cell, subject, json.loads(json.dumps(experiment.run(cell, subject))))
+    (cell,) = experiment.cells(subject, StudyOptions())
+    return CellAnswer(cell, subject, json.loads(json.dumps(experiment.run(cell, subject))))
 
 
-def test_classes_are_told_apart(answered: Answered) -> None:
-    table, by_class, spread = Tolerance().tables([answered], Asked(), {})
+def test_classes_are_told_apart(answered: CellAnswer) -> None:
+    table, by_class, spread = Tolerance().tables([answered], StudyOptions(), {})
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     exact = [row for row in rows if row["class"] == "exact"]
     assert [row["output"] for row in exact] == ["y", "z"]
@@ -95,22 +95,22 @@ def test_classes_are_told_apart(answered: Answered) -> None:
         assert sum(row[3] for row in spread.rows if row[1] == accuracy) == told
 
 
-def _class(answered: Answered, **changes: float | int) -> str:
-    tables = {table.name: table for table in Tolerance().tables([answered], Asked(), {})}
+def _class(answered: CellAnswer, **changes: float | int) -> str:
+    tables = {table.name: table for table in Tolerance().tables([answered], StudyOptions(), {})}
     table = tables["tolerance_by_class"]
     row = dict(zip(table.columns, table.rows[1], strict=True)) | changes
     one = Table(table.name, table.title, table.columns, (tuple(row.values()),))
-    return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}, Asked()))
+    return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}, StudyOptions()))
 
 
-def test_sentences_follow_the_numbers(answered: Answered) -> None:
-    assert "the proof grants 64 eps, which is enough" in _class(answered)
-    assert "at most 18.8% of trials" in _class(answered, trials=16)
-    assert "too few to say more" in _class(answered, trials=9)
+def test_sentences_follow_the_numbers(answered: CellAnswer) -> None:
+    assert "the verification allows 64 eps, which is enough" in _class(answered)
+    assert "at most 18.8% of such trials" in _class(answered, trials=16)
+    assert "too few trials to be certain" in _class(answered, trials=9)
     assert "too few" not in _class(answered, trials=10)
-    assert "bit for bit equal" in _class(answered, max_scaled_in_eps=0.0)
-    assert "bit for bit equal" not in _class(answered)
+    assert "bit-identical" in _class(answered, max_scaled_in_eps=0.0)
+    assert "bit-identical" not in _class(answered)
     assert "without that margin" in _class(answered, max_scaled_in_eps=50.0, recommended_in_eps=128.0)
-    assert "more than the 64 eps" in _class(answered, max_scaled_in_eps=65.0, recommended_in_eps=256.0)
-    assert "the proof fails for 1 model" in _class(answered, failed_models=1)
-    assert "No pass of the class exact or approximates did anything" in _class(answered)
+    assert "above the 64 eps" in _class(answered, max_scaled_in_eps=65.0, recommended_in_eps=256.0)
+    assert "the verification fails for 1 model" in _class(answered, failed_models=1)
+    assert "No pass of the class exact or approximates changed anything" in _class(answered)

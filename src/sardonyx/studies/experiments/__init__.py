@@ -1,4 +1,4 @@
-"""The experiments of a study, in the order they are planned and told. A new one is one file and one line here."""
+"""The experiments of a study, in the order of their reports. A new one is one file and one line here."""
 
 from __future__ import annotations
 

@@ -1,32 +1,32 @@
-"""Conv + ReLU in the runtime, as a live experiment: which ways of writing it are taken, and what they compute.
+"""Encodings of Conv + ReLU: which of them ONNX Runtime accepts, what they compute, and which kernels run.
 
-Every encoding is a graph built here, loaded and run with the runtime's own optimizations off, and held against
-Conv → Relu. What the runtime refuses is told in its own words. Beside it, the runtime optimizes Conv → Relu itself,
-and its own graph is looked into: that is what an encoding would have to beat.
+Every encoding is a graph built here, run with the runtime's own optimizations off and compared with Conv → Relu. If the
+runtime rejects it, its message is recorded. The graph into which the runtime itself optimizes Conv → Relu is the
+baseline that an encoding would have to beat.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from sardonyx.errors import RuntimeFailure
+from sardonyx.ir import io
+from sardonyx.ir.scopes import operator
 from sardonyx.records.study import Entry, Finding, Table
-from sardonyx.studies.experiment import NO_MODEL, Answer, Answered, Asked, Cell, Experiment, Subject
-from sardonyx.studies.experiments.results import several
-
-if TYPE_CHECKING:
-    import onnx
-
-
-# Ways to write Conv + ReLU in a file, the standard one first: each a small model of one input and one output.
+from sardonyx.runtime import Session
+from sardonyx.runtime.timed import Level, Settings, Timed
+from sardonyx.studies.experiment import NO_MODEL, Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
+from sardonyx.studies.experiments.common import rows_of, several
 
 _SHAPE = (1, 3, 12, 12)
-_OURS = "ai.example.fused"  # a domain that no runtime knows
+_CUSTOM = "ai.example.fused"  # a domain that no runtime knows
 _MICROSOFT = "com.microsoft"
 
 
@@ -70,7 +70,7 @@ def _plain() -> onnx.ModelProto:
 
 
 def _last(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The same node, giving the output itself."""
+    """Return the node with the output of the graph as its output."""
     node.output[0] = "y"
     return node
 
@@ -93,7 +93,7 @@ def _metadata(*, keeps_relu: bool) -> Callable[[], onnx.ModelProto]:
 
 
 def _after(op_type: str, **constants: float) -> Callable[[], onnx.ModelProto]:
-    """Another operator in place of the Relu, with scalars as its further inputs."""
+    """Return a factory for Conv → another operator, with scalars as its other inputs."""
 
     def build() -> onnx.ModelProto:
         scalars = {name: np.array(value, np.float32) for name, value in constants.items()}
@@ -103,7 +103,7 @@ def _after(op_type: str, **constants: float) -> Callable[[], onnx.ModelProto]:
 
 
 def _hard_sigmoid() -> onnx.ModelProto:
-    """Another activation, as the standard writes it: what a fused one of that kind is held against."""
+    """Return Conv → HardSigmoid, with which a fused HardSigmoid is compared."""
     return _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)])
 
 
@@ -115,14 +115,14 @@ def _with_fused(activation: str, *parameters: float) -> Callable[[], onnx.ModelP
 
 
 def _function() -> onnx.ModelProto:
-    """One node that a function of the model itself spells out."""
+    """Return a model of one node, whose operator is a function of the model."""
     inner = [_conv(), _relu()]
-    body = helper.make_function(_OURS, "ConvRelu", ["x", "w", "b"], ["y"], inner, [helper.make_opsetid("", 17)])
-    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_OURS)], functions=[body])
+    body = helper.make_function(_CUSTOM, "ConvRelu", ["x", "w", "b"], ["y"], inner, [helper.make_opsetid("", 17)])
+    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)], functions=[body])
 
 
 def _foreign() -> onnx.ModelProto:
-    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_OURS)])
+    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)])
 
 
 REFERENCE = "Conv → Relu"
@@ -163,25 +163,27 @@ class ConvRelu(Experiment):
     name = "conv-relu"
     of_models = False
 
-    def cells(self, subject: Subject, asked: Asked) -> Sequence[Cell]:
-        """One for all of them: they take a second."""
-        return (Cell(self.name, NO_MODEL.name, "encodings", asked.only("seed")),)
+    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
+        """Return one cell for all encodings: they take a second."""
+        return (Cell(self.name, NO_MODEL.name, "encodings", options.only("seed")),)
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
-        """Try every encoding, and ask the runtime what it makes of the plain one."""
+        """Run every encoding, and optimize Conv → Relu with the runtime at every level."""
         models = {name: build() for name, build in ENCODINGS.items()}
         tried: list[Answer] = []
         for name, model in models.items():
             against = OTHER_REFERENCE.get(name, REFERENCE)
-            found = _tried(model, models[against], cell.options["seed"])
-            tried.append({"encoding": name, "against": against, **found})
-        levels = [{"level": level, "operators": _kept(models[REFERENCE], level)} for level in LEVELS]
+            result = _try(model, models[against], cell.options["seed"])
+            tried.append({"encoding": name, "against": against, **result})
+        levels = [{"level": level, "operators": _optimized(models[REFERENCE], level)} for level in LEVELS]
         return {"tried": tried, "levels": levels}
 
-    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> Sequence[Table]:
-        """What was taken, and what the runtime does by itself."""
-        tried = [one for each in answers for one in each.answer["tried"]]
-        levels = [one for each in answers for one in each.answer["levels"]]
+    def tables(
+        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
+    ) -> Sequence[Table]:
+        """Return the encodings, and what the runtime does by itself."""
+        tried = [entry for answer in answers for entry in answer.answer["tried"]]
+        levels = [entry for answer in answers for entry in answer.answer["levels"]]
         columns = (
             "encoding",
             "against",
@@ -195,42 +197,45 @@ class ConvRelu(Experiment):
         return (
             Table(
                 "conv_relu",
-                "Encodings of Conv + ReLU that the runtime takes",
+                "Encodings of Conv + ReLU that the runtime accepts",
                 columns,
-                tuple(tuple(one[column] for column in columns) for one in tried),
-                f"Loaded and run on the CPU with the runtime's optimizations off, on {_SEEDS} drawn inputs; the "
-                "difference is the largest from what it is held against. Runs: the operators of the runtime's own "
-                "graph, with its optimizations off and at the level extended.",
+                tuple(tuple(entry[column] for column in columns) for entry in tried),
+                f"Run on the CPU with the runtime's optimizations off, on {_SEEDS} random inputs; max_difference is "
+                "the largest difference from the graph under against. runs, runs_extended: the operators of the "
+                "runtime's graph with its optimizations off and at the level extended.",
             ),
             Table(
                 "conv_relu_levels",
-                "What the runtime makes of Conv → Relu by itself",
+                "How the runtime itself optimizes Conv → Relu",
                 ("level", "operators", "fuses"),
-                tuple((one["level"], one["operators"], _fuses(one["operators"])) for one in levels),
-                "The graph that the runtime keeps after its own optimizations at each level.",
+                tuple((entry["level"], entry["operators"], _fuses(entry["operators"])) for entry in levels),
+                "The graph of the runtime after its own optimizations at each level.",
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table], asked: Asked) -> Sequence[Finding]:
-        """Which encodings work in fewer kernels, which are refused or wrong, and what the runtime does anyway."""
+    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+        """Return which encodings need one kernel, which are rejected or wrong, and what the runtime does itself."""
         table = tables["conv_relu"]
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        rows = rows_of(table)
         if not rows:
             return ()
         right = [row for row in rows if row["max_difference"] == 0 and row["encoding"] != row["against"]]
         groups = (
-            ("The runtime takes and computes the same, bit for bit", right),
+            ("Accepted, and bit-identical results", right),
             (
                 "Of these, one kernel without the runtime's optimizations",
                 [row for row in right if _is_one(row["runs"])],
             ),
-            ("Taken, but another result", [row for row in rows if row["accepted"] and row["max_difference"] != 0]),
-            ("Refused", [row for row in rows if not row["accepted"]]),
+            (
+                "Accepted, but different results",
+                [row for row in rows if row["accepted"] and row["max_difference"] != 0],
+            ),
+            ("Rejected", [row for row in rows if not row["accepted"]]),
         )
         count = several(len(rows), "encoding")
         return (
-            *(Finding(f"{said} ({len(found)} of {count}): {_names(found)}.", table.name) for said, found in groups),
-            *_by_itself(tables["conv_relu_levels"]),
+            *(Finding(f"{title} ({len(group)} of {count}): {_names(group)}.", table.name) for title, group in groups),
+            *_runtime_findings(tables["conv_relu_levels"]),
         )
 
 
@@ -242,14 +247,9 @@ def _is_one(operators: Entry) -> bool:
     return isinstance(operators, str) and _ARROW not in operators
 
 
-def _tried(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:
-    import numpy as np
-
-    from sardonyx.errors import RuntimeFailure
-    from sardonyx.runtime import Session
-
-    told: Answer = {"nodes": len(model.graph.node), "accepted": False}
-    told |= dict.fromkeys(("max_difference", *_RUNS, "runtime_says"))
+def _try(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:
+    result: Answer = {"nodes": len(model.graph.node), "accepted": False}
+    result |= dict.fromkeys(("max_difference", *_RUNS, "runtime_says"))
     rng = np.random.default_rng(seed)
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     reference, worst = Session(baseline, threads=1), 0.0
@@ -257,37 +257,31 @@ def _tried(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answ
         session = Session(model, threads=1)
         for _ in range(_SEEDS):
             feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
-            (wanted,), (got,) = reference.run(feeds), session.run(feeds)
-            worst = max(worst, float(np.max(np.abs(np.asarray(wanted) - np.asarray(got)))))
-        runs = dict(zip(_RUNS, (_kept(model, "off"), _kept(model, "extended")), strict=True))
-    except RuntimeFailure as refusal:
-        return told | {"runtime_says": refusal.message.partition(": ")[2]}
-    return told | {"accepted": True, "max_difference": worst, **runs}
+            (expected,), (actual,) = reference.run(feeds), session.run(feeds)
+            worst = max(worst, float(np.max(np.abs(np.asarray(expected) - np.asarray(actual)))))
+        runs = dict(zip(_RUNS, (_optimized(model, "off"), _optimized(model, "extended")), strict=True))
+    except RuntimeFailure as error:
+        return result | {"runtime_says": error.message.partition(": ")[2]}
+    return result | {"accepted": True, "max_difference": worst, **runs}
 
 
-def _kept(model: onnx.ModelProto, level: str) -> str:
-    """The operators of the graph that the runtime keeps, in order."""
-    import tempfile
-
-    from sardonyx.ir import io
-    from sardonyx.ir.scopes import operator
-    from sardonyx.runtime.timed import Level, Settings, Timed
-
+def _optimized(model: onnx.ModelProto, level: str) -> str:
+    """Return the operators of the graph after the runtime's optimizations, in order."""
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        path = Path(folder) / "kept.onnx"
+        path = Path(folder) / "optimized.onnx"
         Timed(model, Settings(level=Level(level)), optimized=path)
         nodes = list(io.load(path).graph)
     return _ARROW.join(map(operator, nodes))
 
 
 def _fuses(operators: str) -> bool:
-    return not any(each.rpartition("::")[2] == "Relu" for each in operators.split(_ARROW))
+    return not any(name.rpartition("::")[2] == "Relu" for name in operators.split(_ARROW))
 
 
-def _by_itself(table: Table) -> Sequence[Finding]:
+def _runtime_findings(table: Table) -> Sequence[Finding]:
     fusing = [str(level) for level, _, fuses in table.rows if fuses]
     levels = several(len(table.rows), "level")
     if not fusing:
         return (Finding(f"The runtime fuses Conv → Relu by itself at none of {levels}.", table.name),)
-    said = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
-    return (Finding(f"{said}: there, one node in the file saves no kernel.", table.name),)
+    text = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
+    return (Finding(f"{text}: at these levels, one node in the file saves no kernel.", table.name),)

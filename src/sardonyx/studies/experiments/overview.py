@@ -1,4 +1,4 @@
-"""What the whole pipeline does to each model: nodes, bytes, the error it was proven within, and latency."""
+"""The effect of the whole pipeline on each model: nodes, bytes, error of the verification, and latency."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Mapping, Sequence
 
 from sardonyx.optimizer import pipeline
 from sardonyx.records.study import Entry, Finding, Table
-from sardonyx.studies.experiment import Answer, Answered, Asked, Cell, Experiment, Subject
-from sardonyx.studies.experiments import results
+from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
+from sardonyx.studies.experiments import common
 
 _SIZES = ("nodes", "constants", "bytes")
 _ABOUT = (
-    "Every model with all passes of the target, proven against the source with the runtime's own optimizations off "
-    "(max_error: the largest difference of any output), then timed against it with them on: ratio is optimized over "
-    "source, below 1 is faster, with its 95 % interval; floor is the relative difference that two sessions of the "
-    "source showed in the same race."
+    "Every model after all passes of the target: verified against the source with the runtime's own optimizations off "
+    "(max_error: the largest difference of any output), then timed against it with them on. ratio: time of the "
+    "optimized model over the source, below 1 is faster, with its 95 % interval; floor: the relative difference "
+    "between two sessions of the source in the same measurement."
 )
 
 
 class Overview(Experiment):
-    """One row a model."""
+    """One row for each model."""
 
     name = "overview"
 
-    def cells(self, subject: Subject, asked: Asked) -> list[Cell]:
-        """The result, and its latency."""
+    def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
+        """Return one cell for the result and one for its latency."""
         return [
-            Cell(self.name, subject.name, "result", asked.only("target", "seed")),
-            Cell(self.name, subject.name, "latency", asked.only("target", "seed", "threads", "seconds"), timed=True),
+            Cell(self.name, subject.name, "result", options.only("target", "seed")),
+            Cell(self.name, subject.name, "latency", options.only("target", "seed", "threads", "seconds"), timed=True),
         ]
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
-        """Optimize, and prove or time."""
+        """Optimize the model, and verify or time the result."""
         options = cell.options
         timed = cell.key == "latency"
         run = pipeline.optimize(
@@ -43,7 +43,7 @@ class Overview(Experiment):
         )
         if timed:
             assert run.model is not None
-            found = results.raced(
+            comparisons = common.time_models(
                 subject.path,
                 {"optimized": run.model},
                 {"optimized": None},
@@ -51,53 +51,45 @@ class Overview(Experiment):
                 seconds=options["seconds"],
                 seed=options["seed"],
             )
-            return found["optimized"]
+            return comparisons["optimized"]
         assert run.verdict is not None
         return {
-            "before": results.sizes(run.before),
-            "after": results.sizes(run.after),
+            "before": common.count_sizes(run.before),
+            "after": common.count_sizes(run.after),
             "max_error": max((output.max_abs for output in run.verdict.outputs), default=0.0),
             "passed": run.verdict.passed,
-            "rolled_back": [each.pass_name for each in run.rolled_back],
+            "rolled_back": [event.pass_name for event in run.rolled_back],
         }
 
-    def tables(self, answers: Sequence[Answered], asked: Asked, others: Mapping[str, Table]) -> list[Table]:
-        """Both together."""
+    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+        """Return one table with results and latencies."""
         by_model: dict[str, dict[str, Answer]] = {}
-        for each in answers:
-            by_model.setdefault(each.subject.name, {})[each.cell.key] = each.answer
+        for answer in answers:
+            by_model.setdefault(answer.subject.name, {})[answer.cell.key] = answer.answer
         columns = ("model", *(f"{name}_{when}" for name in _SIZES for when in ("before", "after")))
-        columns += ("nodes_removed", "max_error", "passed", *results.TIMES)
+        columns += ("nodes_removed", "max_error", "passed", *common.TIMES)
         rows = tuple(
-            _row(model, found["result"], found.get("latency", {}))
-            for model, found in by_model.items()
-            if "result" in found
+            _row(model, parts["result"], parts.get("latency", {}))
+            for model, parts in by_model.items()
+            if "result" in parts
         )
-        return [Table("overview", "What the pipeline does to each model", columns, rows, _ABOUT, timed=True)]
+        return [Table("overview", "Effect of the pipeline on each model", columns, rows, _ABOUT, timed=True)]
 
-    def findings(self, tables: Mapping[str, Table], asked: Asked) -> list[Finding]:
-        """How many models get smaller, and how many of them faster."""
-        table = tables["overview"]
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
+        """Return how many models get smaller, and how many faster."""
+        rows = common.rows_of(tables["overview"])
         if not rows:
             return []
         smaller = [row for row in rows if isinstance(row["nodes_removed"], float) and row["nodes_removed"] > 0]
         timed = [row for row in rows if row["finding"] is not None]
         counts = {word: sum(row["finding"] == word for row in timed) for word in ("faster", "slower", "no difference")}
-        said = [
-            Finding(
-                f"{len(smaller)} of {len(rows)} models have fewer nodes after the pipeline than before.", "overview"
-            )
-        ]
+        texts = [f"{len(smaller)} of {len(rows)} models have fewer nodes after the pipeline than before."]
         if timed:
-            said.append(
-                Finding(
-                    f"Optimized models against their sources, {len(timed)} timed: faster beyond the noise "
-                    f"{counts['faster']}, slower {counts['slower']}, no difference {counts['no difference']}.",
-                    "overview",
-                )
+            texts.append(
+                f"Of {len(timed)} models that were timed, {counts['faster']} are faster than their source beyond the "
+                f"noise, {counts['slower']} slower, and {counts['no difference']} show no difference."
             )
-        return said
+        return [Finding(text, "overview") for text in texts]
 
 
 def _row(model: str, result: Answer, latency: Answer) -> tuple[Entry, ...]:
@@ -110,5 +102,5 @@ def _row(model: str, result: Answer, latency: Answer) -> tuple[Entry, ...]:
         removed,
         result["max_error"],
         result["passed"],
-        *(latency.get(name) for name in results.TIMES),
+        *(latency.get(name) for name in common.TIMES),
     )
