@@ -37,7 +37,8 @@ def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject
             assert (each.answer["first"], each.answer["then"]) == (EARLY.name, LATE.name)
             assert each.answer["alone"] is True
             assert (
-                f"with {EARLY.name} first it takes Neg+Abs at d, nodes that {LATE.name} rewrites" in each.answer["why"]
+                f"with {EARLY.name} first it rewrites Neg+Abs at d, nodes that {LATE.name} rewrites"
+                in each.answer["why"]
             )
             assert each.answer["difference"] == "Relu(), Sigmoid() / Neg(), Tanh()"
     outcomes = {each.answer["outcome"] for each in answers}
