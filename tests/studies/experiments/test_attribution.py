@@ -77,7 +77,7 @@ def test_alone_and_without_are_what_the_pipeline_does_then(subject: Subject) -> 
             rest = optimize(subject.path, verify="off", skip=[each.name])
             assert entry["without"]["nodes"] == rest.after.nodes
     assert alone == by_hand
-    assert "eliminate-cell_hash" in alone
+    assert "eliminate-identity" in alone
 
 
 @pytest.mark.slow
