@@ -8,20 +8,18 @@ import pytest
 
 from passes.util import graph_text, parse
 from sardonyx.ir.facts import Facts
+from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.norms._arithmetic import (
-    escaping,
-    factored,
+    broadcast_constant,
+    escaping_value,
     last_axes,
-    made_by,
     near,
-    number_beside,
-    partner,
     power,
-    reader,
-    scaling,
-    spread,
     squared,
     uncast,
+    value_and_factor,
+    value_and_scalar,
+    without_factors,
 )
 
 CONSTANTS = "float two = {2}, float[1, 1] four = {4}, float[1, 1, 1] far = {5}, float zero = {0}, float[2] row = {1, 2}"
@@ -41,7 +39,7 @@ def graph(body: str, outputs: str = "float[A, B] y") -> tuple[Facts, dict[str, i
 )
 def test_a_number_beside_a_value(written: str, number: float | None) -> None:
     facts, made = graph(f"y = {written}", "float[A, B, C] y" if "far" in written else "float[A, B] y")
-    found = number_beside(made["y"], facts)
+    found = value_and_scalar(made["y"], facts)
     assert (None if found is None else found[1]) == number
     assert found is None or found[0].name == "x"
 
@@ -52,13 +50,13 @@ def test_a_number_beside_a_value(written: str, number: float | None) -> None:
 )
 def test_what_scales(written: str, factor: float | None) -> None:
     facts, made = graph(f"y = {written}")
-    found = scaling(made["y"], facts)
+    found = value_and_factor(made["y"], facts)
     assert (None if found is None else found[1]) == factor
 
 
 def test_factors_are_collected() -> None:
     facts, made = graph("a = Exp(x)  b = Mul(a, two)  c = Div(b, four)  d = Mul(four, c)  y = Neg(d)")
-    term = factored(made["d"].outputs[0], made["y"], facts)
+    term = without_factors(made["d"].outputs[0], made["y"], facts)
     assert term.source.name == "a"
     assert term.factor == 2
     assert [node.op_type for node in term.nodes] == ["Mul", "Div", "Mul"]
@@ -97,21 +95,21 @@ def test_casts_are_looked_through_where_they_keep_every_value() -> None:
 def test_partners_makers_and_readers() -> None:
     facts, made = graph("a = Exp(x)  b = Add(a, x)  y = Mul(b, b)")
     exp, add, product = made["a"], made["b"], made["y"]
-    assert partner(add, exp.outputs[0]) is add.inputs[1]
-    assert partner(product, add.outputs[0]) is add.outputs[0]
-    assert partner(product, exp.outputs[0]) is None
-    assert made_by(add.inputs[0], product, "Exp") is exp
-    assert made_by(add.inputs[0], product, "Log") is None
-    assert reader(exp.outputs[0], facts, "Add") is add
-    assert reader(exp.outputs[0], facts, "Mul") is None
-    assert reader(add.outputs[0], facts, "Mul") is None, "it is read twice"
+    assert other_operand(add, exp.outputs[0]) is add.inputs[1]
+    assert other_operand(product, add.outputs[0]) is add.outputs[0]
+    assert other_operand(product, exp.outputs[0]) is None
+    assert producer_of(add.inputs[0], product, "Exp") is exp
+    assert producer_of(add.inputs[0], product, "Log") is None
+    assert consumer_of(exp.outputs[0], facts, "Add") is add
+    assert consumer_of(exp.outputs[0], facts, "Mul") is None
+    assert consumer_of(add.outputs[0], facts, "Mul") is None, "it is read twice"
 
 
 def test_values_that_leave_a_match() -> None:
     _, made = graph("a = Exp(x)  b = Add(a, x)  y = Neg(b)", "float[A, B] y, float[C, D] b")
-    assert escaping([made["a"]], made["b"]) is None
-    assert escaping([made["a"], made["b"]], made["y"]) is made["b"].outputs[0]
-    assert escaping([made["a"]], made["y"]) is made["a"].outputs[0]
+    assert escaping_value([made["a"]], made["b"]) is None
+    assert escaping_value([made["a"], made["b"]], made["y"]) is made["b"].outputs[0]
+    assert escaping_value([made["a"]], made["y"]) is made["a"].outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -163,5 +161,5 @@ def test_last_axes(axes: tuple[int, ...] | None, rank: int | None, count: int | 
     ],
 )
 def test_constants_are_spread(shape: tuple[int, ...], sizes: tuple[int, ...], fits: bool) -> None:
-    array = spread(ir.tensor(np.ones(shape, np.float32)), sizes)
+    array = broadcast_constant(ir.tensor(np.ones(shape, np.float32)), sizes)
     assert (array is not None and array.shape == sizes) == fits

@@ -56,4 +56,4 @@ def test_an_axis_of_any_size_has_any_number_of_parts() -> None:
         s = SplitToSequence <axis = 0> (x, two)  y = SequenceAt(s, i) }""")
     model, log = run_passes(text, PASSES)
     assert op_types(model) == ["SplitToSequence", "SequenceAt"]
-    assert "the number of its parts is not known" in reasons(log)
+    assert "the number of its parts is unknown" in reasons(log)

@@ -75,7 +75,7 @@ def test_a_tied_weight_is_not_stored_twice() -> None:
     proto = weighted(nodes, large())
     model, log = run_passes(proto, PASSES)
     assert "Transpose" in op_types(model)
-    assert "the weight is also read as it is, so folding would store it twice" in reasons(log)
+    assert "the weight is also read in its original layout, so folding would store it twice" in reasons(log)
     small = weighted(nodes, large()[:8])
     model, _ = run_passes(small, PASSES)
     assert "Transpose" not in op_types(model)

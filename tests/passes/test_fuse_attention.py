@@ -193,7 +193,7 @@ def test_a_mask_that_repeats_along_the_batch_is_refused() -> None:
     model = attention(
         body, inputs=inputs, mask="float[1, 2, 1, 5, 3] m", result="float[4, 2, 5, 4] y", constants=shapes
     )
-    assert "repeated along an axis" in refused(model)
+    assert "only a part of an axis" in refused(model)
 
 
 @pytest.mark.parametrize("fill", ["-inf", "-3.4028234663852886e38"])
@@ -301,7 +301,7 @@ def test_sums_that_would_be_rounded_otherwise_are_left(fill: float) -> None:
         f"{KT}  w = Where(c, z, f)  s = MatMul(q, kt)  a = Add(s, m)  b = Add(a, w)  p = Softmax(b)  y = MatMul(p, v)"
     )
     model = attention(body, mask="float[5, 3] m, bool[5, 3] c", constants=f"float z = {{0}}, float f = {{{fill}}}")
-    assert "rounded in another order" in refused(model)
+    assert "added in another order" in refused(model)
     alone = body.replace("a = Add(s, m)  b = Add(a, w)", "b = Add(s, w)")
     fused(attention(alone, mask="bool[5, 3] c", constants=f"float z = {{0}}, float f = {{{fill}}}"), rtol=1e-3)
 
@@ -449,7 +449,7 @@ def test_one_head_of_three_axes() -> None:
     body = "kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
     text = attention(body, inputs=inputs, result="float[B, S, 4] y")
     after, log = run_passes(text, [FuseAttention()])
-    assert op_types(after).count("Attention") == 1 or "written down" in " ".join(reasons(log))
+    assert op_types(after).count("Attention") == 1 or "target is not constant" in " ".join(reasons(log))
     assert_same(text, after, exact=False)
 
 
@@ -520,7 +520,7 @@ NEAR_MISSES = {
             "mask": "float[2, 1, 5, 3] m",
         },
     ),
-    "same batch": (
+    "different batch sizes": (
         PLAIN,
         {"inputs": "float[2, 2, 5, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v"},
     ),
@@ -532,7 +532,7 @@ NEAR_MISSES = {
         PLAIN,
         {"inputs": "float[2, 2, 5, 4] q, float[2, 1, 3, 4] k, float[2, 2, 3, 4] v"},
     ),
-    "capped in another way": (
+    "softcap differs": (
         f"{KT}  s = MatMul(q, kt)  t = Tanh(s)  a = Mul(t, c)  b = Mul(a, c)  p = Softmax(b)  y = MatMul(p, v)",
         {"constants": "float c = {3.0}"},
     ),

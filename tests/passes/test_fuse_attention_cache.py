@@ -53,15 +53,15 @@ def test_the_cache_may_be_read_after_the_attention() -> None:
 
 
 LEFT_ALONE = {
-    "causal": (f"{APPEND}  y = Attention <is_causal = 1> (q, all_k, all_v)", "it is causal"),
+    "causal": (f"{APPEND}  y = Attention <is_causal = 1> (q, all_k, all_v)", "is_causal"),
     "keys only": ("all_k = Concat <axis = 2> (past_k, k)  y = Attention(q, all_k, past_v)", "only its keys"),
     "three pieces": (
         "all_k = Concat <axis = 2> (past_k, k, k)  all_v = Concat <axis = 2> (past_v, v, v)  "
         "y = Attention(q, all_k, all_v)",
         "more than two pieces",
     ),
-    "one cache": ("all_k = Concat <axis = 2> (past_k, k)  y = Attention(q, all_k, all_k)", "both are the same"),
-    "given out": (f"{APPEND}  y, pk = Attention(q, all_k, all_v)  z = Neg(pk)", "gives its keys and values out"),
+    "one cache": ("all_k = Concat <axis = 2> (past_k, k)  y = Attention(q, all_k, all_k)", "are the same value"),
+    "given out": (f"{APPEND}  y, pk = Attention(q, all_k, all_v)  z = Neg(pk)", "are outputs already"),
     "for the mask": (
         f"{APPEND}  n = Shape <start = 2, end = 3> (all_k)  m = Expand(zero, n)  y = Attention(q, all_k, all_v, m)",
         "read before the attention",

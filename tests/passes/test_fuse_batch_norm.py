@@ -157,7 +157,7 @@ def test_training_of_old_versions_shows_in_the_outputs() -> None:
 
 def test_old_versions_per_position_are_left() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6], opset=7, norm={"spatial": 0})
-    refused(proto, "it normalises every position for itself")
+    refused(proto, "it normalises every position separately")
 
 
 def test_a_value_used_elsewhere_is_left() -> None:

@@ -9,7 +9,7 @@ from sardonyx.passes.ort.fuse_conv_add import FuseConvAdd
 from sardonyx.passes.ort.fuse_conv_relu import FuseConvRelu
 
 FUSE = [FuseConvAdd(), FuseConvRelu()]
-SHAPES = "the sum are not known to have the same shape"
+SHAPES = "the sum may have different shapes"
 
 
 def text(body: str, *, z: str = "N, 2, 5, 5", kind: str = "float") -> str:

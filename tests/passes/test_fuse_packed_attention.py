@@ -173,7 +173,7 @@ def test_constant_masks_fuse_where_every_row_keeps_a_key(mask: np.ndarray, causa
     source = constant_mask(mask, is_causal=causal).model()
     model, log = run_passes(source, FUSE, target="ort")
     assert (model.graph.node(-1).domain == "com.microsoft") == fuses
-    assert fuses or "may hide all keys of a row" in " ".join(reasons(log))
+    assert fuses or "may mask all keys of a row" in " ".join(reasons(log))
     assert_same(source, model, exact=False)
 
 
@@ -200,13 +200,13 @@ def refused(name: str) -> tuple[Net, str]:
             net.attention([net.projection(n) for n in "qkv"], kv_num_heads=1)
             return net, "queries and keys have different numbers of heads"
         case "softcap":
-            return plain(softcap=3.0), "has a softcap or another precision inside"
+            return plain(softcap=3.0), "it has a softcap or another internal precision"
         case "a mask without rows":
-            return plain(mask=["N", 1, 1, "S"]), "its mask is not known to have a row for every query"
+            return plain(mask=["N", 1, 1, "S"]), "its mask may not have a row for every query"
         case "a mask of unknown length":
-            return plain(mask=["N", 1, "S", "T"]), "its mask is not known to have a row for every query"
+            return plain(mask=["N", 1, "S", "T"]), "its mask may not have a row for every query"
         case "a mask of other batches":
-            return plain(mask=["M", 1, "S", "S"]), "its mask is not known to have a row for every query"
+            return plain(mask=["M", 1, "S", "S"]), "its mask may not have a row for every query"
         case "a weight read twice":
             net = plain()
             net.node("ReduceSum", ["wk"], "z", keepdims=0)
@@ -220,7 +220,7 @@ def refused(name: str) -> tuple[Net, str]:
         case "windows":
             net = plain()
             net.inputs["x"], net.outputs["y"] = [4, "S", HIDDEN], [4, "S", WHOLE]
-            return net, "the batch is known to be larger than one"
+            return net, "the batch is larger than one"
         case "a weight that is an input":
             net = plain()
             del net.constants["wv"]
@@ -261,7 +261,7 @@ def test_a_past_is_told() -> None:
     net.inputs["pk"] = net.inputs["pv"] = ["N", HEADS, "P", WIDTH]  # type: ignore[assignment]
     net.nodes[-1].input.extend(["", "pk", "pv"])
     model, log = run_passes(net.model(), FUSE, target="ort")
-    assert reasons(log) == ["keeps a past"]
+    assert reasons(log) == ["it has a past"]
     assert op_types(model)[-1] == "Attention"
 
 

@@ -72,7 +72,7 @@ def test_a_transpose_between_is_kept(opset: int) -> None:
         ("a = MatMul(x, w)  c = Mul(a, s)  y = Add(a, c)", "the value before it is also used elsewhere"),
         ("e = MatMul(x, w)  a = MatMul(x, w)  c = Mul(a, s)  y = Add(e, c)", "the weight before it is shared"),
         ("a = MatMul(x, w)  y = Div(a, zero)", "the constant gives no finite scale"),
-        ("a = MatMul(x, w)  c = Add(a, row)  y = Mul(c, s)", "the bias before it is not one number per column"),
+        ("a = MatMul(x, w)  c = Add(a, row)  y = Mul(c, s)", "the bias before it does not have one number per column"),
     ],
 )
 def test_near_misses(body: str, reason: str) -> None:

@@ -115,7 +115,7 @@ REFUSALS = [
     ("s = Mul(x, x)  v = ReduceMean(s, last)  d = Sqrt(v)  e = Max(d, eps)  y = Div(x, e)", "epsilon is outside"),
     (
         "s = Mul(x, x)  v = ReduceMean(s, last)  e = Add(v, eps)  d = Sqrt(e) t = Neg(x) y = Div(t, d)",
-        "another value",
+        "not the one that is squared",
     ),
     ("s = Mul(x, x)  v = ReduceMean(s, axes)  e = Add(v, eps)  d = Sqrt(e)  y = Div(x, d)", "are computed"),
     (

@@ -221,7 +221,7 @@ def test_one_angle_for_all_positions_is_refused() -> None:
     """Broadcast along the length, which the operator does not do."""
     model, log = run_passes(_constant_tables(np.ones((1, 8), np.float32), batch="2"), PASSES)
     assert "RotaryEmbedding" not in op_types(model)
-    assert any("one row of angles for each position" in reason for reason in reasons(log))
+    assert any("one row of angles per position" in reason for reason in reasons(log))
 
 
 @pytest.mark.parametrize(

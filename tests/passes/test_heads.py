@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes.attention._heads import Axes, Part, flat, new_axes, regroup, same_axes, sizes, trace
-from sardonyx.passes.attention._layouts import Steps, way
+from sardonyx.passes.attention._axis_parts import (
+    Axes,
+    Conversion,
+    Part,
+    conversion,
+    flat,
+    new_axes,
+    regroup,
+    same_axes,
+    sizes,
+    trace,
+)
 
 
 def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:
@@ -55,7 +65,7 @@ def traced(proto: onnx.ModelProto) -> Any:
     return trail
 
 
-def carried_out(steps: Steps, array: np.ndarray) -> np.ndarray:
+def carried_out(steps: Conversion, array: np.ndarray) -> np.ndarray:
     """The steps on numbers."""
     for kind, numbers, shape in steps.steps:
         if kind == "Transpose":
@@ -104,11 +114,11 @@ def test_the_way_from_the_source_is_what_the_chain_does(chain: tuple[tuple[int, 
     for kind, numbers in steps:
         wanted = wanted.transpose(numbers) if kind == "Transpose" else wanted.reshape(numbers)
     if trail.source.value.name == "x":  # a Reshape across parts that do not divide each other ends the trail
-        found = way(trail.source.axes, trail.axes)
+        found = conversion(trail.source.axes, trail.axes)
         assert found is not None
         assert len(found) <= 3
         np.testing.assert_array_equal(carried_out(found, x), wanted)
-        back = way(trail.axes, trail.source.axes)
+        back = conversion(trail.axes, trail.source.axes)
         assert back is not None
         np.testing.assert_array_equal(carried_out(back, wanted), x)
 
@@ -130,7 +140,7 @@ def test_named_dims_are_followed_through_a_flattened_batch() -> None:
     steps = [("Reshape", [0, -1, 4]), ("Transpose", [1, 0, 2]), ("Reshape", [-1, 3, 7, 4])]
     trail = traced(chain_model((7, 2, 12), steps, [7, "B", 12]))
     assert trail.source.value.name == "x"
-    steps_found = way(trail.source.axes, trail.axes)
+    steps_found = conversion(trail.source.axes, trail.axes)
     assert steps_found is not None
     x = np.arange(7 * 2 * 12, dtype=np.float32).reshape(7, 2, 12)
     want = x.reshape(7, 6, 4).transpose(1, 0, 2).reshape(2, 3, 7, 4)
@@ -175,7 +185,7 @@ def test_dims_of_one_cost_no_reshape() -> None:
     h, s, d = Part(3), Part(5), Part(4)
     have: Axes = [[], [s], [h, d]]
     want: Axes = [[], [h], [s], [d]]
-    found = way(have, want)
+    found = conversion(have, want)
     assert found is not None
     assert [kind for kind, _, _ in found.steps] == ["Reshape", "Transpose"]
     assert found.steps[-1][2] == sizes(want)

@@ -147,7 +147,7 @@ NEAR_MISSES = {
         f"{SPLIT}  a = Attention (q, k, v)  y = Identity(a)",
         ("float[2, 5, 8] x, float[2, 3, 8] z", HEADS, "float[2, 2, 5, 4] y"),
     ),
-    "how many heads there are is not known": (
+    "the number of heads is unknown": (
         f"q = {SWAP} (x)  a = Attention (q, q, q)  t = {SWAP} (a)  y = Relu(t)",
         ("float[2, 5, H, 4] x", HEADS, "float[2, 5, H, 4] y"),
     ),

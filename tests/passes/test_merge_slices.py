@@ -50,7 +50,7 @@ def test_backward_steps_along_other_axes() -> None:
     assert sliced("[7, 6]", [(0, -1, -(2**63), -2), (1, 1, 5, 1)])[0] == 1
     left, why = sliced("[7, 6]", [(0, -1, -(2**63), -2), (0, 1, 5, 1)])
     assert left == 2
-    assert any("backwards" in reason for reason in why)
+    assert any("step is negative" in reason for reason in why)
 
 
 def test_an_axis_of_any_size_is_cut_once() -> None:

@@ -1,7 +1,7 @@
-"""Scaling and shifting the output channels of a convolution or matrix product, inside its weight and bias.
+"""Scale and shift the output channels of a convolution or matrix product inside its weight and bias.
 
-scale * f(x; W, b) + shift = f(x; scale * W, scale * b + shift), where scale and shift have one number per channel. All
-of it is computed in double precision and rounded once; the new weight is a recipe, computed when it is read.
+scale * f(x; W, b) + shift = f(x; scale * W, scale * b + shift), where scale and shift have one number per channel. The
+arithmetic is done in double precision and rounded once. The new weight is lazy: it is computed when it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOATS = frozenset({_D.FLOAT, _D.FLOAT16, _D.BFLOAT16, _D.DOUBLE})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """A node with a constant weight, and a constant bias where it has one."""
+    """A node with a constant weight and, if it has one, a constant bias."""
 
     node: ir.Node
     weight: ir.TensorProtocol
@@ -35,7 +35,7 @@ class Linear:
 
     @property
     def channels(self) -> int:
-        """How many numbers a scale must have."""
+        """Return the number of output channels, which is the length of a scale."""
         shape = self.weight.shape.numpy()
         match self.node.op_type:
             case "Conv":
@@ -48,23 +48,23 @@ class Linear:
                 return shape[1]
 
     def scaled_weight(self, scale: np.ndarray) -> ir.TensorProtocol:
-        """The weight times a scale, for later; raises `Impossible` where the product does not fit its type."""
-        return scaled(self.weight, self._spread(scale), self._grouped_shape)
+        """Return the lazy product of the weight and a scale; raises `Impossible` if it does not fit the type."""
+        return scaled(self.weight, self._broadcastable(scale), self._grouped_shape)
 
     def changed_bias(self, scale: np.ndarray, shift: np.ndarray) -> ir.TensorProtocol:
-        """The bias times the scale, plus the shift; raises `Impossible` where that does not fit its type."""
+        """Return scale * bias + shift; raises `Impossible` if it does not fit the type."""
         bias = np.zeros(1) if self.bias is None else self.bias.numpy().astype(np.float64).reshape(-1)
         if self.node.op_type == "Gemm":
             bias = bias * self.node.attributes.get_float("beta", 1.0)
-        with np.errstate(all="ignore"):  # what is not finite is refused
+        with np.errstate(all="ignore"):  # a result that is not finite is refused
             product = bias * scale
             return rounded(product + shift, self.weight.dtype, np.maximum(np.abs(product), np.abs(shift)))
 
     @property
     def loses_bias(self) -> bool:
-        """Whether ONNX Runtime 1.31 adds the first group's bias to all groups.
+        """Return whether ONNX Runtime 1.31 adds the bias of the first group to all groups.
 
-        It does so in half precision on Arm, but not where each channel is a group.
+        It does so in half precision on Arm, except if each channel is its own group.
         """
         groups, weight = self._groups, self.weight
         is_depthwise = (groups, 1) == tuple(weight.shape.numpy()[:2])
@@ -80,14 +80,14 @@ class Linear:
 
     @property
     def _grouped_shape(self) -> tuple[int, ...]:
-        """The weight's shape, with the groups of a transposed convolution apart."""
+        """Return the shape of the weight, with the groups of a transposed convolution as an axis of their own."""
         shape = self.weight.shape.numpy()
         if self.node.op_type != "ConvTranspose":
             return tuple(shape)
         return (self._groups, shape[0] // self._groups, *shape[1:])
 
-    def _spread(self, scale: np.ndarray) -> np.ndarray:
-        """The scale in a shape that broadcasts to the grouped weight."""
+    def _broadcastable(self, scale: np.ndarray) -> np.ndarray:
+        """Return the scale in a shape that broadcasts to the grouped weight."""
         shape = self.weight.shape.numpy()
         match self.node.op_type:
             case "Conv":
@@ -101,7 +101,10 @@ class Linear:
 
 
 def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: frozenset[str]) -> Linear | str | None:
-    """The node that makes a value, where only `user` reads that value; else why it cannot be used, or None."""
+    """Return the producer of a value if `user` is its only consumer, or the reason why it cannot be used.
+
+    Returns None if the value is not produced by one of the operators in `kinds`.
+    """
     node = value.producer() if value is not None else None
     if value is None or node is None or node.domain != "" or node.op_type not in kinds or node.graph is not user.graph:
         return None
@@ -112,26 +115,26 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
     weight = graph.tensor(node.inputs[1])
     if weight is None or weight.dtype not in FLOATS:
         return NO_CONSTANT_WEIGHT
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    bias = graph.tensor(given)
-    if given is not None and bias is None:
+    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = graph.tensor(bias_value)
+    if bias_value is not None and bias is None:
         return NO_CONSTANT_BIAS
-    found = Linear(node, weight, bias)
-    if not _is_sound(found, value, graph):
+    linear = Linear(node, weight, bias)
+    if not _is_sound(linear, value, graph):
         return None
-    if found.loses_bias:
+    if linear.loses_bias:
         return WRONG_BIAS
-    if bias is not None and bias.size not in (1, found.channels):
+    if bias is not None and bias.size not in (1, linear.channels):
         return BIAS_VARIES
     if bias is not None and bias.size > 1 and bias.shape.numpy()[-1] != bias.size:
         return BIAS_VARIES
-    return found
+    return linear
 
 
-def _is_sound(found: Linear, value: ir.Value, graph: Facts) -> bool:
-    """Whether the weight has the rank its operator asks for, and the channels are axis 1 of the result."""
-    rank = len(found.weight.shape)
-    match found.node.op_type:
+def _is_sound(linear: Linear, value: ir.Value, graph: Facts) -> bool:
+    """Return whether the weight has the rank its operator requires and the channels are axis 1 of the result."""
+    rank = len(linear.weight.shape)
+    match linear.node.op_type:
         case "Gemm":
             return rank == 2
         case "MatMul":
@@ -140,12 +143,12 @@ def _is_sound(found: Linear, value: ir.Value, graph: Facts) -> bool:
             return rank >= 3
 
 
-def rebuilt(found: Linear, scale: np.ndarray, shift: np.ndarray, op: Builder) -> ir.Value:
-    """The same operator, with its channels scaled and shifted; a product without a bias becomes one with."""
-    source = found.node.inputs[0]
-    weight = op.constant(found.scaled_weight(scale), "weight")
-    bias = op.constant(found.changed_bias(scale, shift), "bias")
-    if found.node.op_type == "MatMul":
+def rebuilt(linear: Linear, scale: np.ndarray, shift: np.ndarray, op: Builder) -> ir.Value:
+    """Return the same operator with its channels scaled and shifted; a MatMul becomes a Gemm with a bias."""
+    source = linear.node.inputs[0]
+    weight = op.constant(linear.scaled_weight(scale), "weight")
+    bias = op.constant(linear.changed_bias(scale, shift), "bias")
+    if linear.node.op_type == "MatMul":
         return op.Gemm(source, weight, bias)
-    changed = {"beta": None} if found.node.op_type == "Gemm" else {}
-    return op.like(found.node, (source, weight, bias), **changed)
+    changed = {"beta": None} if linear.node.op_type == "Gemm" else {}
+    return op.like(linear.node, (source, weight, bias), **changed)

@@ -1,4 +1,4 @@
-"""What may be evaluated ahead of time, and how many bytes that may cost."""
+"""Which nodes may be evaluated ahead of time, and how many bytes folding them may add to the model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MAKES_SEQUENCE, OPTIONALS, QUANTIZES, RANDOM
 from sardonyx.ir.rules import Replacement
 
-LARGE = 1 << 20  # constants from this size on are not held in memory
-PER_NODE = 1 << 16  # bytes one folded node may add to the model, or this part of the model where that is more:
+LARGE = 1 << 20  # bytes; larger constants are not kept in memory
+# Bytes that one folded node may add to the model: the larger of PER_NODE and the model's size / PART_PER_NODE. The same
+# for all folded nodes together.
+PER_NODE = 1 << 16
 PART_PER_NODE = 128
-PER_MODEL = 1 << 20  # bytes all of them may add, or this part of the model where that is more:
+PER_MODEL = 1 << 20
 PART_PER_MODEL = 32
-MANY = 256  # readers from which on a constant is not followed
+MANY = 256  # a constant with more uses than this is assumed to stay
 
 GROWS = "would grow the model past its budget"
 OUTPUT = "the graph's output would lose its name"
-UNSIZED = "the size of its result is not known before it is computed"
-FAILED = "no engine here can evaluate it"
+UNSIZED = "the size of its result is unknown until it is computed"
+FAILED = "no available engine can evaluate it"
 
 _NEVER = RANDOM | QUANTIZES | MAKES_SEQUENCE | OPTIONALS | {"Constant", "Dropout"}
 _A = ir.AttributeType
@@ -34,7 +36,7 @@ _GROWTH = "sardonyx.growth"
 
 
 def is_foldable(node: ir.Node, graph: Facts) -> bool:
-    """Whether the operator is one that may be evaluated ahead of time."""
+    """Return whether the node may be evaluated ahead of time."""
     if node.domain != "" or node.op_type in _NEVER or _GIVEN_UP in node.meta or not any(node.inputs):
         return False
     if any(attribute.is_ref() or attribute.type not in _PLAIN for attribute in node.attributes.values()):
@@ -43,19 +45,19 @@ def is_foldable(node: ir.Node, graph: Facts) -> bool:
 
 
 def give_up(node: ir.Node) -> None:
-    """Remember that no engine can evaluate a node: it would fail again in every sweep."""
+    """Record that no engine can evaluate a node, since it would fail again in every sweep."""
     node.meta[_GIVEN_UP] = True
 
 
 def grown_constants(tensors: Sequence[ir.TensorProtocol], growth: int, op: Builder) -> Replacement:
-    """Constants that remember by how much they grew the model, so that every sweep spends from the same budget."""
+    """Return constants that record by how much they grew the model, so that all sweeps share one budget."""
     values = [op.constant(tensor) for tensor in tensors]
     values[0].meta[_GROWTH] = max(growth, 0)
     return values
 
 
 def divides_safely(node: ir.Node, graph: Facts) -> bool:
-    """Whether an integer division cannot trap: a processor may end the process at x / 0 and at lowest / -1."""
+    """Return whether an integer division cannot trap: x / 0 and lowest / -1 may end the process."""
     if node.op_type not in ("Div", "Mod"):
         return True
     divisor = node.inputs[1]
@@ -67,7 +69,7 @@ def divides_safely(node: ir.Node, graph: Facts) -> bool:
 
 
 def freed_bytes(value: ir.Value | None, readers: set[ir.Node], graph: Facts) -> int:
-    """The bytes of a constant that nothing but `readers` reads; counted in parts where several do."""
+    """Return the bytes of a constant if nothing but `readers` uses it, divided by the number of its users."""
     tensor = graph.tensor(value)
     if value is None or tensor is None or value.is_graph_output() or len(value.uses()) > MANY:
         return 0
@@ -77,14 +79,14 @@ def freed_bytes(value: ir.Value | None, readers: set[ir.Node], graph: Facts) -> 
 
 @dataclass(slots=True)
 class Budget:
-    """How many bytes folding may still add."""
+    """The number of bytes that folding may still add."""
 
     per_node: int
     left: int
 
     @classmethod
     def of(cls, graph: Facts) -> Budget:
-        """What a model of this size can spend."""
+        """Return the budget of a model of this size."""
         values = [value for scope in graph.live_scopes() for value in scope.graph.initializers.values()]
         size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
         spent = sum(cast("Mapping[str, int]", value.meta).get(_GROWTH, 0) for value in values)
@@ -92,7 +94,7 @@ class Budget:
         return cls(max(PER_NODE, size // PART_PER_NODE), left if remaining is None else min(left, remaining))
 
     def take(self, growth: int) -> bool:
-        """Whether that many more bytes are allowed; they are then spent. Fewer always are."""
+        """Return whether the model may grow by that many bytes, and spend them. Shrinking is always allowed."""
         if growth > max(min(self.per_node, self.left), 0):
             return False
         self.left -= max(growth, 0)

@@ -1,7 +1,7 @@
-"""Operators that work row by row or element by element, so that a view or a Transpose around them can be moved.
+"""Operators that work row by row or element by element, so that a view or Transpose can move across them.
 
-What they read beside the moved value (a bias, a scale) must follow it: a row stays a row, and a constant is arranged
-anew.
+Their other operands (a bias, a scale) have to fit after the move: a vector along the last axis stays as it is, and a
+larger constant is reshaped or transposed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NEGATIVE_AXES_SINCE = 11
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowStep:
-    """A node that can be applied before a move as well as after it."""
+    """A node that gives the same result before a move as after it."""
 
     node: ir.Node
     place: int  # the input that is moved
-    by_rows: bool  # needs the last axis to stay what it is
-    beside: int | None = None  # an input that has to be arranged anew
+    by_rows: bool  # requires that the move keeps the last axis
+    constant: int | None = None  # a constant input that has to be rearranged
 
 
 def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
-    """How a node works on a value, where that is row by row."""
+    """Return how a node works on a value if it does so row by row or element by element, otherwise None."""
     if node.domain or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
-    place = next(index for index, given in enumerate(node.inputs) if given is value)
+    place = next(index for index, candidate in enumerate(node.inputs) if candidate is value)
     if node.op_type in UNARY:
         return RowStep(node, place, by_rows=False) if place == 0 else None
     if node.op_type in PAIRWISE:
@@ -50,10 +50,10 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
         return RowStep(node, 0, by_rows=True) if _is_plain_gemm(node, graph) else None
     rank = graph.rank(value)
     if node.op_type in ALONG_ROWS and rank is not None and len(node.outputs) == 1:
-        old = 1 if node.op_type.endswith("max") and graph.opset(node) < 13 else -1
-        last = node.attributes.get_int("axis", old) in (-1, rank - 1) and graph.opset(node) >= NEGATIVE_AXES_SINCE
-        flat = all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None)
-        return RowStep(node, 0, by_rows=True) if last and flat else None
+        default = 1 if node.op_type.endswith("max") and graph.opset(node) < 13 else -1
+        last = node.attributes.get_int("axis", default) in (-1, rank - 1) and graph.opset(node) >= NEGATIVE_AXES_SINCE
+        vectors = all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None)
+        return RowStep(node, 0, by_rows=True) if last and vectors else None
     return None
 
 
@@ -63,7 +63,7 @@ def _is_matrix(value: ir.Value, graph: Facts) -> bool:
 
 
 def _is_plain_gemm(node: ir.Node, graph: Facts) -> bool:
-    """A product of rows with a matrix, plus a row."""
+    """Return whether a Gemm is x @ W + b with x not transposed, no scaling, and b a row."""
     attributes = node.attributes
     plain = all(attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
     bias = operand(node, 2)
@@ -83,12 +83,12 @@ def _pairwise(node: ir.Node, place: int, graph: Facts) -> RowStep | None:
     if not shape:
         return RowStep(node, place, by_rows=False)
     if graph.array(other) is not None:
-        return RowStep(node, place, by_rows=False, beside=1 - place)
+        return RowStep(node, place, by_rows=False, constant=1 - place)
     return RowStep(node, place, by_rows=True) if len(shape) == 1 else None
 
 
-def rebuilt(step: RowStep, value: ir.Value, beside: np.ndarray | None, op: Builder) -> ir.Value:
-    """The same step on another value; a Gemm becomes a product and a sum, which take any number of axes."""
+def rebuilt(step: RowStep, value: ir.Value, constant: np.ndarray | None, op: Builder) -> ir.Value:
+    """Apply the same step to another value; a Gemm becomes MatMul and Add, which accept any rank."""
     node = step.node
     if node.op_type == "Gemm":
         weight = node.inputs[1]
@@ -98,31 +98,32 @@ def rebuilt(step: RowStep, value: ir.Value, beside: np.ndarray | None, op: Build
         return product if bias is None else op.Add(product, bias)
     inputs = list(node.inputs)
     inputs[step.place] = value
-    if step.beside is not None and beside is not None:
-        inputs[step.beside] = op.constant(np.ascontiguousarray(beside))
+    if step.constant is not None and constant is not None:
+        inputs[step.constant] = op.constant(np.ascontiguousarray(constant))
     changed = {"axis": -1} if node.op_type in ALONG_ROWS else {}
     return op.like(node, tuple(inputs), **changed)
 
 
 def viewed_back(array: np.ndarray, viewed: Shape, source: Shape) -> np.ndarray | None:
-    """A constant that is combined with a view, as it must be to be combined with the view's source."""
+    """Reshape a constant that is combined with a view so that it can be combined with the source of the view."""
     if array.size == 1:
         return array.reshape(())
     shape = (1,) * (len(viewed) - array.ndim) + array.shape
-    same = 0
-    while same < min(len(viewed), len(source)) and viewed[-1 - same] == source[-1 - same]:
-        same += 1
-    head, left = shape[: len(shape) - same], source[: len(source) - same]
+    common = 0
+    # The trailing axes that the view keeps; only what is in front of them is reshaped.
+    while common < min(len(viewed), len(source)) and viewed[-1 - common] == source[-1 - common]:
+        common += 1
+    head, source_head = shape[: len(shape) - common], source[: len(source) - common]
     if math.prod(head) == 1:
-        return array.reshape((1,) * len(left) + shape[len(shape) - same :])
-    if head != tuple(viewed[: len(viewed) - same]) or not all(isinstance(dim, int) for dim in left):
+        return array.reshape((1,) * len(source_head) + shape[len(shape) - common :])
+    if head != tuple(viewed[: len(viewed) - common]) or not all(isinstance(dim, int) for dim in source_head):
         return None
-    dims = [dim for dim in left if isinstance(dim, int)]
-    return array.reshape(*dims, *shape[len(shape) - same :]) if math.prod(dims) == math.prod(head) else None
+    dims = [dim for dim in source_head if isinstance(dim, int)]
+    return array.reshape(*dims, *shape[len(shape) - common :]) if math.prod(dims) == math.prod(head) else None
 
 
 def permuted_back(array: np.ndarray, perm: Sequence[int]) -> np.ndarray:
-    """A constant that is combined with a Transpose's result, as it must be to be combined with its input."""
+    """Transpose a constant that is combined with the result of a Transpose so that it fits the input."""
     if array.size == 1:
         return array.reshape(())
     return array.reshape((1,) * (len(perm) - array.ndim) + array.shape).transpose(np.argsort(perm))

@@ -1,7 +1,7 @@
-"""Who can tell 0.0 from -0.0: a division by it, whose result is an infinity of the same sign.
+"""Where the sign of a zero matters: 1 / 0.0 and 1 / -0.0 are infinities of different sign.
 
-A pass that may change the sign of a zero asks where the value comes from and where it goes. Both questions look at a
-few nodes around the value; past that the answer is the careful one.
+A pass that may change the sign of a zero asks where the value comes from and where it goes. Both questions visit a few
+nodes around the value; beyond that the conservative answer is returned.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import PREDICATES, READS_SHAPE
-from sardonyx.passes._casts import FLOATS
+from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import operand
 
-_NEARBY = 32  # nodes that are looked at
+_NEARBY = 32  # nodes that are visited
 
-# Operators that never give -0.0, and those that give the same for both zeros. Relu is neither: it depends on the place.
+# Operators that never return -0.0, and those that return the same for both zeros. Relu is neither: what it returns for
+# -0.0 depends on the position of the element.
 _POSITIVE = frozenset({"Abs", "Cos", "Cosh", "Exp", "ReduceL1", "ReduceL2", "Sigmoid", "Softmax", "Softplus"})
 _SAME = _POSITIVE | PREDICATES | READS_SHAPE | {
     "ArgMax", "ArgMin", "Attention", "LogSoftmax", "NonZero", "ReduceLogSumExp", "ReduceSumSquare",
@@ -26,7 +27,7 @@ _SAME = _POSITIVE | PREDICATES | READS_SHAPE | {
 
 
 def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:
-    """Whether an element of a value may be -0.0, so far as its producer tells."""
+    """Return whether an element of a value may be -0.0, judged by its producer."""
     dtype = graph.dtype(value)
     if dtype is not None and dtype not in FLOATS:
         return False
@@ -43,9 +44,9 @@ def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:
 
 
 def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool:
-    """Whether something may be divided by the value, or by a zero that takes its sign from one of the value's.
+    """Return whether something may be divided by the value, or by a zero whose sign depends on one of the value.
 
-    `unless_known` is the answer where more nodes would have to be looked at.
+    `unless_known` is the answer if more nodes would have to be visited.
     """
     waiting, seen = deque([value]), {value}
     while waiting:
@@ -53,10 +54,10 @@ def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool
         if _leaves_a_body(current, graph):
             return unless_known
         for use in current.uses():
-            found = _through(use.node, use.idx, graph)
-            if found is None:
+            results = _through(use.node, use.idx, graph)
+            if results is None:
                 return True
-            fresh = [each for each in found if each not in seen]
+            fresh = [result for result in results if result not in seen]
             seen.update(fresh)
             waiting.extend(fresh)
         if len(seen) > _NEARBY:
@@ -65,21 +66,21 @@ def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool
 
 
 def may_flip(scale: np.ndarray, shift: np.ndarray, value: ir.Value, graph: Facts) -> bool:
-    """Whether scaling before a sum of products and not after it may change the sign of a zero that divides nearby.
+    """Return whether scaling before a sum of products instead of after it may flip the sign of a zero that divides.
 
-    A sum of zeros is 0.0 whatever the signs of its factors, so that scaled by a negative number afterwards it is -0.0.
+    A sum of zeros is 0.0 whatever the signs of its factors; scaled by a negative number afterwards it becomes -0.0.
     """
     return bool(((scale < 0) & (shift == 0)).any()) and divides(value, graph, unless_known=False)
 
 
 def _leaves_a_body(value: ir.Value, graph: Facts) -> bool:
-    """Whether the value goes on outside of its graph, which is a body or a function."""
+    """Return whether the value is an output of a body or function, so that it is used outside of its graph."""
     node = value.producer()
     return value.is_graph_output() and node is not None and node.graph is not graph.model.graph
 
 
 def _through(node: ir.Node, place: int, graph: Facts) -> tuple[ir.Value, ...] | None:
-    """The results that have their zeros' signs from this operand; None where it may divide."""
+    """Return the results whose zeros take their sign from this operand, or None if the node may divide by it."""
     if node.domain or any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         return None
     outputs = tuple(node.outputs)

@@ -1,6 +1,7 @@
-"""What a pass is: a name, its algebra, an accuracy class, an example, and a rule for the driver.
+"""The base classes of passes: a name, the algebra, an accuracy class, an example, and a rule for the driver.
 
-A pass never changes the graph, verifies, measures or logs; it says what it found and what should stand there.
+A pass does not change the graph, and does not verify, measure or log. It reports what it matched and what should
+replace it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ EVERYWHERE = ("portable", "ort")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A pass shown at work, in ONNX text; the contract test runs it.
+    """A rewrite in ONNX text; the contract test runs it.
 
-    `before` turns into `after`; `near_miss` stays as it is and is refused for a reason that contains `refusal`
-    (empty where the pass simply does not see it).
+    `before` becomes `after`. `near_miss` stays unchanged and is refused for a reason that contains `refusal`, which is
+    empty if the pass does not report it.
     """
 
     before: str
@@ -29,32 +30,32 @@ class Example:
 
 
 class Pass(Rule):
-    """A rule with what people want to know of it."""
+    """A rewrite rule with the texts and options that users see."""
 
     targets: ClassVar[tuple[str, ...]] = EVERYWHERE
-    slower: ClassVar[str] = ""  # what was measured, where it makes a graph smaller and not faster: runs on request only
+    slower: ClassVar[str] = ""  # what was measured if it makes graphs smaller but slower; then it runs on request only
     example: ClassVar[Example]
 
     @property
     def algebra(self) -> str:
-        """The rewrite as a formula: the first line of the pass's file."""
-        return _said(self)[0].rstrip(".")
+        """Return the rewrite as a formula: the first line of the module docstring."""
+        return _docstring_lines(self)[0].rstrip(".")
 
     @property
     def about(self) -> str:
-        """When it refuses and why it helps: the rest of what the pass's file says first, as one paragraph."""
-        return " ".join(" ".join(_said(self)[1:]).split())
+        """Return when the pass refuses and why it helps: the rest of the module docstring, as one paragraph."""
+        return " ".join(" ".join(_docstring_lines(self)[1:]).split())
 
 
-def _said(rule: Rule) -> list[str]:
-    """What the file of a pass begins with, line by line; a pass that was typed in has only a class."""
+def _docstring_lines(rule: Rule) -> list[str]:
+    """Return the docstring lines of the module of a pass, or of its class if the module has none."""
     text = sys.modules[type(rule).__module__].__doc__ or type(rule).__doc__ or rule.name
     return text.strip().splitlines()
 
 
 class NodePass(Pass, NodeRule):
-    """A pass that looks at one node and its surroundings."""
+    """A pass that matches one node and its surroundings."""
 
 
 class ModelPass(Pass, ModelRule):
-    """A pass that has to see the whole model."""
+    """A pass that needs to see the whole model."""

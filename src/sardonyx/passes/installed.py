@@ -1,4 +1,4 @@
-"""Passes of other packages: found by the entry-point group `sardonyx.passes`, checked before any of them runs."""
+"""Load the passes of other packages from the entry-point group `sardonyx.passes` and check them before they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.passes.base import EVERYWHERE, ModelPass, NodePass, Pass
 from sardonyx.records.run import Accuracy
 
 GROUP = "sardonyx.passes"
-_FORM = "an entry point names a pass or a list of passes: docs/writing-a-pass.md"
+_FORM = "an entry point must name a pass or a list of passes: docs/writing-a-pass.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,42 +27,46 @@ class Installed:
 
 @functools.cache
 def installed() -> tuple[Installed, ...]:
-    """Every pass of an installed package, in the order of the packages' and the entry points' names.
+    """Return every pass of an installed package, ordered by the names of the packages and of the entry points.
 
     Raises:
         SardonyxError: a package's passes cannot be loaded; the message names the package.
     """
-    found = sorted(entry_points(group=GROUP), key=lambda point: (_package(point), point.name))
-    passes = tuple(Installed(rule, _package(point)) for point in found for rule in _load(point))
-    merge([each.rule for each in passes])
+    points = sorted(entry_points(group=GROUP), key=lambda point: (_package(point), point.name))
+    passes = tuple(Installed(rule, _package(point)) for point in points for rule in _load(point))
+    merge([installed_pass.rule for installed_pass in passes])
     return passes
 
 
 def available(passes: Iterable[Pass] = ()) -> tuple[Pass, ...]:
-    """The built-in passes, those of installed packages, and the given ones.
+    """Return the built-in passes, those of installed packages, and the given ones.
 
     Raises:
-        UsageError: one of the given is not a pass, or has the name of another.
+        UsageError: one of the given ones is not a pass, or has the name of another.
         SardonyxError: a package's passes cannot be loaded.
     """
-    return merge([*(each.rule for each in installed()), *passes])
+    return merge([*(installed_pass.rule for installed_pass in installed()), *passes])
 
 
 def merge(added: Sequence[Pass]) -> tuple[Pass, ...]:
-    """The built-in passes and the added ones; one that is added twice counts once."""
-    by_name = {each.name: each for each in ALL}
-    for each in added:
-        if problem := _problem(each):
-            raise UsageError(f"{each!r} is not a pass: {problem}", hint="docs/writing-a-pass.md says what a pass has")
-        known = by_name.setdefault(each.name, each)
-        if type(known) is not type(each):
-            owners = " and ".join(f"{type(one).__module__}.{type(one).__qualname__}" for one in (known, each))
-            raise UsageError(f"two passes have the name {each.name!r}: {owners}", hint="rename one of them")
+    """Return the built-in passes and the added ones; one that is added twice counts once."""
+    by_name = {rule.name: rule for rule in ALL}
+    for rule in added:
+        if problem := _problem(rule):
+            raise UsageError(
+                f"{rule!r} is not a pass: {problem}", hint="docs/writing-a-pass.md describes what a pass has"
+            )
+        registered = by_name.setdefault(rule.name, rule)
+        if type(registered) is not type(rule):
+            owners = " and ".join(
+                f"{type(owner).__module__}.{type(owner).__qualname__}" for owner in (registered, rule)
+            )
+            raise UsageError(f"two passes have the name {rule.name!r}: {owners}", hint="rename one of them")
     return tuple(by_name.values())
 
 
 def _load(point: EntryPoint) -> tuple[Pass, ...]:
-    """The passes that an entry point names."""
+    """Return the passes that an entry point names."""
     where = f"the entry point {point.name!r} of the package {_package(point)}"
     try:
         loaded: Any = point.load()
@@ -70,9 +74,9 @@ def _load(point: EntryPoint) -> tuple[Pass, ...]:
         hint = "repair or uninstall the package"
         raise SardonyxError(f"{where} cannot be loaded: {reason(error)}", hint=hint) from error
     passes = tuple(cast("Iterable[Any]", loaded)) if isinstance(loaded, (list, tuple)) else (loaded,)
-    for each in passes:
-        if problem := _problem(each):
-            raise SardonyxError(f"{where} gives {each!r}, which is not a pass: {problem}", hint=_FORM)
+    for rule in passes:
+        if problem := _problem(rule):
+            raise SardonyxError(f"{where} gives {rule!r}, which is not a pass: {problem}", hint=_FORM)
     return passes
 
 
@@ -80,15 +84,15 @@ def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
 
 
-def _problem(one: Any) -> str:
-    """What an object lacks to be run as a pass; empty if nothing."""
-    if isinstance(one, type):
+def _problem(candidate: Any) -> str:
+    """Return why an object cannot run as a pass, or an empty string if it can."""
+    if isinstance(candidate, type):
         return "it is a class; give an instance"
-    if not isinstance(one, (NodePass, ModelPass)):
+    if not isinstance(candidate, (NodePass, ModelPass)):
         return "it is neither a NodePass nor a ModelPass"
-    expected = {"name": str, "accuracy": Accuracy} | ({"roots": tuple} if isinstance(one, NodePass) else {})
+    expected = {"name": str, "accuracy": Accuracy} | ({"roots": tuple} if isinstance(candidate, NodePass) else {})
     for attribute, kind in expected.items():
-        if not isinstance(getattr(one, attribute, None), kind):
+        if not isinstance(getattr(candidate, attribute, None), kind):
             return f"its {attribute!r} is not of type {kind.__name__}"
-    unknown = sorted({*one.targets} - {*EVERYWHERE})
+    unknown = sorted({*candidate.targets} - {*EVERYWHERE})
     return f"there is no target {unknown[0]!r}" if unknown else ""

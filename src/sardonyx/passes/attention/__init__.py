@@ -1,4 +1,4 @@
-"""Attention, its positions and its masks, however spelled, become the operators that mean them."""
+"""Fuse attention, its rotary positions and its masks into the operators Attention and RotaryEmbedding."""
 
 from __future__ import annotations
 

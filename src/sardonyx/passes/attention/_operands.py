@@ -1,4 +1,4 @@
-"""Finds queries, keys and values as [batch, heads, length, width], whatever views and repetitions made them."""
+"""Find queries, keys and values as [batch, heads, length, width] behind the views and repetitions that produce them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
-from sardonyx.passes.attention._heads import Axes, Axis, Stage, Trail, fine, size, sizes, trace
-from sardonyx.passes.attention._layouts import Steps, way
+from sardonyx.passes.attention._axis_parts import (
+    Axes,
+    Axis,
+    Conversion,
+    Stage,
+    Trail,
+    conversion,
+    refined,
+    size,
+    sizes,
+    trace,
+)
 from sardonyx.passes.attention._scores import NearMiss
 
-UNWRITABLE = "the shapes of its operands cannot be written down"
+NOT_CONSTANT = "its operands need a Reshape whose target is not constant"
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """Where to take queries, keys or values from, how they get into shape, and which nodes that leaves without work."""
+    """The value to take queries, keys or values from, the steps that convert it, and the nodes that become unused."""
 
     stage: Stage
-    steps: Steps
+    steps: Conversion
     axes: Axes
     gone: tuple[ir.Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The operands in the form that Attention takes, and the way back to what was there."""
+    """The operands in the form that Attention takes, and the conversion of its result to the original layout."""
 
     operands: tuple[Operand, Operand, Operand]
-    back: Steps
+    back: Conversion
     shape: Shape  # of Attention's result
-    heads: Axis | None  # of the queries; None where all are one
+    heads: Axis | None  # of the queries; None if there is a single head without an axis
     batch: Dim
     width: Dim
     attributes: dict[str, int] = field(default_factory=dict[str, int])
@@ -40,7 +50,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class _Roles:
-    """Which parts of an operand are what."""
+    """The parts of an operand by role."""
 
     batch: Axis
     heads: Axis | None
@@ -60,13 +70,13 @@ def read_layout(
     last: ir.Node,
     graph: Facts,
 ) -> Layout:
-    """The layout of attention between two products, the keys being transposed.
+    """Return the layout of attention between two products; the keys are transposed.
 
     Raises:
-        NearMiss: where the operands do not fit Attention.
+        NearMiss: the operands do not fit Attention.
     """
-    # Attention has a scale for the scores only, which its kernel applies after the product: half precision could
-    # overflow there where queries that are scaled before do not.
+    # The scale of Attention is applied to the product. In half precision that could overflow where queries that are
+    # scaled before the product do not.
     scales = queries is not None and graph.dtype(queries) == ir.DataType.FLOAT
     trails = [
         _followed(queries, first, graph, scales=scales),
@@ -75,18 +85,18 @@ def read_layout(
     ]
     ranks = {len(trail.axes) for trail in trails}
     if ranks == {4}:
-        return _laid_out([_of_four(trails[0]), _of_four(trails[1], keys=True), _of_four(trails[2])], trails, graph)
+        return _layout_of([_of_four(trails[0]), _of_four(trails[1], keys=True), _of_four(trails[2])], trails, graph)
     if ranks != {3}:
         raise NearMiss("its operands differ in rank")
     roles = [_of_three(trails[0]), _of_three(trails[1], keys=True), _of_three(trails[2])]
-    split = [_heads_apart(each, trail) for each, trail in zip(roles, trails, strict=True)]
-    counts = {size(each.heads or []) for each in split}
+    split = [_with_heads(role, trail) for role, trail in zip(roles, trails, strict=True)]
+    counts = {size(role.heads or []) for role in split}
     if len(counts) == 1 and counts != {1}:
         try:
-            return _laid_out(split, trails, graph)
-        except NearMiss:  # then all are one head
+            return _layout_of(split, trails, graph)
+        except NearMiss:  # treat everything as a single head
             pass
-    return _laid_out(roles, trails, graph)
+    return _layout_of(roles, trails, graph)
 
 
 def _followed(value: ir.Value | None, node: ir.Node, graph: Facts, *, scales: bool) -> Trail:
@@ -106,11 +116,11 @@ def _of_three(trail: Trail, *, keys: bool = False) -> _Roles:
     return _Roles(batch, None, *((width, length) if keys else (length, width)))
 
 
-def _heads_apart(roles: _Roles, trail: Trail) -> _Roles:
-    """Heads that were folded into the batch: the parts that stand next to the width where the trail begins."""
-    batch, width = fine(roles.batch), fine(roles.width)
+def _with_heads(roles: _Roles, trail: Trail) -> _Roles:
+    """Separate heads that were folded into the batch: the parts in front of the width where the trace begins."""
+    batch, width = refined(roles.batch), refined(roles.width)
     heads: Axis = []
-    for axis in map(fine, trail.source.axes):
+    for axis in map(refined, trail.source.axes):
         if width and width[0] in axis:
             before = axis[: axis.index(width[0])]
             while before and batch and before[-1] is batch[-1]:
@@ -119,61 +129,61 @@ def _heads_apart(roles: _Roles, trail: Trail) -> _Roles:
     return _Roles(batch, heads, roles.length, roles.width)
 
 
-def _laid_out(roles: Sequence[_Roles], trails: Sequence[Trail], graph: Facts) -> Layout:
+def _layout_of(roles: Sequence[_Roles], trails: Sequence[Trail], graph: Facts) -> Layout:
     queries, keys, values = roles
-    batches = {size(each.batch) for each in roles}
+    batches = {size(role.batch) for role in roles}
     if len(batches) != 1:
-        raise NearMiss("its operands are not certain to have the same batch")
+        raise NearMiss("its operands may have different batch sizes")
     if size(keys.length) != size(values.length):
-        raise NearMiss("keys and values are not certain to be equally many")
-    kept = [_once(each, queries) for each in (keys, values)]
-    if size(kept[0].heads or []) != size(kept[1].heads or []):
-        raise NearMiss("keys and values are repeated for other groups of heads")
-    operands = [_operand(each, trail, graph) for each, trail in zip((queries, *kept), trails, strict=True)]
+        raise NearMiss("keys and values may have different lengths")
+    unrepeated = [_without_repetition(role, queries) for role in (keys, values)]
+    if size(unrepeated[0].heads or []) != size(unrepeated[1].heads or []):
+        raise NearMiss("keys and values are repeated for different groups of heads")
+    operands = [_operand(role, trail, graph) for role, trail in zip((queries, *unrepeated), trails, strict=True)]
     result = [*queries.axes[:-1], values.width]
     before = [
-        *([queries.batch] if queries.heads is None else _as_before(queries, trails[0])),
+        *([queries.batch] if queries.heads is None else _leading_axes(queries, trails[0])),
         queries.length,
         values.width,
     ]
-    back = way(result, before)
+    back = conversion(result, before)
     if back is None:
-        raise NearMiss(UNWRITABLE)
-    one = {} if queries.heads is not None else {"q_num_heads": 1, "kv_num_heads": 1}
+        raise NearMiss(NOT_CONSTANT)
+    head_counts = {} if queries.heads is not None else {"q_num_heads": 1, "kv_num_heads": 1}
     return Layout(
         (operands[0], operands[1], operands[2]), back, sizes(result), queries.heads, size(queries.batch),
-        size(queries.width), one,
+        size(queries.width), head_counts,
     )  # fmt: skip
 
 
-def _as_before(queries: _Roles, trail: Trail) -> Axes:
-    """The axes in front as the products had them."""
+def _leading_axes(queries: _Roles, trail: Trail) -> Axes:
+    """Return the leading axes as the products have them."""
     return [queries.batch, queries.heads or []] if len(trail.axes) == 4 else [[*queries.batch, *(queries.heads or [])]]
 
 
-def _once(roles: _Roles, queries: _Roles) -> _Roles:
-    """Keys or values without the repetition of their heads."""
+def _without_repetition(roles: _Roles, queries: _Roles) -> _Roles:
+    """Return keys or values without the repetition of their heads."""
     if roles.heads is None:
         return roles
-    heads = fine(roles.heads)
+    heads = refined(roles.heads)
     if size(heads) not in (1, size(queries.heads or [])):
-        raise NearMiss("queries and keys are not certain to have the same heads")
+        raise NearMiss("queries and keys may have different numbers of heads")
     while heads and heads[-1].repeats:
         heads.pop()
     return _Roles(roles.batch, heads, roles.length, roles.width)
 
 
 def _operand(roles: _Roles, trail: Trail, graph: Facts) -> Operand:
-    """From where on the trail it takes the fewest nodes."""
+    """Return the stage of the trace from which the conversion saves the most nodes."""
     best: Operand | None = None
     saved = 0
     for index, stage in enumerate(trail.stages):
-        steps = way(stage.axes, roles.axes)
+        steps = conversion(stage.axes, roles.axes)
         if steps is None:
             continue
         saving = trail.dying(index, graph) - len(steps)
         if best is None or saving > saved:
             best, saved = Operand(stage, steps, roles.axes, tuple(trail.nodes[:index])), saving
     if best is None:
-        raise NearMiss(UNWRITABLE)
+        raise NearMiss(NOT_CONSTANT)
     return best

@@ -1,6 +1,7 @@
-"""The cosines and sines of a rotation, as RotaryEmbedding wants them: one a pair of elements, [batch, length, pairs].
+"""The cosines and sines of a rotation as RotaryEmbedding takes them: [batch, length, pairs], one per pair of elements.
 
-Models keep them twice as wide, with an axis of size one for the heads, and for one batch: this finds what is behind.
+Models store them at twice that width, with an axis of size one for the heads, and for a batch of one; the functions
+here find the table of half width behind that.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.passes._matching import ints, operand
-from sardonyx.passes._pieces import repeated
-from sardonyx.passes._sizes import size_at
-from sardonyx.passes._views import normal_axes
+from sardonyx.passes._parts import repeated
+from sardonyx.passes._shapes import normal_axes, size_at
 
 RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cosines or sines of half width; `bare` where they have no axis for the heads any more."""
+    """Cosines or sines of half width; `bare` if the axis of the heads has been removed."""
 
     half: ir.Value | np.ndarray
     shape: Shape
@@ -31,14 +31,14 @@ class Table:
 
     @property
     def batch(self) -> Dim:
-        """For how many members of the batch it speaks."""
+        """Return the batch size of the table."""
         return self.shape[0] if len(self.shape) == (RANK - 1 if self.bare else RANK) else 1
 
 
 def head_axis(states: Shape, angles: Shape | None) -> int | None:
-    """Which axis of the states [batch, ?, ?, size] is the heads': the one along which the angles do not change.
+    """Return the head axis of states [batch, ?, ?, size]: the axis along which the angles do not vary.
 
-    None where the angles do not certainly have one row a position.
+    Returns None if it is uncertain that the angles have one row per position.
     """
     if angles is None or not 2 <= len(angles) <= RANK or len(states) != RANK or None in (*states, *angles):
         return None
@@ -50,7 +50,7 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
 
 
 def table_of(value: ir.Value, *, doubled: bool, interleaved: bool, heads: int, graph: Facts) -> Table | None:
-    """The half-width table behind a value that the states are multiplied with; None where its halves may differ."""
+    """Return the table of half width behind a factor of the states, or None if its halves may differ."""
     value, bare = _without_heads(value, heads, graph)
     half = repeated(value, interleaved, graph) if doubled else value
     if isinstance(half, ir.Value):
@@ -65,16 +65,16 @@ def table_of(value: ir.Value, *, doubled: bool, interleaved: bool, heads: int, g
 
 
 def built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, graph: Facts) -> list[ir.Value]:
-    """The tables as [batch, length, pairs], as long as the states' batch."""
+    """Build the tables as [batch, length, pairs] with the batch size of the states."""
     shape = graph.shape(states)
     assert shape is not None
     batch = shape[0]
-    target = _repeated(states, batch, op, graph) if any(each.batch != batch for each in tables) else None
-    return [_built(each, batch, heads, target, op) for each in tables]
+    target = _expand_target(states, batch, op, graph) if any(table.batch != batch for table in tables) else None
+    return [_built(table, batch, heads, target, op) for table in tables]
 
 
-def _repeated(states: ir.Value, batch: Dim, op: Builder, graph: Facts) -> ir.Value:
-    """The target of an Expand that repeats a table for every member of the batch, as the operator wants it."""
+def _expand_target(states: ir.Value, batch: Dim, op: Builder, graph: Facts) -> ir.Value:
+    """Build the target of an Expand that repeats a table over the batch, which the operator requires."""
     if isinstance(batch, int):
         return op.constant(np.array([batch, 1, 1], np.int64), "target")
     return op.Concat(size_at(states, 0, op, graph), op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
@@ -95,14 +95,14 @@ def _built(table: Table, batch: Dim, heads: int, target: ir.Value | None, op: Bu
 
 
 def _bare(half: np.ndarray, heads: int | None) -> np.ndarray:
-    """Numbers as [batch or 1, length, pairs]."""
+    """Return the numbers as [batch or 1, length, pairs]."""
     rank = RANK - 1 if heads is None else RANK
     half = half.reshape((1,) * (rank - half.ndim) + half.shape)
     return np.ascontiguousarray(half if heads is None else half.squeeze(axis=heads))
 
 
 def _without_heads(value: ir.Value, heads: int, graph: Facts) -> tuple[ir.Value, bool]:
-    """The value before an Unsqueeze made the heads' axis, and whether one did."""
+    """Return the value before an Unsqueeze inserted the head axis, and whether there was one."""
     node = value.producer()
     if node is None or node.op_type != "Unsqueeze" or node.domain or graph.rank(value) != RANK:
         return value, False

@@ -1,4 +1,9 @@
-"""Reads what stands between the product of queries and keys and its Softmax: scale, softcap, masks, in any spelling."""
+"""Read what is applied between the product of queries and keys and its Softmax: scale, softcap, masks.
+
+The scores are read from the Softmax upwards. With S = Q K^T the result is Softmax(mask_n(… mask_1(cap(scale * S)))),
+where cap(x) = c * tanh(x / c); every mask is a sum or a Where. Scale, cap and masks have to be in this order, which is
+the order in which Attention applies them.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +15,34 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.passes._matching import operand
-from sardonyx.passes.attention._heads import Axes, flat, new_axes, regroup, same_axes
+from sardonyx.passes.attention._axis_parts import Axes, flat, new_axes, regroup, same_axes
 
-FARTHEST = 256  # nodes that are looked at above one Softmax: sums of shared values have as many ways up as they like
-SWALLOWS = 1e30  # adding a score to a number of this size gives that number
+MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
+SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged
 
 
 class NearMiss(Exception):
-    """This is attention, but not one that can be fused; says why."""
+    """Raised for attention that cannot be fused; the message says why."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Something added to the scores, or a condition under which they are kept."""
+    """A value that is added to the scores, or a condition under which they are kept."""
 
     value: ir.Value
     axes: Axes  # in parts of the scores
-    keeps: bool | None = None  # of a condition: which of its values keeps a score
-    fill: float = 0.0  # of a condition: what stands in for the others
+    keeps: bool | None = None  # for a condition: the truth value that keeps a score
+    fill: float = 0.0  # for a condition: what replaces the other scores
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores that a Softmax reads, taken apart."""
+    """The scores that a Softmax reads, decomposed."""
 
     nodes: tuple[ir.Node, ...]  # from the Softmax up to the product
-    axes: Axes  # of the value at hand, in parts of the Softmax's input
+    axes: Axes  # of the current value, in parts of the Softmax's input
     whole: Axes  # of the Softmax's input
-    budget: Iterator[int]  # one step for each node that is still to be looked at
+    budget: Iterator[int]  # one step for each node that may still be visited
     masks: tuple[Mask, ...] = ()
     scale: float = 1.0
     softcap: float = 0.0
@@ -45,139 +50,140 @@ class Scores:
 
     @property
     def product(self) -> ir.Node:
-        """The product of queries and keys."""
+        """Return the product of queries and keys."""
         return self.nodes[-1]
 
 
 def read_scores(softmax: ir.Node, graph: Facts) -> Scores | None:
-    """Take apart what a Softmax over the last axis reads; None where it is no product of queries and keys.
+    """Decompose what a Softmax over the last axis reads, or return None if it is not a product of queries and keys.
 
     Raises:
-        NearMiss: where it is one, but not as Attention computes it.
+        NearMiss: it is one, but Attention cannot compute it.
     """
     shape = graph.shape(softmax.inputs[0])
     if shape is None or 0 in shape:
         return None
     axes = new_axes(shape)
-    return _above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(FARTHEST))), graph)
+    return _above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(MOST_NODES))), graph)
 
 
 def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    made = None if value is None else value.producer()
-    if value is None or made is None or made.domain or made.graph is not user.graph:
+    """Read the producer of a value; `below` is what has been read between it and the Softmax."""
+    producer = None if value is None else value.producer()
+    if value is None or producer is None or producer.domain or producer.graph is not user.graph:
         return None
-    if next(below.budget, None) is None or made.op_type not in _READERS:
+    if next(below.budget, None) is None or producer.op_type not in _READERS:
         return None
-    if any(attribute.is_ref() for attribute in made.attributes.values()):
+    if any(attribute.is_ref() for attribute in producer.attributes.values()):
         return None
-    found = _READERS[made.op_type](made, replace(below, nodes=(*below.nodes, made)), graph)
-    if found is not None and graph.sole_user(value) is not user:
+    scores = _READERS[producer.op_type](producer, replace(below, nodes=(*below.nodes, producer)), graph)
+    if scores is not None and graph.sole_user(value) is not user:
         raise NearMiss("its scores are read elsewhere")
-    return found
+    return scores
 
 
-def _product(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    """The product itself. One with a constant is a linear layer, whatever follows."""
-    if any(graph.tensor(value) is not None for value in made.inputs[:2]):
+def _product(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    """Accept the product itself. A product with a constant is a linear layer."""
+    if any(graph.tensor(value) is not None for value in node.inputs[:2]):
         return None
     if not same_axes(below.axes, below.whole):
-        raise NearMiss("its scores are seen in another shape by the Softmax")
+        raise NearMiss("its scores are reshaped before the Softmax")
     return below
 
 
-def _cast(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    found = _above(operand(made, 0), made, below, graph)
-    if found is None:
+def _cast(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    scores = _above(operand(node, 0), node, below, graph)
+    if scores is None:
         return None
-    to, source = made.attributes.get_int("to", 0), graph.dtype(operand(made, 0))
+    to, source = node.attributes.get_int("to", 0), graph.dtype(operand(node, 0))
     if to != ir.DataType.FLOAT or source != ir.DataType.FLOAT16 or len(below.nodes) > 1:
-        raise NearMiss("its scores change their type on the way")
-    return replace(found, precision=ir.DataType.FLOAT)
+        raise NearMiss("its scores are cast to another type before the Softmax")
+    return replace(scores, precision=ir.DataType.FLOAT)
 
 
-def _sum(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    refused: NearMiss | None = None
+def _sum(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    near_miss: NearMiss | None = None
     for side in (0, 1):
-        mask = operand(made, 1 - side)
+        mask = operand(node, 1 - side)
         if mask is None:
             continue
         try:
-            found = _above(operand(made, side), made, below, graph)
-            if found is not None:
+            scores = _above(operand(node, side), node, below, graph)
+            if scores is not None:
                 _unscaled(below)
-                return replace(found, masks=(*found.masks, Mask(mask, _spread(mask, side, made, below, graph))))
-        except NearMiss as reason:  # the other operand may be the scores, and this one what is added to them
-            refused = refused or reason
-    if refused is not None:
-        raise refused
+                return replace(scores, masks=(*scores.masks, Mask(mask, _mask_axes(mask, side, node, below, graph))))
+        except NearMiss as reason:  # the other operand may be the scores and this one the mask
+            near_miss = near_miss or reason
+    if near_miss is not None:
+        raise near_miss
     return None
 
 
-def _where(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    condition = operand(made, 0)
+def _where(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    condition = operand(node, 0)
     for side in (1, 2):
-        fill = graph.scalar(operand(made, 3 - side))
+        fill = graph.scalar(operand(node, 3 - side))
         if fill is None or condition is None:
             continue
-        found = _above(operand(made, side), made, below, graph)
-        if found is None:
+        scores = _above(operand(node, side), node, below, graph)
+        if scores is None:
             continue
         _unscaled(below)
-        if fill > -SWALLOWS or (graph.dtype(made.outputs[0]) != ir.DataType.FLOAT and fill != float("-inf")):
-            raise NearMiss("masked scores keep some weight: a fully masked row would come out otherwise")
-        axes = _spread(condition, side, made, below, graph)
-        return replace(found, masks=(*found.masks, Mask(condition, axes, side == 1, float(fill))))
+        if fill > -SWALLOWS or (graph.dtype(node.outputs[0]) != ir.DataType.FLOAT and fill != float("-inf")):
+            raise NearMiss("masked scores keep some weight, so the result of a fully masked row would change")
+        axes = _mask_axes(condition, side, node, below, graph)
+        return replace(scores, masks=(*scores.masks, Mask(condition, axes, side == 1, float(fill))))
     return None
 
 
 def _unscaled(below: Scores) -> None:
-    """Masks come last in Attention."""
+    """Refuse a scale or softcap after a mask, since Attention masks last."""
     if below.scale != 1.0 or below.softcap:
         raise NearMiss("its scores are scaled after the mask")
 
 
-def _scaled(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    for side in (0, 1) if made.op_type == "Mul" else (0,):
-        by, value = graph.scalar(operand(made, 1 - side)), operand(made, side)
-        if not by or graph.rank(value) != graph.rank(made.outputs[0]):
+def _scaled(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    for side in (0, 1) if node.op_type == "Mul" else (0,):
+        number, value = graph.scalar(operand(node, 1 - side)), operand(node, side)
+        if not number or graph.rank(value) != graph.rank(node.outputs[0]):
             continue
         capped = value.producer() if value is not None else None
-        if capped is not None and capped.op_type == "Tanh" and made.op_type == "Mul" and not capped.domain:
-            return _capped(capped, by, made, below, graph)
-        factor = by if made.op_type == "Mul" else 1 / by
-        return _above(value, made, replace(below, scale=below.scale * factor), graph)
-    if made.op_type == "Mul" and any(_above(value, made, below, graph) for value in made.inputs):
+        if capped is not None and capped.op_type == "Tanh" and node.op_type == "Mul" and not capped.domain:
+            return _capped(capped, number, node, below, graph)
+        factor = number if node.op_type == "Mul" else 1 / number
+        return _above(value, node, replace(below, scale=below.scale * factor), graph)
+    if node.op_type == "Mul" and any(_above(value, node, below, graph) for value in node.inputs):
         raise NearMiss("its scale is not a constant")
     return None
 
 
-def _capped(tanh: ir.Node, by: float, made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    """c * tanh(x / c)."""
-    inner = replace(below, nodes=(*below.nodes, tanh), softcap=float(by))
-    found = _above(operand(tanh, 0), tanh, replace(inner, scale=1.0), graph)
-    if found is None:
+def _capped(tanh: ir.Node, cap: float, node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    """Match c * tanh(x / c)."""
+    inner = replace(below, nodes=(*below.nodes, tanh), softcap=float(cap))
+    scores = _above(operand(tanh, 0), tanh, replace(inner, scale=1.0), graph)
+    if scores is None:
         return None
-    if below.scale != 1.0 or below.softcap or by <= 0:
-        raise NearMiss("its scores are capped in another way than Attention does it")
-    if graph.sole_user(tanh.outputs[0]) is not made:
+    if below.scale != 1.0 or below.softcap or cap <= 0:
+        raise NearMiss("its softcap differs from that of Attention")
+    if graph.sole_user(tanh.outputs[0]) is not node:
         raise NearMiss("its scores are read elsewhere")
-    return replace(found, scale=found.scale * by)
+    return replace(scores, scale=scores.scale * cap)
 
 
-def _viewed(made: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    shape = graph.shape(operand(made, 0))
+def _viewed(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+    shape = graph.shape(operand(node, 0))
     if shape is None or 0 in shape:
         return None
     axes = regroup(flat(below.axes), shape)
-    return None if axes is None else _above(operand(made, 0), made, replace(below, axes=axes), graph)
+    return None if axes is None else _above(operand(node, 0), node, replace(below, axes=axes), graph)
 
 
-def _spread(mask: ir.Value, side: int, made: ir.Node, below: Scores, graph: Facts) -> Axes:
-    """Over which parts of the scores (that operand of the node) a mask varies; axes it does not have are empty."""
-    if not graph.same_shape(operand(made, side), made.outputs[0]):
+def _mask_axes(mask: ir.Value, side: int, node: ir.Node, below: Scores, graph: Facts) -> Axes:
+    """Return the parts of the scores that a mask varies over, axis by axis; an axis it does not vary over is empty."""
+    if not graph.same_shape(operand(node, side), node.outputs[0]):
         raise NearMiss("its mask could enlarge the scores")
     shape = graph.shape(mask)
-    result = graph.shape(made.outputs[0]) or ()
+    result = graph.shape(node.outputs[0]) or ()
     if shape is None or len(shape) > len(result):
         raise NearMiss("the shape of its mask is not known")
     axes: Axes = []

@@ -1,12 +1,12 @@
 """MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) => Attention(Q, K, V, mask).
 
-The scale may be split over Q, K and the product; there may be a softcap, several masks or a condition, and heads of K
-and V that are repeated for groups of queries: the repetition goes. Refuses where scores or weights are read elsewhere
-or cast to a type that does not hold them, where the scale is no constant, where a mask could enlarge the scores, where
-a row that a mask hides whole would come out otherwise, and types the runtime has no kernel for. A row that -inf hides
-whole is zero afterwards, as the standard has it, where it was NaN; one that the lowest number hides stays the mean of
-the values, for which the mask is kept above that number. Helps because the scores are neither scaled nor masked in
-passes of their own, and because heads can then stay where they are.
+The scale may be split over Q, K and the product. There may be a softcap, several masks or a condition, and heads of K
+and V that are repeated for groups of queries; the repetition is removed. Refuses if scores or weights are read
+elsewhere or cast to a type that does not hold them, if the scale is not a constant, if a mask could enlarge the scores,
+if the result of a fully masked row would change, and for types without a kernel in the runtime. A row masked entirely
+by -inf becomes zero, as the standard defines, instead of NaN; one masked by the lowest finite number stays the mean of
+the values, for which the mask is kept above that number. Helps because the scores are no longer scaled and masked by
+separate nodes, and because heads then need no transpose.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._casts import preserves_values
-from sardonyx.passes._matching import maker
-from sardonyx.passes.attention._layouts import Steps
+from sardonyx.passes._dtypes import preserves_values
+from sardonyx.passes._matching import operand_producer
+from sardonyx.passes.attention._axis_parts import Conversion
 from sardonyx.passes.attention._masks import read_masks
 from sardonyx.passes.attention._operands import read_layout
 from sardonyx.passes.attention._scores import NearMiss, Scores, read_scores
@@ -30,19 +30,19 @@ from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-CLOSE = 1e-6  # a scale this near the default is the default
+CLOSE = 1e-6  # relative; a scale this close to the default is the default
 READ_ELSEWHERE = "its weights are read elsewhere"
 _SCALES = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
-_SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened; from the last axis on that is the same
+_SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened its input, which is the same for the last axis
 
 
 class FuseAttention(NodePass):
-    """Scaled dot products, spelled out."""
+    """Decomposed scaled dot-product attention."""
 
     name = "fuse-attention"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Softmax",)
-    opset = 7  # before, sums and products broadcast only on request
+    opset = 7  # before, sums and products broadcast only with an attribute
     needs = 23
     example = Example(
         before="""
@@ -79,7 +79,7 @@ class FuseAttention(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Softmax over the last axis between two products."""
+        """Match a Softmax over the last axis between two products."""
         rank = graph.rank(node.inputs[0])
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
@@ -89,80 +89,80 @@ class FuseAttention(NodePass):
         product = _weighted_sum(node, graph)
         if product is None:
             return None
-        seen: tuple[ir.Node, ...] = (node, product)
+        nodes: tuple[ir.Node, ...] = (node, product)
         try:
             scores = read_scores(node, graph)
             if scores is None:
                 return None
-            seen = (*reversed(scores.nodes), node, product)
+            nodes = (*reversed(scores.nodes), node, product)
             return _matched(node, product, scores, graph)
         except NearMiss as reason:
-            return Refused(str(reason), seen)
+            return Refused(str(reason), nodes)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Attention, around it what brings the operands and the result into shape."""
+        """Build one Attention, and the conversions of its operands and result."""
         found = match.found
         dtype: ir.DataType = found["dtype"]
-        q, k, v = (each.steps.write(each.stage.value, op, dtype) for each in found["operands"])
+        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in found["operands"])
         with op.apart():
             mask = found["masks"].write(q, op, dtype)
         value = op.Attention(q, k, v, mask, **found["attributes"])
         op.learn(value, dtype, found["shape"])
-        back: Steps = found["back"]
+        back: Conversion = found["back"]
         return back.write(value, op, dtype)
 
 
 def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
-    """The product of the weights with the values, seen through a change of type and a guard against NaN."""
-    ahead = [softmax.outputs[0]]
-    while ahead:
-        weights = ahead.pop()
+    """Return the product of the weights and the values, looking through a Cast and a guard against NaN."""
+    pending = [softmax.outputs[0]]
+    while pending:
+        weights = pending.pop()
         for user, index in weights.uses():
             if user.domain or user.graph is not softmax.graph:
                 continue
             if user.op_type == "MatMul" and index == 0:
                 return user
             if user.op_type == "Cast" or _is_guard(user, weights, graph):
-                ahead.append(user.outputs[0])
+                pending.append(user.outputs[0])
     return None
 
 
 def _is_guard(node: ir.Node, weights: ir.Value, graph: Facts) -> bool:
-    """Where(IsNaN(weights), 0, weights)."""
-    asks = maker(node, 0, ("IsNaN",))
-    if node.op_type != "Where" or asks is None or asks.inputs[0] is not weights:
+    """Match Where(IsNaN(weights), 0, weights)."""
+    test = operand_producer(node, 0, ("IsNaN",))
+    if node.op_type != "Where" or test is None or test.inputs[0] is not weights:
         return False
     is_zero = graph.scalar(node.inputs[1]) == 0 and graph.same_shape(weights, node.outputs[0])
     return is_zero and node.inputs[2] is weights
 
 
 def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
-    """What stands between the Softmax and the product; refuses where anything else reads the weights."""
-    found: list[ir.Node] = []
+    """Return the nodes between the Softmax and the product; refuse if anything else reads the weights."""
+    nodes: list[ir.Node] = []
     weights = product.inputs[0]
     reader = product
     while weights is not None and weights is not softmax.outputs[0]:
-        made = weights.producer()
-        assert made is not None
+        producer = weights.producer()
+        assert producer is not None
         if graph.sole_user(weights) is not reader:
             raise NearMiss(READ_ELSEWHERE)
-        guard = made.op_type == "Where"
-        source = made.inputs[2 if guard else 0]
-        asks = maker(made, 0, ("IsNaN",)) if guard else None
-        readers = {made} if asks is None else {made, asks}
+        guard = producer.op_type == "Where"
+        source = producer.inputs[2 if guard else 0]
+        test = operand_producer(producer, 0, ("IsNaN",)) if guard else None
+        readers = {producer} if test is None else {producer, test}
         if source is None or source.is_graph_output() or {use.node for use in source.uses()} != readers:
             raise NearMiss(READ_ELSEWHERE)
-        if asks is not None and graph.sole_user(asks.outputs[0]) is not made:
+        if test is not None and graph.sole_user(test.outputs[0]) is not producer:
             raise NearMiss(READ_ELSEWHERE)
-        found = [*([] if asks is None else [asks]), made, *found]
-        weights, reader = source, made
-    if not found and graph.sole_user(softmax.outputs[0]) is not product:
+        nodes = [*([] if test is None else [test]), producer, *nodes]
+        weights, reader = source, producer
+    if not nodes and graph.sole_user(softmax.outputs[0]) is not product:
         raise NearMiss(READ_ELSEWHERE)
-    return tuple(found)
+    return tuple(nodes)
 
 
 def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataType, graph: Facts) -> None:
-    """Refuse weights that are changed on the way, but for the way back from the Softmax's own precision."""
+    """Refuse casts that change the weights, except the one back from the precision of the Softmax."""
     for cast in between:
         source, to = graph.dtype(cast.inputs[0]), cast.attributes.get_int("to", 0)
         if cast.op_type != "Cast" or preserves_values(source, to):
@@ -172,7 +172,7 @@ def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataTyp
 
 
 def _has_half_kernel(width: Dim) -> bool:
-    """Whether the kernel writes all columns: on processors that compute in half precision it leaves out a rest of 4."""
+    """Return whether the half-precision kernel writes all columns: on some processors it omits a remainder of 4."""
     return isinstance(width, int) and width % 8 != 4
 
 
@@ -183,17 +183,17 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     if dtype is None or dtype not in TYPES:
         raise NearMiss("the runtime has no kernel of Attention for this type")
     if graph.dtype(queries) != dtype or graph.dtype(keys) != dtype:
-        raise NearMiss("its operands are of several types")
+        raise NearMiss("its operands have different types")
     _check_casts(between, scores, dtype, graph)
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
     if dtype == ir.DataType.FLOAT16 and not _has_half_kernel(layout.shape[-1]):
-        raise NearMiss("the runtime's kernel in half precision is not right for values of this width")
+        raise NearMiss("the runtime's half-precision kernel is wrong for values of this width")
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     if not _SCALES[0] <= scale <= _SCALES[1]:
-        raise NearMiss("its scale is not a positive number of single precision")
+        raise NearMiss("its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
-    taken_over = [*masks.nodes, *(node for each in operands for node in each.gone)]
+    taken_over = [*masks.nodes, *(node for operand in operands for node in operand.gone)]
     nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
     return Match(
         tuple(dict.fromkeys(nodes)),
@@ -210,7 +210,7 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
 
 
 def _attributes(scores: Scores, scale: float, width: Dim) -> dict[str, Any]:
-    """What differs from the defaults."""
+    """Return the attributes that differ from their defaults."""
     default = isinstance(width, int) and abs(scale * math.sqrt(width) - 1) < CLOSE
     return {
         "scale": None if default else float(scale),

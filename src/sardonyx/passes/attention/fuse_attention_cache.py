@@ -1,10 +1,10 @@
 """Attention(q, Concat(past_k, k), Concat(past_v, v), mask) => Attention(q, k, v, mask, past_k, past_v).
 
-The operator appends the new keys and values to the earlier ones itself and gives both out, as the cache of the next
-step. Refuses where only the keys or only the values are appended, where more than two pieces are, where the appended
-ones are read before the attention, and with is_causal: without a past, query i sees the keys up to i; with a past of
-length p, those up to p + i. Helps because heads of the new keys and values need not be split off first, and because the
-two copies are made where they are read.
+The operator appends the new keys and values to the past ones itself and returns both, as the cache of the next step.
+Refuses if only the keys or only the values are appended, if more than two pieces are, if the appended values are read
+before the attention, and with is_causal: without a past, query i sees the keys up to i; with a past of length p, those
+up to p + i. Helps because the heads of the new keys and values need not be split off first, and because each is copied
+once, where it is read.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 _KEYS, _VALUES, _PAST = 1, 2, 4
-_LENGTH = 2  # the axis of the positions, of [batch, heads, length, width]
+_LENGTH = 2  # the axis of [batch, heads, length, width]
 
 
 class FuseAttentionCache(NodePass):
-    """Earlier keys and values, concatenated for Attention."""
+    """Past keys and values concatenated before Attention."""
 
     name = "fuse-attention-cache"
     accuracy = Accuracy.EXACT
@@ -62,7 +62,7 @@ class FuseAttentionCache(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An Attention of four axes that concatenates two pieces of keys and of values."""
+        """Match an Attention of rank 4 whose keys and values are each a Concat of two pieces."""
         if any(graph.rank(operand(node, index)) != 4 for index in (_KEYS, _VALUES)):
             return None
         if any(value is not None for value in node.inputs[_PAST:]):
@@ -74,39 +74,39 @@ class FuseAttentionCache(NodePass):
             return Refused("only its keys or only its values are appended", (node,))
         nodes = (*dict.fromkeys((keys, values)), node)
         if node.attributes.get_int("is_causal", 0):
-            return Refused("it is causal, which means other keys with a past", nodes)
-        if any(len(each.inputs) != 2 for each in nodes[:-1]):
-            return Refused("its keys or values are more than two pieces", nodes)
+            return Refused("is_causal would select other keys with a past", nodes)
+        if any(len(concat.inputs) != 2 for concat in nodes[:-1]):
+            return Refused("its keys or values are concatenated from more than two pieces", nodes)
         if keys is values or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-            return Refused("it gives its keys and values out already, or both are the same", nodes)
+            return Refused("its keys and values are outputs already, or are the same value", nodes)
         early = _readers_before(node, (keys, values), graph)
         if early is None:
             return Refused("the appended keys or values are read before the attention", nodes)
-        ends = tuple(each.outputs[0] for each in (node, keys, values, *early))
+        ends = tuple(replaced.outputs[0] for replaced in (node, keys, values, *early))
         return Match((keys, values, *early, node), {"early": early}, outputs=ends)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The Attention with its past, then what is given out of the appended keys and values only in part."""
+        """Build the Attention with its past, then the nodes that read the appended keys and values before it."""
         keys, values, node = match.nodes[0], match.nodes[1], match.root
         inputs = (node.inputs[0], keys.inputs[1], values.inputs[1], operand(node, 3), keys.inputs[0], values.inputs[0])
         result, *appended = op.node("Attention", inputs, dict(node.attributes), outputs=3)
-        now: dict[ir.Value | None, ir.Value] = {keys.outputs[0]: appended[0], values.outputs[0]: appended[1]}
+        replacements: dict[ir.Value | None, ir.Value] = {keys.outputs[0]: appended[0], values.outputs[0]: appended[1]}
         early: tuple[ir.Node, ...] = match.found["early"]
-        parts = [op.like(each, tuple(now.get(value, value) for value in each.inputs)) for each in early]
+        parts = [op.like(reader, tuple(replacements.get(value, value) for value in reader.inputs)) for reader in early]
         return [result, *appended, *parts]
 
 
 def _readers_before(node: ir.Node, appended: tuple[ir.Node, ...], graph: Facts) -> tuple[ir.Node, ...] | None:
-    """The readers that stand before the attention; None where one is needed by another node, maybe for the mask."""
-    readers = dict.fromkeys(use.node for each in appended for use in each.outputs[0].uses() if use.node is not node)
+    """Return the consumers before the attention, or None if another node depends on one, such as the mask."""
+    readers = dict.fromkeys(use.node for concat in appended for use in concat.outputs[0].uses() if use.node is not node)
     if any(reader.graph is not node.graph for reader in readers):
         return None
     early = tuple(reader for reader in readers if graph.first((reader, node)) is reader)
-    given_out = all(len(each.outputs) == 1 and not each.outputs[0].uses() for each in early)
-    return early if given_out else None
+    unread = all(len(reader.outputs) == 1 and not reader.outputs[0].uses() for reader in early)
+    return early if unread else None
 
 
 def _appended(node: ir.Node, index: int) -> ir.Node | None:
-    """The Concat along the length that makes an operand."""
-    concat = maker(node, index, ("Concat",))
+    """Return the Concat along the length that produces an operand."""
+    concat = operand_producer(node, index, ("Concat",))
     return concat if concat is not None and concat.attributes.get_int("axis", 0) % 4 == _LENGTH else None

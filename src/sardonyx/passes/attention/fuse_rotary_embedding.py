@@ -1,8 +1,9 @@
 """x * cos + rotate_half(x) * sin => RotaryEmbedding(x, cos, sin).
 
-Turns pairs of elements, half a head apart or next to each other, of all of each head or of its first part. Refuses
-where cosines or sines may differ between the two of a pair, where there is not certainly one row of them a position,
-and where an inner value is read elsewhere. Helps because seven passes over the queries and keys become one.
+A pair (a, b) of elements becomes (a * cos - b * sin, b * cos + a * sin). The two are half a head apart or adjacent, and
+the rotation covers all of each head or its first part. Refuses if cosines or sines may differ within a pair, if there
+may not be one row of them per position, and if an inner value is read elsewhere. Helps because seven passes over the
+queries and keys become one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._pieces import halves, is_last, pair_of, piece_of, width
-from sardonyx.passes._sizes import merged_last, split_last
+from sardonyx.passes._matching import operand, operand_producer, other_operand
+from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, width
+from sardonyx.passes._shapes import merged_last, split_last
 from sardonyx.passes.attention._rotary_tables import RANK, Table, built, head_axis, table_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
@@ -26,19 +27,19 @@ _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What is turned, by which angles, and by which nodes."""
+    """What is rotated, by which angles, and by which nodes."""
 
     states: ir.Value
     cos: ir.Value
     sin: ir.Value
     interleaved: bool
-    doubled: bool  # the angles are as wide as the states, each of them twice
+    doubled: bool  # the tables are as wide as the states and contain every angle twice
     nodes: tuple[ir.Node, ...]
-    turned: int | None = None  # how many of each head's elements are turned, where not all
+    rotated: int | None = None  # how many elements of each head are rotated, if not all
 
 
 class FuseRotaryEmbedding(NodePass):
-    """Rotary position embeddings, however spelled."""
+    """Decomposed rotary position embeddings."""
 
     name = "fuse-rotary-embedding"
     accuracy = Accuracy.REASSOCIATES
@@ -75,127 +76,125 @@ class FuseRotaryEmbedding(NodePass):
                 a = Mul(x, cos)  b = Mul(turned, sin)  y = Add(a, b)
             }
         """,
-        refusal="not certainly the same for the two elements of a pair",
+        refusal="may differ between the two elements of a pair",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A rotation whose angles can be had as the operator wants them."""
-        found = _full_width(node, graph) if node.op_type == "Add" else _half_width(node, graph)
-        if found is None:
+        """Match a rotation whose tables can be converted to the form the operator takes."""
+        rotation = _full_width(node, graph) if node.op_type == "Add" else _half_width(node, graph)
+        if rotation is None:
             return None
-        inner = [each for each in found.nodes if each.op_type not in ("Slice", "Split")]
-        if any(not _only_read_by(each, found.nodes, graph) for each in inner[:-1]):
-            return Refused("a value inside the rotation is read elsewhere", found.nodes)
-        if graph.dtype(found.states) not in _KERNELS:
-            return Refused("its type is not one that RotaryEmbedding takes", found.nodes)
-        shape = graph.shape(found.states)
+        inner = [member for member in rotation.nodes if member.op_type not in ("Slice", "Split")]
+        if any(not _only_read_by(member, rotation.nodes, graph) for member in inner[:-1]):
+            return Refused("a value inside the rotation is read elsewhere", rotation.nodes)
+        if graph.dtype(rotation.states) not in _KERNELS:
+            return Refused("RotaryEmbedding does not support its type", rotation.nodes)
+        shape = graph.shape(rotation.states)
         if shape is None or len(shape) != RANK:
-            return Refused("it does not turn [batch, heads, length, size]", found.nodes)
-        heads = head_axis(shape, graph.shape(found.cos))
-        if heads is None or heads != head_axis(shape, graph.shape(found.sin)):
-            return Refused("there is not certainly one row of angles for each position", found.nodes)
-        pairs = (width(found.states, graph) or 0) // 2
+            return Refused("the rotated value is not [batch, heads, length, size]", rotation.nodes)
+        heads = head_axis(shape, graph.shape(rotation.cos))
+        if heads is None or heads != head_axis(shape, graph.shape(rotation.sin)):
+            return Refused("there may not be one row of angles per position", rotation.nodes)
+        pairs = (width(rotation.states, graph) or 0) // 2
         tables = tuple(
-            table_of(each, doubled=found.doubled, interleaved=found.interleaved, heads=heads, graph=graph)
-            for each in (found.cos, found.sin)
+            table_of(factor, doubled=rotation.doubled, interleaved=rotation.interleaved, heads=heads, graph=graph)
+            for factor in (rotation.cos, rotation.sin)
         )
-        if any(each is None or each.shape[-1] != pairs for each in tables):
-            return Refused("angles are not certainly the same for the two elements of a pair", found.nodes)
+        if any(table is None or table.shape[-1] != pairs for table in tables):
+            return Refused("the angles may differ between the two elements of a pair", rotation.nodes)
         if heads == 2 and not isinstance(shape[2], int):
-            return Refused("the number of heads is not known", found.nodes)
-        found = _partial(found, graph) or found
-        return Match(found.nodes, {"found": found, "tables": tables, "heads": heads, "count": shape[2], "graph": graph})
+            return Refused("the number of heads is unknown", rotation.nodes)
+        rotation = _partial(rotation, graph) or rotation
+        return Match(
+            rotation.nodes, {"rotation": rotation, "tables": tables, "heads": heads, "count": shape[2], "graph": graph}
+        )
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator; states with the heads third are seen as [batch, length, heads x size] around it."""
-        found: Rotation = match.found["found"]
+        """Build one operator; states with heads on axis 2 are reshaped to [batch, length, heads * size] around it."""
+        rotation: Rotation = match.found["rotation"]
         tables: tuple[Table, ...] = match.found["tables"]
         heads: int = match.found["heads"]
         graph: Facts = match.found["graph"]
-        cos, sin = built(tables, found.states, heads, op, graph)
-        options = {"interleaved": 1 if found.interleaved else None, "rotary_embedding_dim": found.turned}
+        cos, sin = built(tables, rotation.states, heads, op, graph)
+        options = {"interleaved": 1 if rotation.interleaved else None, "rotary_embedding_dim": rotation.rotated}
         if heads == 1:
-            return op.RotaryEmbedding(found.states, cos, sin, **options)
-        flat = merged_last(found.states, op, graph)
-        turned = op.RotaryEmbedding(flat, cos, sin, num_heads=match.found["count"], **options)
-        return split_last(turned, match.replaced[0], op, graph)
+            return op.RotaryEmbedding(rotation.states, cos, sin, **options)
+        flat = merged_last(rotation.states, op, graph)
+        rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=match.found["count"], **options)
+        return split_last(rotated, match.replaced[0], op, graph)
 
 
 def _full_width(node: ir.Node, graph: Facts) -> Rotation | None:
-    """x * cos + turned * sin, where turned has the elements of each pair of x exchanged, one of them negated."""
+    """Match x * cos + r * sin, where r is x with the elements of each pair exchanged and one of them negated."""
     for straight, crossed in ((0, 1), (1, 0)):
-        one, two = maker(node, straight, ("Mul",)), maker(node, crossed, ("Mul",))
-        if one is None or two is None or one is two:
+        by_cos, by_sin = operand_producer(node, straight, ("Mul",)), operand_producer(node, crossed, ("Mul",))
+        if by_cos is None or by_sin is None or by_cos is by_sin:
             continue
-        for at, with_sin in ((0, 1), (1, 0)):
-            turned = _exchanged(operand(two, at), graph)
-            if turned is None:
+        for side, sin_side in ((0, 1), (1, 0)):
+            exchanged = _exchanged(operand(by_sin, side), graph)
+            if exchanged is None:
                 continue
-            source, interleaved, nodes = turned
-            sin, cos = operand(two, with_sin), _other(one, source)
+            source, interleaved, nodes = exchanged
+            sin, cos = operand(by_sin, sin_side), other_operand(by_cos, source)
             if sin is not None and cos is not None:
-                return Rotation(source, cos, sin, interleaved, True, (*nodes, one, two, node))
+                return Rotation(source, cos, sin, interleaved, True, (*nodes, by_cos, by_sin, node))
     return None
 
 
 def _exchanged(value: ir.Value | None, graph: Facts) -> tuple[ir.Value, bool, tuple[ir.Node, ...]] | None:
-    """(-b, a) where x is (a, b): what x is, and how its pairs lie."""
+    """Match (-b, a) where x = (a, b); return x and the layout of its pairs."""
     pair = pair_of(value, graph)
     negation = None if pair is None else pair.first.producer()
     if pair is None or negation is None or negation.op_type != "Neg" or negation.domain:
         return None
-    found = halves(pair.second, negation.inputs[0], graph)
-    if found is None or found[1].interleaved != pair.interleaved:
+    split = halves(pair.second, negation.inputs[0], graph)
+    if split is None or split[1].interleaved != pair.interleaved:
         return None
-    return found[0], pair.interleaved, (*found[1].nodes, negation, *pair.nodes)
+    source, inner = split
+    return source, pair.interleaved, (*inner.nodes, negation, *pair.nodes)
 
 
 def _half_width(node: ir.Node, graph: Facts) -> Rotation | None:
-    """(a * cos - b * sin, b * cos + a * sin) where x is (a, b)."""
+    """Match (a * cos - b * sin, b * cos + a * sin) where x = (a, b)."""
     pair = pair_of(node.outputs[0], graph)
     if pair is None:
         return None
     minus, plus = pair.first.producer(), pair.second.producer()
     if minus is None or plus is None or (minus.op_type, plus.op_type) != ("Sub", "Add") or minus.domain or plus.domain:
         return None
-    products = [maker(each, index, ("Mul",)) for each in (minus, plus) for index in (0, 1)]
+    products = [operand_producer(total, index, ("Mul",)) for total in (minus, plus) for index in (0, 1)]
     if None in products:
         return None
-    a_cos, b_sin, one, two = (each for each in products if each is not None)
-    for b_cos, a_sin in ((one, two), (two, one)):
+    a_cos, b_sin, plus_left, plus_right = (product for product in products if product is not None)
+    for b_cos, a_sin in ((plus_left, plus_right), (plus_right, plus_left)):
         for a, cos in ((0, 1), (1, 0)):
             for b, sin in ((0, 1), (1, 0)):
-                found = halves(operand(a_cos, a), operand(b_sin, b), graph)
-                if found is None or found[1].interleaved != pair.interleaved:
+                split = halves(operand(a_cos, a), operand(b_sin, b), graph)
+                if split is None or split[1].interleaved != pair.interleaved:
                     continue
+                states, inner = split
                 by_cos, by_sin = operand(a_cos, cos), operand(b_sin, sin)
-                same = _other(b_cos, found[1].second) is by_cos and _other(a_sin, found[1].first) is by_sin
+                same = other_operand(b_cos, inner.second) is by_cos and other_operand(a_sin, inner.first) is by_sin
                 if same and by_cos is not None and by_sin is not None:
-                    nodes = (*found[1].nodes, a_cos, b_sin, one, two, minus, plus, *pair.nodes)
-                    return Rotation(found[0], by_cos, by_sin, pair.interleaved, False, nodes)
+                    nodes = (*inner.nodes, a_cos, b_sin, plus_left, plus_right, minus, plus, *pair.nodes)
+                    return Rotation(states, by_cos, by_sin, pair.interleaved, False, nodes)
     return None
 
 
-def _partial(found: Rotation, graph: Facts) -> Rotation | None:
-    """The rotation together with the Concat that puts the rest of each head, left as it was, behind what was turned."""
-    piece = piece_of(found.states, graph)
-    user = graph.sole_user(found.nodes[-1].outputs[0])
+def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
+    """Return the rotation extended by the Concat that appends the rest of each head, which is not rotated."""
+    piece = piece_of(rotation.states, graph)
+    user = graph.sole_user(rotation.nodes[-1].outputs[0])
     if piece is None or user is None or user.op_type != "Concat" or user.domain or len(user.inputs) != 2:
         return None
     rest, total = piece_of(operand(user, 1), graph), width(piece.source, graph)
-    if rest is None or user.inputs[0] is not found.nodes[-1].outputs[0] or rest.source is not piece.source:
+    if rest is None or user.inputs[0] is not rotation.nodes[-1].outputs[0] or rest.source is not piece.source:
         return None
     whole = (piece.start, piece.stop, rest.stop) == (0, rest.start, total) and piece.step == rest.step == 1
     if not whole or not is_last(user.attributes.get_int("axis", 0), user.outputs[0], graph):
         return None
-    nodes = (*dict.fromkeys((piece.node, rest.node)), *found.nodes, user)
-    return replace(found, states=piece.source, nodes=nodes, turned=piece.stop)
-
-
-def _other(product: ir.Node, factor: ir.Value) -> ir.Value | None:
-    """What a Mul multiplies a value with."""
-    one, two = operand(product, 0), operand(product, 1)
-    return two if one is factor else one if two is factor else None
+    nodes = (*dict.fromkeys((piece.node, rest.node)), *rotation.nodes, user)
+    return replace(rotation, states=piece.source, nodes=nodes, rotated=piece.stop)
 
 
 def _only_read_by(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> bool:

@@ -1,9 +1,9 @@
 """RotaryEmbedding(Transpose(Reshape(x))) => Transpose(Reshape(RotaryEmbedding(x))).
 
-The operator takes [batch, length, heads x size] as well, so heads need not be split off before it. States that come
-with their heads split (a norm of each head before) are merged for it, but only where attention reads the result, which
-then takes them merged. Refuses where the number of heads or their size is not known. Helps because attention can take
-over the split behind it, and because turning contiguous rows is three to ten times as fast.
+The operator also accepts [batch, length, heads * size], so heads need not be split off before it. States whose heads
+are already split (such as after a norm of each head) are merged for it, but only if attention reads the result, which
+then takes them merged. Refuses if the number of heads or their size is unknown. Helps because attention can take over
+the split after it, and because rotating contiguous rows is three to ten times as fast.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._sizes import merged_last, split_last
+from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._shapes import merged_last, split_last
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -22,7 +22,7 @@ _SWAP = (0, 2, 1, 3)
 
 
 class HoistRotaryEmbedding(NodePass):
-    """Rotary embeddings behind the split into heads."""
+    """Rotary embeddings after the split into heads."""
 
     name = "hoist-rotary-embedding"
     accuracy = Accuracy.EXACT
@@ -58,8 +58,8 @@ class HoistRotaryEmbedding(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Heads split off right before the rotation."""
-        swap = maker(node, 0, ("Transpose",))
+        """Match a split into heads right before the rotation."""
+        swap = operand_producer(node, 0, ("Transpose",))
         if swap is None or tuple(swap.attributes.get_ints("perm") or ()) != _SWAP:
             return None
         if graph.sole_user(swap.outputs[0]) is not node:
@@ -70,32 +70,32 @@ class HoistRotaryEmbedding(NodePass):
             return None
         heads, size = shape[2], shape[3]
         if not isinstance(heads, int) or not isinstance(size, int):
-            return Refused("the number of heads or their size is not known", (swap, node))
-        found = {"states": states, "heads": heads, "graph": graph}
-        split = maker(swap, 0, ("Reshape",))
+            return Refused("the number of heads or their size is unknown", (swap, node))
+        operands = {"states": states, "heads": heads, "graph": graph}
+        split = operand_producer(swap, 0, ("Reshape",))
         merged = None if split is None else operand(split, 0)
         if split is not None and graph.shape(merged) == (*shape[:2], heads * size):
             if graph.sole_user(states) is not swap:
                 return Refused("the split into heads is read elsewhere", (split, swap, node))
-            return Match((split, swap, node), {**found, "merged": merged})
+            return Match((split, swap, node), {**operands, "merged": merged})
         reader = graph.sole_user(node.outputs[0])
-        return Match((swap, node), found) if reader is not None and _takes_merged(reader, node, graph) else None
+        return Match((swap, node), operands) if reader is not None and _takes_merged(reader, node, graph) else None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Turn, then split."""
+        """Rotate, then split."""
         node, graph = match.root, match.found["graph"]
         states, merged = match.found["states"], match.found.get("merged")
         if merged is None:
             merged = merged_last(states, op, graph)
-        turned = op.like(node, (merged, *node.inputs[1:]), num_heads=match.found["heads"])
-        op.learn(turned, graph.dtype(states), graph.shape(merged))
-        split = op.learn(split_last(turned, states, op, graph), graph.dtype(states), graph.shape(states))
+        rotated = op.like(node, (merged, *node.inputs[1:]), num_heads=match.found["heads"])
+        op.learn(rotated, graph.dtype(states), graph.shape(merged))
+        split = op.learn(split_last(rotated, states, op, graph), graph.dtype(states), graph.shape(states))
         return op.Transpose(split, perm=list(_SWAP))
 
 
 def _takes_merged(reader: ir.Node, node: ir.Node, graph: Facts) -> bool:
-    """Whether it is attention whose values have their heads split off here too, so that it can do all of it itself."""
+    """Return whether the reader is attention whose values have their heads split off here too."""
     if reader.op_type != "Attention" or reader.domain or node.outputs[0] not in reader.inputs[:2]:
         return False
-    swap = maker(reader, 2, ("Transpose",))
+    swap = operand_producer(reader, 2, ("Transpose",))
     return swap is not None and tuple(swap.attributes.get_ints("perm") or ()) == _SWAP

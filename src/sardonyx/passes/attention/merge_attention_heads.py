@@ -1,8 +1,8 @@
 """Attention(heads(q), heads(k), heads(v)) => Attention(q, k, v, q_num_heads, kv_num_heads).
 
-Splitting [batch, length, heads x width] into heads and merging them again is left to the operator, whatever reshapes,
-transposes and picks spell it; queries, keys and values packed in one tensor are taken apart by one Split. Refuses where
-the number of heads is not known, and where bringing operands into that form takes as many nodes as it saves. Helps
+The operator splits [batch, length, heads * width] into heads and merges them again itself, whatever reshapes,
+transposes and selections do it in the model. Queries, keys and values packed in one tensor are separated by one Split.
+Refuses if the number of heads is unknown, and if the conversion of the operands takes as many nodes as it saves. Helps
 because no transposed copies are made: 0.95 to 0.99 of the time of Attention on split heads.
 """
 
@@ -18,14 +18,25 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.attention._heads import Axes, Part, Stage, Trail, flat, regroup, size, sizes, trace
-from sardonyx.passes.attention._layouts import Steps, way
+from sardonyx.passes.attention._axis_parts import (
+    Axes,
+    Conversion,
+    Part,
+    Stage,
+    Trail,
+    conversion,
+    flat,
+    regroup,
+    size,
+    sizes,
+    trace,
+)
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class MergeAttentionHeads(NodePass):
-    """Heads split off for Attention only."""
+    """Heads that are split off only for Attention."""
 
     name = "merge-attention-heads"
     accuracy = Accuracy.REASSOCIATES
@@ -65,7 +76,7 @@ class MergeAttentionHeads(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An Attention on split heads."""
+        """Match an Attention on split heads."""
         inputs = node.inputs[:3]
         if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
             return None
@@ -75,118 +86,118 @@ class MergeAttentionHeads(NodePass):
             return None
         heads = size(q.axes[1]), size(k.axes[1])
         if not all(isinstance(count, int) for count in heads):
-            return Refused("how many heads there are is not known", (node,))
-        end = _end(node, q, v, graph)
-        if end is None:
-            return Refused("no constant shape leads back from whole rows to its result", (node,))
-        plans = [_Plan(node, taken, end) for taken in itertools.product(*map(_ways_to_take, (q, k, v)))]
+            return Refused("the number of heads is unknown", (node,))
+        result = _end(node, q, v, graph)
+        if result is None:
+            return Refused("its result needs a Reshape whose target is not constant", (node,))
+        plans = [_Plan(node, sources, result) for sources in itertools.product(*map(_operand_sources, (q, k, v)))]
         best = min(plans, key=_Plan.cost, default=None)
         if best is None or best.cost() >= (0, 0):
-            return Refused("bringing its operands into that form takes as many nodes as it saves", (node,))
-        whole = graph.shape(best.taken[2].stage.value)
-        if whole is None or not isinstance(whole[-1], int):
-            return Refused("how wide its values are is not told by their own shape", (node,))
+            return Refused("converting its operands takes as many nodes as it saves", (node,))
+        values_shape = graph.shape(best.operands[2].stage.value)
+        if values_shape is None or not isinstance(values_shape[-1], int):
+            return Refused("the width of its values is unknown", (node,))
         dtype = graph.dtype(node.outputs[0])
         extra = tuple(value for value in node.outputs[1:] if value.uses() or value.is_graph_output())
-        told = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
+        details = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
         end_value = best.nodes[-1].outputs[0]
-        # Keys, values and scores may be read before the last node taken over: then the new ones go to the first place.
-        nodes = (*(each for each in best.nodes if each is not node), node) if extra else best.nodes
-        return Match(nodes, told, outputs=(end_value, *extra))
+        # Keys, values and scores may be read before the last matched node; then the new nodes go to the Attention.
+        nodes = (*(matched for matched in best.nodes if matched is not node), node) if extra else best.nodes
+        return Match(nodes, details, outputs=(end_value, *extra))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The Attention on whole rows."""
+        """Build the Attention on whole rows."""
         plan, node, dtype = match.found["plan"], match.found["node"], match.found["dtype"]
-        operands = _Writer(op, dtype).all(plan.taken)
+        operands = _Writer(op, dtype).all(plan.operands)
         q_heads, kv_heads = match.found["heads"]
         attributes = {**node.attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
         extra: tuple[ir.Value, ...] = match.found["extra"]
-        count = 1 + max((each.index() or 0 for each in extra), default=0)
+        count = 1 + max((value.index() or 0 for value in extra), default=0)
         outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
         op.learn(outputs[0], dtype, sizes(plan.end.merged))
-        # Keys, values and scores come out with their heads split off in both forms.
-        return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[each.index() or 0] for each in extra)]
+        # Keys, values and scores have their heads split off in both forms.
+        return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
 
 
 @dataclass(frozen=True, eq=False)
-class _Taken:
-    """An operand as [batch, length, heads x width], or that of several packed side by side."""
+class _OperandSource:
+    """An operand as [batch, length, heads * width], possibly packed with others."""
 
     stage: Stage
-    steps: Steps
-    nodes: tuple[ir.Node, ...]  # that made it out of the stage until now
+    steps: Conversion
+    nodes: tuple[ir.Node, ...]  # that compute the operand from the stage now
     picked: Part | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class _End:
-    """Where the merged result takes over."""
+    """Where the result of the new Attention replaces the old one."""
 
-    chain: tuple[ir.Node, ...]  # nodes after the Attention that it takes over from
+    chain: tuple[ir.Node, ...]  # nodes after the Attention that are replaced too
     merged: Axes
-    steps: Steps
+    steps: Conversion
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """One way to do it."""
+    """A choice of operands and of the end, with its cost."""
 
     node: ir.Node
-    taken: tuple[_Taken, ...]
+    operands: tuple[_OperandSource, ...]
     end: _End
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """Whose work is taken over, in an order that ends with the last of the graph."""
-        before = [node for each in self.taken for node in reversed(each.nodes)]
+        """Return the nodes whose work is taken over; the last one is the last of the graph."""
+        before = [node for operand in self.operands for node in reversed(operand.nodes)]
         return tuple(dict.fromkeys([*before, self.node, *self.end.chain]))
 
     def cost(self) -> tuple[int, int]:
-        """Nodes added less nodes gone, and the same of the transposes among them."""
-        steps = {(each.stage.value, each.steps): each.steps for each in self.taken}
-        splits = {(each.stage.value, each.steps) for each in self.taken if each.picked is not None}
-        added = [kind for each in (*steps.values(), self.end.steps) for kind, _, _ in each.steps]
-        gone = [node.op_type for node in self._dying()]
-        transposes = added.count("Transpose") - gone.count("Transpose")
-        return len(added) + len(splits) - len(gone), transposes
+        """Return the nodes added minus the nodes removed, and the same count for transposes."""
+        steps = {(operand.stage.value, operand.steps): operand.steps for operand in self.operands}
+        splits = {(operand.stage.value, operand.steps) for operand in self.operands if operand.picked is not None}
+        added = [kind for path in (*steps.values(), self.end.steps) for kind, _, _ in path.steps]
+        removed = [node.op_type for node in self._dying()]
+        transposes = added.count("Transpose") - removed.count("Transpose")
+        return len(added) + len(splits) - len(removed), transposes
 
     def _dying(self) -> list[ir.Node]:
-        """The nodes that nothing reads afterwards."""
+        """Return the nodes that have no consumer afterwards."""
         dead = {self.node, *self.end.chain}
-        open_nodes = [node for each in self.taken for node in each.nodes]
-        for node in (*open_nodes, *open_nodes):  # twice: what operands share dies with the last of them
+        candidates = [node for operand in self.operands for node in operand.nodes]
+        for node in (*candidates, *candidates):  # twice, since nodes shared by operands die with the last operand
             users = {user for value in node.outputs for user in value.consumers()}
             if users <= dead and not any(value.is_graph_output() for value in node.outputs):
                 dead.add(node)
         return [node for node in dead if node is not self.node]
 
 
-def _ways_to_take(trail: Trail) -> list[_Taken]:
-    """The cheapest place to take an operand from; where it is packed with others, also the cheapest there."""
+def _operand_sources(trail: Trail) -> list[_OperandSource]:
+    """Return the cheapest stage to take an operand from, and the cheapest at which it is packed with others."""
     batch, heads, length, width = trail.axes
-    whole: _Taken | None = None
-    packed: _Taken | None = None
+    whole: _OperandSource | None = None
+    packed: _OperandSource | None = None
     for index, stage in enumerate(trail.stages):
         picks = [part for part in flat(stage.axes) if part.picked is not None]
-        steps = way(stage.axes, [batch, length, [*picks, *heads, *width]]) if len(picks) <= 1 else None
+        steps = conversion(stage.axes, [batch, length, [*picks, *heads, *width]]) if len(picks) <= 1 else None
         if steps is None:
             continue
-        found = _Taken(stage, steps, tuple(trail.nodes[:index]), picks[0] if picks else None)
+        candidate = _OperandSource(stage, steps, tuple(trail.nodes[:index]), picks[0] if picks else None)
         if picks:
-            packed = _cheaper(packed, found)
+            packed = _cheaper(packed, candidate)
         else:
-            whole = _cheaper(whole, found)
-    return [each for each in (whole, packed) if each is not None]
+            whole = _cheaper(whole, candidate)
+    return [best for best in (whole, packed) if best is not None]
 
 
-def _cheaper(one: _Taken | None, other: _Taken) -> _Taken:
-    if one is None or len(other.steps) - len(other.nodes) < len(one.steps) - len(one.nodes):
-        return other
-    return one
+def _cheaper(best: _OperandSource | None, candidate: _OperandSource) -> _OperandSource:
+    if best is None or len(candidate.steps) - len(candidate.nodes) < len(best.steps) - len(best.nodes):
+        return candidate
+    return best
 
 
 def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | None:
-    """The value after the Attention from which on the merged result saves most; None where no shape can be written."""
+    """Return the value after the Attention at which the new result saves most, or None if no target is constant."""
     batch, heads, length, _ = queries.axes
     width = values.axes[3]
     merged: Axes = [batch, length, [*heads, *width]]
@@ -194,7 +205,7 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
     chain: list[ir.Node] = []
     value, best = node.outputs[0], None
     while axes is not None:
-        steps = way(merged, axes)
+        steps = conversion(merged, axes)
         if steps is not None and (best is None or len(steps) - len(chain) <= len(best.steps) - len(best.chain)):
             best = _End(tuple(chain), merged, steps)
         user = graph.sole_user(value)
@@ -207,7 +218,7 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
 
 
 def _after(axes: Axes, user: ir.Node, graph: Facts) -> Axes | None:
-    """The axes that a view or a transpose makes."""
+    """Return the axes after a view or transpose, otherwise None."""
     if user.op_type == "Transpose":
         return [axes[axis] for axis in user.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))]
     shape = graph.shape(user.outputs[0])
@@ -215,32 +226,32 @@ def _after(axes: Axes, user: ir.Node, graph: Facts) -> Axes | None:
 
 
 class _Writer:
-    """Writes operands; what several of them are taken from is written once."""
+    """Builds the operands; nodes that several of them share are built once."""
 
     def __init__(self, op: Builder, dtype: ir.DataType | None) -> None:
         self._op = op
         self._dtype = dtype
-        self._written: dict[tuple[ir.Value, Steps], ir.Value] = {}
-        self._split: dict[tuple[ir.Value, Steps], tuple[ir.Value, ...]] = {}
+        self._written: dict[tuple[ir.Value, Conversion], ir.Value] = {}
+        self._split: dict[tuple[ir.Value, Conversion], tuple[ir.Value, ...]] = {}
 
-    def all(self, taken: Sequence[_Taken]) -> list[ir.Value]:
-        """The operands."""
-        return [self._one(each) for each in taken]
+    def all(self, operands: Sequence[_OperandSource]) -> list[ir.Value]:
+        """Build all operands."""
+        return [self._one(operand) for operand in operands]
 
-    def _one(self, taken: _Taken) -> ir.Value:
-        key = taken.stage.value, taken.steps
+    def _one(self, operand: _OperandSource) -> ir.Value:
+        key = operand.stage.value, operand.steps
         if key not in self._written:
-            self._written[key] = taken.steps.write(taken.stage.value, self._op, self._dtype)
-        if taken.picked is None:
+            self._written[key] = operand.steps.write(operand.stage.value, self._op, self._dtype)
+        if operand.picked is None:
             return self._written[key]
         if key not in self._split:
-            self._split[key] = self._apart(self._written[key], taken)
-        assert taken.picked.picked is not None
-        return self._split[key][taken.picked.picked]
+            self._split[key] = self._split_packed(self._written[key], operand)
+        assert operand.picked.picked is not None
+        return self._split[key][operand.picked.picked]
 
-    def _apart(self, packed: ir.Value, taken: _Taken) -> tuple[ir.Value, ...]:
-        """The operands that stand side by side."""
-        assert taken.picked is not None
-        count = taken.picked.size
+    def _split_packed(self, packed: ir.Value, operand: _OperandSource) -> tuple[ir.Value, ...]:
+        """Split operands that are packed side by side."""
+        assert operand.picked is not None
+        count = operand.picked.size
         assert isinstance(count, int)
         return self._op.node("Split", (packed,), {"axis": -1, "num_outputs": count}, outputs=count)

@@ -1,8 +1,8 @@
 """RMSNormalization(Transpose(x), scale) => Transpose(RMSNormalization(x, scale)).
 
-For norms of each head, with or without a mean. Refuses where the transpose moves the last axis, which is what is
-normalised, and where something else reads it. Only where attention or its rotation reads the norm: they take over the
-split into heads together with the transpose, once that stands right before them.
+For norms of each head; also LayerNormalization. Refuses if the transpose moves the last axis, which is the normalised
+one, and if something else reads it. Applies only if attention or its rotation reads the norm: they take over the split
+into heads together with the transpose once it is right before them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -20,7 +20,7 @@ _READERS = ("RotaryEmbedding", "Attention")
 
 
 class SinkHeadTranspose(NodePass):
-    """Norms of heads that are moved before their length."""
+    """Norms of heads after a transpose of heads and length."""
 
     name = "sink-head-transpose"
     accuracy = Accuracy.EXACT
@@ -56,19 +56,19 @@ class SinkHeadTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A norm over the last axis, between a transpose and attention."""
-        swap = maker(node, 0, ("Transpose",))
+        """Match a norm over the last axis between a transpose and attention."""
+        swap = operand_producer(node, 0, ("Transpose",))
         reader = graph.sole_user(node.outputs[0])
         if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:
             return None
         if graph.sole_user(swap.outputs[0]) is not node:
-            return Refused("something else reads the transpose", (swap, node))
+            return Refused("the transpose is read elsewhere", (swap, node))
         perm = swap.attributes.get_ints("perm") or ()
         if not perm or perm[-1] != len(perm) - 1:
             return Refused("the transpose moves the axis that is normalised", (swap, node))
         vectors = all(graph.rank(value) == 1 for value in node.inputs[1:] if value is not None)
         if node.attributes.get_int("axis", -1) not in (-1, len(perm) - 1) or not vectors:
-            return Refused("it does not normalise each head by itself", (swap, node))
+            return Refused("it does not normalise each head separately", (swap, node))
         if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
             return Refused("its mean or deviation is read", (swap, node))
         return Match((swap, node))

@@ -1,7 +1,7 @@
 """RotaryEmbedding(s * x) => s * RotaryEmbedding(x).
 
-For a finite number s, in single precision: a half-precision rotation could overflow before it is scaled. Refuses where
-the scaled value is read elsewhere. Helps because attention has a scale of its own and takes over one that stands right
+For a finite number s in single precision; in half precision the rotation could overflow before it is scaled. Refuses if
+the scaled value is read elsewhere. Helps because attention has a scale attribute and takes over a scale that is right
 before it.
 """
 
@@ -14,13 +14,13 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class SinkRotaryScale(NodePass):
-    """Scaled states that are turned, all of them or a part of each head: a number passes through."""
+    """A scale before a rotation, of all or a part of each head."""
 
     name = "sink-rotary-scale"
     accuracy = Accuracy.REASSOCIATES
@@ -48,14 +48,14 @@ class SinkRotaryScale(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Mul or Div by a number right before the rotation."""
-        scaling = maker(node, 0, ("Mul", "Div"))
+        """Match a Mul or Div by a number right before the rotation."""
+        scaling = operand_producer(node, 0, ("Mul", "Div"))
         if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
             return None
         for side in (0, 1) if scaling.op_type == "Mul" else (1,):
             states = scaling.inputs[1 - side]
-            by = graph.scalar(scaling.inputs[side])
-            if by is None or not math.isfinite(by) or not graph.same_shape(states, scaling.outputs[0]):
+            number = graph.scalar(scaling.inputs[side])
+            if number is None or not math.isfinite(number) or not graph.same_shape(states, scaling.outputs[0]):
                 continue
             if graph.sole_user(scaling.outputs[0]) is not node:
                 return Refused("the scaled value is read elsewhere", (scaling, node))
@@ -63,8 +63,8 @@ class SinkRotaryScale(NodePass):
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Turn, then scale."""
+        """Rotate, then scale."""
         scaling, node = match.nodes
         states = match.found["states"]
-        turned = op.like(node, (states, *node.inputs[1:]))
-        return op.like(scaling, tuple(turned if each is states else each for each in scaling.inputs))
+        rotated = op.like(node, (states, *node.inputs[1:]))
+        return op.like(scaling, tuple(rotated if value is states else value for value in scaling.inputs))

@@ -1,8 +1,8 @@
 """Cos(Concat(a, a)) => Concat(Cos(a), Cos(a)).
 
-Also Sin, and what follows them, a Cast or a factor. Refuses where something else reads what these would double anew.
-Helps because half as many angles are computed, and because rotations want one angle for each pair, which then stands
-there.
+Also Sin, and a following Cast or factor. Refuses if the concatenated value is read elsewhere, since it would be
+computed twice. Helps because half as many angles are computed, and because RotaryEmbedding takes one angle per pair,
+which is then available.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._pieces import is_last
+from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._parts import is_last
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -21,10 +21,10 @@ _COSTLY = ("Cos", "Sin")
 
 
 class SplitConcatTrig(NodePass):
-    """Operations on every element of a value that holds another one twice."""
+    """Elementwise operations on a value concatenated with itself."""
 
     name = "split-concat-trig"
-    accuracy = Accuracy.REASSOCIATES  # a vector kernel rounds the angles at its end otherwise than those before
+    accuracy = Accuracy.REASSOCIATES  # vector kernels round the elements at the end of a tensor differently
     roots = (*_COSTLY, "Cast", "Mul", "Div")
     example = Example(
         before="""
@@ -49,10 +49,10 @@ class SplitConcatTrig(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """One of these on a value made of twins."""
+        """Match an elementwise operator on a value concatenated with itself."""
         for index in range(len(node.inputs)):
-            doubling = maker(node, index, ("Concat",))
-            if doubling is None or not _twins(doubling, graph) or not _elementwise(node, index, graph):
+            doubling = operand_producer(node, index, ("Concat",))
+            if doubling is None or not _doubles(doubling, graph) or not _elementwise(node, index, graph):
                 continue
             if node.op_type not in _COSTLY and graph.sole_user(doubling.outputs[0]) is not node:
                 return Refused("the doubled value is read elsewhere", (doubling, node))
@@ -60,7 +60,7 @@ class SplitConcatTrig(NodePass):
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The same on one of the twins, and double that."""
+        """Apply the operator to one half and concatenate its result with itself."""
         doubling, node = match.nodes
         index: int = match.found["index"]
         inputs = (*node.inputs[:index], doubling.inputs[0], *node.inputs[index + 1 :])
@@ -68,15 +68,15 @@ class SplitConcatTrig(NodePass):
         return op.like(doubling, (half, half))
 
 
-def _twins(node: ir.Node, graph: Facts) -> bool:
-    """Whether it puts a value beside itself along the last axis."""
+def _doubles(node: ir.Node, graph: Facts) -> bool:
+    """Return whether a Concat joins a value with itself along the last axis."""
     if len(node.inputs) != 2 or node.inputs[0] is not node.inputs[1]:
         return False
     return is_last(node.attributes.get_int("axis", 0), node.outputs[0], graph)
 
 
 def _elementwise(node: ir.Node, index: int, graph: Facts) -> bool:
-    """Whether the node treats every element of this input alike."""
+    """Return whether the node treats every element of this input alike."""
     if node.op_type not in ("Mul", "Div"):
         return index == 0
     other = operand(node, 1 - index)

@@ -1,4 +1,4 @@
-"""Masks and positions: what exporters compute element by element although it follows from the sizes."""
+"""Simplify masks and positions: what exporters compute element by element although it follows from the sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sardonyx.passes.broadcasting.merge_integer_sums import MergeIntegerSums
 from sardonyx.passes.broadcasting.merge_reshapes_into_unsqueeze import MergeReshapesIntoUnsqueeze
 from sardonyx.passes.broadcasting.sink_expand import SinkExpand
 
-MASKS: tuple[Pass, ...] = (
+BROADCASTING: tuple[Pass, ...] = (
     EliminateFullGather(),
     MergeReshapesIntoUnsqueeze(),
     EliminateTrueConditions(),

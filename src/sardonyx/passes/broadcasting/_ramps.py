@@ -1,6 +1,11 @@
-"""Integer tensors that rise evenly along each axis: element [i, j, …] is start + i * step_i + j * step_j + ….
+"""Integer tensors that rise evenly along each axis, as a ramp: element [i, j, …] = start + i * step_0 + j * step_1 + ….
 
-Positions, row numbers and flat indices are such, made of ranges by views, sums and products. Sizes may be symbolic.
+Positions, row numbers and flat indices are ramps, computed from ranges by views, sums and products. Starts, steps and
+sizes may be symbolic. Ramps are closed under these operations:
+
+- views that insert or remove axes of size one, and Expand, whose new axes have step 0
+- sums and differences: starts and steps are added or subtracted
+- products in which one factor is constant: start and steps are multiplied
 """
 
 from __future__ import annotations
@@ -16,12 +21,12 @@ from sardonyx.ir.shapes.expr import add, at_least, multiply, product, subtract
 from sardonyx.passes._matching import operand
 
 _INTEGERS = (int(ir.DataType.INT32), int(ir.DataType.INT64))
-_DEEP = 16  # nodes to follow; what people write has a handful
+_MAX_DEPTH = 16  # nodes to follow; exports have a handful
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A tensor told by its start and one step an axis; axes of one element have step 0."""
+    """A tensor given by its shape, its start and one step per axis; axes of size one have step 0."""
 
     shape: Shape
     steps: tuple[Dim, ...]
@@ -29,7 +34,10 @@ class Ramp:
 
     @property
     def counts(self) -> Dim | None:
-        """How many elements there are, where they are 0, 1, 2, … in the order they are stored; else None."""
+        """Return the number of elements if they are 0, 1, 2, … in storage order, otherwise None.
+
+        That is the case if start = 0 and every step equals the product of the sizes of the axes after it.
+        """
         count: Dim = 1
         for dim, step in zip(reversed(self.shape), reversed(self.steps), strict=True):
             if dim != 1 and step != count:
@@ -39,12 +47,12 @@ class Ramp:
 
     @property
     def least(self) -> Dim | None:
-        """No element is below this; None where some axis may fall."""
+        """Return a lower bound of the elements, or None if they may fall along an axis."""
         return self.start if all(at_least(step, 0) for step in self.steps) else None
 
     @property
     def most(self) -> Dim | None:
-        """No element is above this, where there are any; None where some axis may fall."""
+        """Return an upper bound of the elements if there are any, or None if they may fall along an axis."""
         if self.least is None:
             return None
         most = self.start
@@ -54,48 +62,50 @@ class Ramp:
 
 
 def flat_ramp(places: Sequence[Ramp], sizes: Shape) -> Ramp | None:
-    """The place in a row of elements that several indices, one an axis of these sizes, stand for together.
+    """Combine one index per axis of these sizes into the flat index sum_k place_k * (size_(k+1) * size_(k+2) * …).
 
-    None where one may count from the end.
+    Returns None if an index may be negative and so count from the end.
     """
     shape = places[0].shape
     if any(place.shape != shape or place.least is None or not at_least(place.least, 0) for place in places):
         return None
     total = Ramp(shape, (0,) * len(shape), 0)
     for axis, place in enumerate(places):
-        by = product(sizes[axis + 1 :])
-        steps = tuple(add(have, multiply(step, by)) for have, step in zip(total.steps, place.steps, strict=True))
-        total = Ramp(shape, steps, add(total.start, multiply(place.start, by)))
+        stride = product(sizes[axis + 1 :])
+        steps = tuple(
+            add(total_step, multiply(step, stride)) for total_step, step in zip(total.steps, place.steps, strict=True)
+        )
+        total = Ramp(shape, steps, add(total.start, multiply(place.start, stride)))
     return total
 
 
 def ramp_of(value: ir.Value | None, graph: Facts) -> Ramp | None:
-    """What a value is as a ramp; None where it is none, or not certainly."""
-    return _known_ramp(value, graph, {}, _DEEP)
+    """Return a value as a ramp, or None if it is not certainly one."""
+    return _memoised_ramp(value, graph, {}, _MAX_DEPTH)
 
 
-def _known_ramp(value: ir.Value | None, graph: Facts, known: dict[ir.Value, Ramp | None], deep: int) -> Ramp | None:
-    """Each value is looked at once: sums of shared values have more ways up than nodes."""
-    if value is None or deep == 0:
+def _memoised_ramp(value: ir.Value | None, graph: Facts, memo: dict[ir.Value, Ramp | None], depth: int) -> Ramp | None:
+    """Memoise `_ramp_of`, since sums of shared values can have exponentially many paths."""
+    if value is None or depth == 0:
         return None
-    if value not in known:
-        known[value] = _ramp_of(value, graph, known, deep)
-    return known[value]
+    if value not in memo:
+        memo[value] = _ramp_of(value, graph, memo, depth)
+    return memo[value]
 
 
-def _ramp_of(value: ir.Value, graph: Facts, known: dict[ir.Value, Ramp | None], deep: int) -> Ramp | None:
-    shape, held = graph.shape(value), graph.contents(value)
+def _ramp_of(value: ir.Value, graph: Facts, memo: dict[ir.Value, Ramp | None], depth: int) -> Ramp | None:
+    shape, contents = graph.shape(value), graph.contents(value)
     if shape is None:
         return None
-    if held is not None and len(held) == 1:
-        return None if held[0] is None else Ramp(shape, (0,) * len(shape), held[0])
+    if contents is not None and len(contents) == 1:
+        return None if contents[0] is None else Ramp(shape, (0,) * len(shape), contents[0])
     node = value.producer()
     if node is None or node.domain:
         return None
     if node.op_type == "Range":
-        start, _, step = (_number(each, graph) for each in node.inputs)
+        start, _, step = (_number(bound, graph) for bound in node.inputs)
         return None if start is None or step is None else Ramp(shape, (step,), start)
-    source = _known_ramp(operand(node, 0), graph, known, deep - 1)
+    source = _memoised_ramp(operand(node, 0), graph, memo, depth - 1)
     if source is None:
         return None
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) in _INTEGERS:
@@ -107,31 +117,31 @@ def _ramp_of(value: ir.Value, graph: Facts, known: dict[ir.Value, Ramp | None], 
     if node.op_type == "Expand":
         steps = _aligned(source, shape)
         return None if steps is None else Ramp(shape, steps, source.start)
-    other = _known_ramp(operand(node, 1), graph, known, deep - 1)
+    other = _memoised_ramp(operand(node, 1), graph, memo, depth - 1)
     return None if other is None else _combined(node.op_type, source, other, shape)
 
 
-def _combined(op_type: str, one: Ramp, two: Ramp, shape: Shape) -> Ramp | None:
-    first, second = _aligned(one, shape), _aligned(two, shape)
-    if first is None or second is None:
+def _combined(op_type: str, left: Ramp, right: Ramp, shape: Shape) -> Ramp | None:
+    left_steps, right_steps = _aligned(left, shape), _aligned(right, shape)
+    if left_steps is None or right_steps is None:
         return None
     if op_type != "Mul":
         combine = add if op_type == "Add" else subtract
-        steps = tuple(combine(*pair) for pair in zip(first, second, strict=True))
-        return Ramp(shape, steps, combine(one.start, two.start))
-    if any(first) and any(second):
+        steps = tuple(combine(*pair) for pair in zip(left_steps, right_steps, strict=True))
+        return Ramp(shape, steps, combine(left.start, right.start))
+    if any(left_steps) and any(right_steps):
         return None
-    (steps, by) = (first, two.start) if any(first) else (second, one.start)
-    return Ramp(shape, tuple(multiply(step, by) for step in steps), multiply(one.start, two.start))
+    (steps, factor) = (left_steps, right.start) if any(left_steps) else (right_steps, left.start)
+    return Ramp(shape, tuple(multiply(step, factor) for step in steps), multiply(left.start, right.start))
 
 
 def _number(value: ir.Value | None, graph: Facts) -> Dim | None:
-    held = graph.contents(value)
-    return held[0] if held is not None and len(held) == 1 else None
+    contents = graph.contents(value)
+    return contents[0] if contents is not None and len(contents) == 1 else None
 
 
 def _aligned(ramp: Ramp, shape: Shape) -> tuple[Dim, ...] | None:
-    """Steps as the result of a broadcast has them; None where an axis along which it rises might be repeated."""
+    """Return the steps in the rank of a broadcast result, or None if an axis with a step may be repeated."""
     missing = len(shape) - len(ramp.shape)
     for dim, step, goal in zip(ramp.shape, ramp.steps, shape[missing:], strict=True):
         if step != 0 and dim != goal:
@@ -140,9 +150,9 @@ def _aligned(ramp: Ramp, shape: Shape) -> tuple[Dim, ...] | None:
 
 
 def _viewed(source: Ramp, shape: Shape) -> Ramp | None:
-    """The same elements with axes of one put in or taken out; None for any other view."""
-    kept = [(dim, step) for dim, step in zip(source.shape, source.steps, strict=True) if dim != 1]
-    if [dim for dim in shape if dim != 1] != [dim for dim, _ in kept]:
+    """Return the ramp with axes of size one inserted or removed, or None for any other view."""
+    axes = [(dim, step) for dim, step in zip(source.shape, source.steps, strict=True) if dim != 1]
+    if [dim for dim in shape if dim != 1] != [dim for dim, _ in axes]:
         return None
-    steps = iter([step for _, step in kept])
+    steps = iter([step for _, step in axes])
     return Ramp(shape, tuple(0 if dim == 1 else next(steps) for dim in shape), source.start)

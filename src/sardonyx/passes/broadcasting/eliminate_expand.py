@@ -1,8 +1,8 @@
 """Add(x, Expand(y)) => Add(x, y).
 
-Also a ConstantOfShape, of which only its number is left, and an Unsqueeze that puts axes in front, for every operator
-that broadcasts. Refuses where the result would have another shape. Helps because exporters write out what operators do
-anyway: each is a copy, and its target a chain of sizes.
+For every operator that broadcasts. Also ConstantOfShape, which is replaced by its number, and an Unsqueeze that inserts
+leading axes. Refuses if the result would have another shape. Helps because exporters expand explicitly what operators
+broadcast anyway: each Expand is a copy, and its target a chain of size computations.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import ints, maker, operand
-from sardonyx.passes._views import normal_axes
+from sardonyx.passes._matching import ints, operand, operand_producer
+from sardonyx.passes._shapes import fits_without, normal_axes
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.broadcasting._broadcasting import fits_without
 from sardonyx.records.run import Accuracy
 
 
 class EliminateExpand(NodePass):
-    """Operands repeated, filled or given axes that the operator would give them itself."""
+    """Operands that are expanded although the operator broadcasts them."""
 
     name = "eliminate-expand"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS))
-    opset = 8  # from which on all of them broadcast by the same rule
+    opset = 8  # since then all of them broadcast by the same rule
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -53,23 +52,23 @@ class EliminateExpand(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An operand that the operator would make the same of."""
+        """Match an operand that the operator would broadcast to the same values."""
         missed: Refused | None = None
         for index in range(len(node.inputs)):
-            maker_of = maker(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
-            if maker_of is None or not _only_spreads(maker_of, graph):
+            producer = operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
+            if producer is None or not _is_broadcast(producer, graph):
                 continue
-            source = operand(maker_of, 0)
-            filled = maker_of.op_type == "ConstantOfShape"
+            source = operand(producer, 0)
+            filled = producer.op_type == "ConstantOfShape"
             shape = () if filled else graph.shape(source)
             if shape is not None and fits_without(node, index, shape, graph):
-                return Match((maker_of, node), {"index": index, "source": None if filled else source})
-            if maker_of.op_type != "Unsqueeze":
-                missed = Refused("the result would have another shape", (maker_of, node))
+                return Match((producer, node), {"index": index, "source": None if filled else source})
+            if producer.op_type != "Unsqueeze":
+                missed = Refused("the result would have another shape", (producer, node))
         return missed
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The operator on what there was before."""
+        """Apply the operator to the operand before it was expanded."""
         spread, node = match.nodes
         index: int = match.found["index"]
         source = match.found["source"]
@@ -78,8 +77,8 @@ class EliminateExpand(NodePass):
         return op.like(node, (*node.inputs[:index], source, *node.inputs[index + 1 :]))
 
 
-def _only_spreads(node: ir.Node, graph: Facts) -> bool:
-    """Whether an Unsqueeze puts axes in front only; the others always repeat."""
+def _is_broadcast(node: ir.Node, graph: Facts) -> bool:
+    """Return whether broadcasting does the same as the node: an Unsqueeze may only insert leading axes."""
     if node.op_type != "Unsqueeze":
         return True
     axes = normal_axes(ints(node, "axes", 1, graph) or (), graph.rank(node.outputs[0]))
@@ -87,6 +86,6 @@ def _only_spreads(node: ir.Node, graph: Facts) -> bool:
 
 
 def _fill(node: ir.Node) -> np.ndarray:
-    """The number a ConstantOfShape is full of."""
+    """Return the number that a ConstantOfShape is filled with."""
     attribute = node.attributes.get("value")
     return np.zeros((), np.float32) if attribute is None else attribute.as_tensor().numpy().reshape(())

@@ -1,8 +1,8 @@
 """Gather(x, [0, 1, 2, …]) => x.
 
-Also GatherND. Where the indices, however computed, are all rows of x in order, the result is x seen with other axes.
-Refuses where that is not certain for every size. Helps because exporters write `mask[rows, columns]`, with all rows and
-columns, as a flat index made of two ranges, a product and a sum, or as pairs of indices, each expanded to all pairs.
+Also GatherND. If the indices, however computed, are all rows of x in order, the result is a view of x. Refuses if that
+is not certain for every size. Helps because exporters write `mask[rows, columns]` with all rows and columns as a flat
+index computed from two ranges, a product and a sum, or as pairs of indices, each expanded to all pairs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes.expr import product
-from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._pieces import is_last
-from sardonyx.passes._sizes import inserted_axes
-from sardonyx.passes._views import reshape_target
+from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._parts import is_last
+from sardonyx.passes._shapes import inserted_axes, reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
 from sardonyx.records.run import Accuracy
 
 
 class EliminateFullGather(NodePass):
-    """Every row of a value, in order."""
+    """Gather of all rows of a value in order."""
 
     name = "eliminate-full-gather"
     accuracy = Accuracy.EXACT
@@ -58,54 +57,56 @@ class EliminateFullGather(NodePass):
                 a = Tanh(x)  rows = Range(zero, n, one)  y = Gather(a, rows)
             }
         """,
-        refusal="not certainly all rows",
+        refusal="may not gather all rows",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Indices that count up, as many as there are rows."""
+        """Match indices 0, 1, 2, … that are as many as there are rows."""
         data = operand(node, 0)
         shape = graph.shape(data)
-        ramp, axes = (None, 0) if not shape or data is None else _counted(node, shape, graph)
+        ramp, axes = (None, 0) if not shape or data is None else _row_numbers(node, shape, graph)
         count = None if ramp is None else ramp.counts
         if ramp is None or count is None or not ramp.shape or data is None or shape is None:
             return None
         if count != product(shape[:axes]):
-            return Refused("not certainly all rows are gathered", (node,))
-        view = maker(node, 0, VIEWS)
+            return Refused("it may not gather all rows", (node,))
+        view = operand_producer(node, 0, VIEWS)
         result = (*ramp.shape, *shape[axes:])
         for source, nodes in ((None if view is None else operand(view, 0), (view, node)), (data, (node,))):
-            how = _way(graph.shape(source), result)
-            if source is not None and how is not None:
-                kept = tuple(each for each in nodes if each is not None)
-                return Match(kept, {"source": source, "how": how})
-        return Refused("the shape of the result cannot be written down", (node,))
+            conversion = _view(graph.shape(source), result)
+            if source is not None and conversion is not None:
+                matched = tuple(member for member in nodes if member is not None)
+                return Match(matched, {"source": source, "view": conversion})
+        return Refused("the result needs a Reshape whose target is not constant", (node,))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The rows with their axes."""
-        operator, numbers = match.found["how"]
+        """Return the source itself, or a view of it."""
+        operator, numbers = match.found["view"]
         source: ir.Value = match.found["source"]
         if operator == "Identity":
             return source
         return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]
 
 
-def _counted(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None, int]:
-    """The numbers of the rows that are gathered, where they rise evenly, and how many axes they count through."""
+def _row_numbers(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None, int]:
+    """Return the flat row numbers that are gathered, as a ramp, and how many axes they index."""
     indices = operand(node, 1)
     if node.op_type == "Gather":
         return (ramp_of(indices, graph) if node.attributes.get_int("axis", 0) in (0, -len(shape)) else None), 1
-    together = maker(node, 1, ("Concat",))
-    if together is None or node.attributes.get_int("batch_dims", 0):
+    concat = operand_producer(node, 1, ("Concat",))
+    if concat is None or node.attributes.get_int("batch_dims", 0):
         return None, 0
-    if not is_last(together.attributes.get_int("axis", 0), indices, graph):
+    if not is_last(concat.attributes.get_int("axis", 0), indices, graph):
         return None, 0
-    places = [ramp_of(each, graph) for each in together.inputs]
-    known = [Ramp(each.shape[:-1], each.steps[:-1], each.start) for each in places if each and each.shape[-1:] == (1,)]
-    return (flat_ramp(known, shape[: len(known)]) if len(known) == len(places) else None), len(known)
+    places = [ramp_of(part, graph) for part in concat.inputs]
+    per_axis = [
+        Ramp(ramp.shape[:-1], ramp.steps[:-1], ramp.start) for ramp in places if ramp and ramp.shape[-1:] == (1,)
+    ]
+    return (flat_ramp(per_axis, shape[: len(per_axis)]) if len(per_axis) == len(places) else None), len(per_axis)
 
 
-def _way(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:
-    """The one view that makes `result` of `source`: nothing, axes of one put in, or a Reshape."""
+def _view(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:
+    """Return the view that turns `source` into `result`: Identity, Unsqueeze or Reshape, with its axes or target."""
     if source is None:
         return None
     if source == result:

@@ -1,8 +1,9 @@
 """And(x, true) => x.
 
-Or(x, false) too. What is always true may be a constant or follow from the numbers compared: positions are never below
-zero. Where it gave the result its shape, x is expanded instead. Refuses where that shape cannot be had otherwise. Helps
-because models that look both ways write their masks as if they did not, with a condition on every pair of positions.
+Also Or(x, false). A condition that is always true is a constant or follows from the numbers compared: positions are
+never negative. If the condition gave the result its shape, x is expanded instead. Refuses if that shape is not
+available elsewhere. Helps because models with bidirectional attention build their masks as if they were causal, with a
+condition for every pair of positions.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes.expr import at_least, subtract
 from sardonyx.passes._matching import operand
-from sardonyx.passes._sizes import holder_of, size_of
+from sardonyx.passes._shapes import holder_of, size_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.broadcasting._ramps import ramp_of
 from sardonyx.records.run import Accuracy
 
-_LARGE = 1 << 24  # bytes of a constant condition that is looked at
+_LARGE = 1 << 24  # bytes of a constant condition that is read
 
 
 class EliminateTrueConditions(NodePass):
@@ -57,58 +58,58 @@ class EliminateTrueConditions(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """One of two operands is always what changes nothing."""
+        """Match an operand that always is the neutral element."""
         neutral = node.op_type == "And"
         for index in (0, 1):
             if always(operand(node, index), graph) is not neutral:
                 continue
-            kept, result = node.inputs[1 - index], graph.shape(node.outputs[0])
-            shape = graph.shape(kept)
-            if kept is None or shape is None or result is None:
+            other, result = node.inputs[1 - index], graph.shape(node.outputs[0])
+            shape = graph.shape(other)
+            if other is None or shape is None or result is None:
                 return None
             goal = _goal(shape, result)
-            holders = (*graph.scope(node).graph.inputs, kept)
+            holders = (*graph.scope(node).graph.inputs, other)
             if any(not isinstance(dim, int) and holder_of(dim, holders, graph) is None for dim in goal):
-                return Refused("the shape it gives the result cannot be had otherwise", (node,))
-            return Match((node,), {"kept": kept, "goal": goal, "graph": graph})
+                return Refused("the shape of the result is not available without the condition", (node,))
+            return Match((node,), {"other": other, "goal": goal, "graph": graph})
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The other operand, expanded where the condition did that."""
-        kept: ir.Value = match.found["kept"]
+        """Return the other operand, expanded if the condition expanded it."""
+        other: ir.Value = match.found["other"]
         goal: Shape = match.found["goal"]
         if not goal:
-            return kept
+            return other
         if all(isinstance(dim, int) for dim in goal):
-            return op.Expand(kept, op.constant(np.array(goal, np.int64), "target"))
-        parts = [size_of(dim, (kept,), op, match.found["graph"]) for dim in goal]
-        return op.Expand(kept, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
+            return op.Expand(other, op.constant(np.array(goal, np.int64), "target"))
+        parts = [size_of(dim, (other,), op, match.found["graph"]) for dim in goal]
+        return op.Expand(other, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
 
 
 def always(value: ir.Value | None, graph: Facts) -> bool | None:
-    """The truth that all elements of a value certainly have; None where they differ or it is not known."""
+    """Return the truth value that all elements of a value certainly have, or None if they may differ."""
     table = graph.array(value, _LARGE)
     if table is not None:
         return bool(table.flat[0]) if table.size and (table == table.flat[0]).all() else None
     node = None if value is None else value.producer()
     if node is None or node.domain or node.op_type not in ORDERS:
         return None
-    one, two = (ramp_of(operand(node, index), graph) for index in (0, 1))
-    if one is None or two is None:
+    larger, smaller = (ramp_of(operand(node, index), graph) for index in (0, 1))
+    if larger is None or smaller is None:
         return None
     if node.op_type.startswith("Less"):
-        one, two = two, one
-    least, most = one.least, two.most
+        larger, smaller = smaller, larger
+    least, most = larger.least, smaller.most
     if least is None or most is None:
         return None
-    strictly = 0 if node.op_type.endswith("Equal") else 1
-    return True if at_least(subtract(least, most), strictly) else None
+    margin = 0 if node.op_type.endswith("Equal") else 1
+    return True if at_least(subtract(least, most), margin) else None
 
 
 def _goal(shape: Shape, result: Shape) -> Shape:
-    """The target of the Expand that makes `result` of `shape`, as short as can be; empty where none is needed."""
+    """Return the shortest target of an Expand that turns `shape` into `result`, empty if none is needed."""
     padded = (1,) * (len(result) - len(shape)) + shape
-    goal = tuple(1 if have == want else want for have, want in zip(padded, result, strict=True))
+    goal = tuple(1 if own == wanted else wanted for own, wanted in zip(padded, result, strict=True))
     if len(result) > len(shape):
         return goal
     first = next((axis for axis, dim in enumerate(goal) if dim != 1), len(goal))

@@ -1,8 +1,8 @@
 """Add(x, Gather(table, [k, k, …])) => Add(x, table[k]).
 
-Where all indices are one number, however they were expanded, sliced or picked from a table of it, for every operator
-that broadcasts. Refuses where the result would have another shape. Helps because models without segments look up
-segment zero for every token.
+For every operator that broadcasts, if all indices are the same number, however they were expanded, sliced or gathered.
+Refuses if the result would have another shape. Helps because models without segment ids look up segment zero for every
+token.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._shapes import fits_without
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.broadcasting._broadcasting import fits_without
 from sardonyx.records.run import Accuracy
 
-_DEEP = 16
+_MAX_DEPTH = 16
 
 
 class FoldRepeatedGather(NodePass):
@@ -62,9 +62,9 @@ class FoldRepeatedGather(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Gather of one row beside an operand that has the shape already."""
+        """Match a Gather of one row beside an operand that already has the shape of the result."""
         for index in range(len(node.inputs)):
-            gather = maker(node, index, ("Gather",))
+            gather = operand_producer(node, index, ("Gather",))
             rows = None if gather is None else graph.shape(operand(gather, 0))
             if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):
                 continue
@@ -77,20 +77,20 @@ class FoldRepeatedGather(NodePass):
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """That row alone."""
+        """Gather the row once."""
         gather, node = match.nodes
         index: int = match.found["index"]
         row = op.like(gather, (gather.inputs[0], op.constant(np.array(match.found["row"], np.int64), "row")))
         return op.like(node, (*node.inputs[:index], row, *node.inputs[index + 1 :]))
 
 
-def _only_number(value: ir.Value | None, graph: Facts, deep: int = _DEEP) -> int | None:
-    """The integer that all elements of a value are; None where they may differ."""
+def _only_number(value: ir.Value | None, graph: Facts, depth: int = _MAX_DEPTH) -> int | None:
+    """Return the integer that all elements of a value are, or None if they may differ."""
     table = graph.array(value)
     if table is not None:
         same = table.size and table.dtype.kind in "iu" and (table == table.flat[0]).all()
         return int(cast("np.integer", table.flat[0])) if same else None
     node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type not in MOVES_DATA or deep == 0:
+    if node is None or node.domain or node.op_type not in MOVES_DATA or depth == 0:
         return None
-    return _only_number(operand(node, 0), graph, deep - 1)
+    return _only_number(operand(node, 0), graph, depth - 1)

@@ -1,9 +1,9 @@
 """Max(Where(c, 0, -inf), -9) => Where(c, 0, -9).
 
-Any operator that treats every element alike, on a choice between two numbers beside a third: done on the numbers before
-the model runs. Refuses where the choice has other consumers, where a branch is or becomes -0.0, of which ONNX Runtime's
-Where loses the sign, and for Max or Min of 0.0 and -0.0, of which the kernel returns either. Helps because masks are
-bounded, scaled and cast after they were made, each time over every pair of positions.
+For elementwise operators with one operand a Where between two numbers and the other a number: the operator is applied
+to the numbers ahead of time. Refuses if the Where has other consumers, if a branch is or becomes -0.0, whose sign ONNX
+Runtime's Where loses, and for Max or Min of 0.0 and -0.0, of which the kernel returns either. Helps because masks are
+clipped, scaled and cast after they are built, each time over every pair of positions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
-# Those that every engine rounds alike, on floating-point numbers
-_WORK: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+# Operators that every engine rounds alike on floating-point numbers
+_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
         "Add": np.add,
         "Sub": np.subtract,
@@ -36,12 +36,12 @@ _WORK: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
 
 
 class FoldWhereBranches(NodePass):
-    """Arithmetic on a choice between two numbers."""
+    """Arithmetic on a Where between two numbers."""
 
     name = "fold-where-branches"
     accuracy = Accuracy.EXACT
-    roots = tuple(_WORK)
-    opset = 9  # from which on there is Where
+    roots = tuple(_OPERATIONS)
+    opset = 9  # the first with Where
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -66,32 +66,32 @@ class FoldWhereBranches(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Where between numbers as one operand, a number as the other."""
+        """Match a Where between numbers as one operand and a number as the other."""
         for index in (0, 1) if len(node.inputs) == 2 else ():
-            choice = maker(node, index, ("Where",))
+            choice = operand_producer(node, index, ("Where",))
             number = operand(node, 1 - index)
             if choice is None or not _is_number(number, graph):
                 continue
-            if not graph.same_shape(choice.inputs[0], node.outputs[0]):  # a number might have given it its shape
+            if not graph.same_shape(choice.inputs[0], node.outputs[0]):  # the number may determine the shape
                 continue
             if not all(_is_number(operand(choice, branch), graph) for branch in (1, 2)):
                 continue
             if graph.sole_user(choice.outputs[0]) is not node:
-                return Refused("the choice is read elsewhere", (choice, node))
-            done = [_done(node, index, operand(choice, branch), number, graph) for branch in (1, 2)]
-            if any(each is None for each in done):
+                return Refused("the Where is read elsewhere", (choice, node))
+            folded = [_fold(node, index, operand(choice, branch), number, graph) for branch in (1, 2)]
+            if any(number is None for number in folded):
                 return Refused("the sign of a zero may change", (choice, node))
-            return Match((choice, node), {"branches": done})
+            return Match((choice, node), {"branches": folded})
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The same choice between what comes of both."""
-        one, two = (op.constant(number, "branch") for number in match.found["branches"])
-        return op.Where(match.nodes[0].inputs[0], one, two)
+        """Build the same Where between the two results."""
+        first, second = (op.constant(number, "branch") for number in match.found["branches"])
+        return op.Where(match.nodes[0].inputs[0], first, second)
 
 
 def _is_number(value: ir.Value | None, graph: Facts) -> bool:
-    """Whether it is a single number of floating point, of no more axes than one, so that it shapes no result."""
+    """Return whether a value is a single float of rank 0 or 1, which does not affect the shape of a result."""
     return (
         graph.scalar(value) is not None
         and (graph.rank(value) or 0) <= 1
@@ -99,18 +99,19 @@ def _is_number(value: ir.Value | None, graph: Facts) -> bool:
     )
 
 
-def _done(
+def _fold(
     node: ir.Node, index: int, branch: ir.Value | None, number: ir.Value | None, graph: Facts
 ) -> np.ndarray | None:
-    """The operator on the two numbers; None where the runtime may give a zero of the other sign."""
-    one, two = graph.array(branch), graph.array(number)
-    assert one is not None
-    assert two is not None
-    chosen, beside = one.reshape(()), two.reshape(())
+    """Apply the operator to the two numbers, or return None if the runtime may return a zero of the other sign."""
+    branch_array, number_array = graph.array(branch), graph.array(number)
+    assert branch_array is not None
+    assert number_array is not None
+    branch_number, other_number = branch_array.reshape(()), number_array.reshape(())
     with np.errstate(all="ignore"):
-        result = np.asarray(_WORK[node.op_type](*((chosen, beside) if index == 0 else (beside, chosen))), one.dtype)
-    opposite = node.op_type in ("Max", "Min") and chosen == 0 and _is_negative_zero(beside)
-    return None if opposite or _is_negative_zero(chosen) or _is_negative_zero(result) else result
+        operands = (branch_number, other_number) if index == 0 else (other_number, branch_number)
+        result = np.asarray(_OPERATIONS[node.op_type](*operands), branch_array.dtype)
+    opposite = node.op_type in ("Max", "Min") and branch_number == 0 and _is_negative_zero(other_number)
+    return None if opposite or _is_negative_zero(branch_number) or _is_negative_zero(result) else result
 
 
 def _is_negative_zero(number: np.ndarray) -> bool:

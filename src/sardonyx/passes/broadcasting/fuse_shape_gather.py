@@ -1,7 +1,7 @@
 """Unsqueeze(Gather(Shape(x), k)) => Shape<start=k, end=k+1>(x).
 
-Also a Gather by a list of neighbouring axes and a Slice. Refuses axes that are not neighbours. Helps because sizes are
-asked for one by one, and each time three nodes do what one can.
+Also a Gather of adjacent axes, and a Slice. Refuses axes that are not adjacent. Helps because exporters read sizes one
+by one, each time with three nodes where one suffices.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import given, ints, maker, operand
+from sardonyx.passes._matching import ints, is_specified, operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class FuseShapeGather(NodePass):
-    """A part of a shape, as a list."""
+    """A part of a shape, as a vector."""
 
     name = "fuse-shape-gather"
     accuracy = Accuracy.EXACT
@@ -42,38 +42,38 @@ class FuseShapeGather(NodePass):
                 s = Shape(x)  l = Gather(s, some)  y = ConstantOfShape(l)
             }
         """,
-        refusal="not next to each other",
+        refusal="not adjacent",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Neighbouring elements of a whole shape."""
-        picking = node if node.op_type != "Unsqueeze" else maker(node, 0, ("Gather",))
-        whole = None if picking is None else maker(picking, 0, ("Shape",))
-        rank = None if whole is None else graph.rank(operand(whole, 0))
-        if picking is None or whole is None or not rank or whole.attributes:
+        """Match adjacent elements of a whole shape."""
+        selection = node if node.op_type != "Unsqueeze" else operand_producer(node, 0, ("Gather",))
+        shape_node = None if selection is None else operand_producer(selection, 0, ("Shape",))
+        rank = None if shape_node is None else graph.rank(operand(shape_node, 0))
+        if selection is None or shape_node is None or not rank or shape_node.attributes:
             return None
         if node.op_type == "Slice":
             places = _sliced(node, rank, graph)
         else:
-            indices = operand(picking, 1)
-            wanted = 0 if picking is not node else 1  # one size on its own becomes a list by an Unsqueeze
-            numbers = graph.ints(indices) if graph.rank(indices) == wanted else None
+            indices = operand(selection, 1)
+            rank_of_indices = 0 if selection is not node else 1  # a scalar becomes a vector by the Unsqueeze
+            numbers = graph.ints(indices) if graph.rank(indices) == rank_of_indices else None
             places = None if numbers is None else [number % rank for number in numbers]
         if not places or graph.rank(node.outputs[0]) != 1:
             return None
-        nodes = (whole, node) if picking is node else (whole, picking, node)
+        nodes = (shape_node, node) if selection is node else (shape_node, selection, node)
         if places != list(range(places[0], places[0] + len(places))):
-            return Refused("its sizes are not next to each other", nodes)
+            return Refused("the axes it selects are not adjacent", nodes)
         return Match(nodes, {"start": places[0], "end": places[-1] + 1})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """A Shape with bounds."""
+        """Build a Shape with start and end."""
         return op.Shape(match.nodes[0].inputs[0], start=match.found["start"], end=match.found["end"])
 
 
 def _sliced(node: ir.Node, rank: int, graph: Facts) -> list[int] | None:
     starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    steps = graph.ints(operand(node, 4)) if given(node, "steps", 4) else (1,)
+    steps = graph.ints(operand(node, 4)) if is_specified(node, "steps", 4) else (1,)
     if not starts or not ends or not steps or (len(starts), steps[0]) != (1, 1):
         return None
     return list(range(rank))[starts[0] : ends[0]]

@@ -1,7 +1,7 @@
 """(i + 2) - 1 => i + 1.
 
-For integers and numbers known before the model runs. Refuses where the first sum is read elsewhere. Helps because
-positions are shifted twice: once so that padding has none, once for the rows a table keeps free.
+For integers and constant numbers. Refuses if the first sum is read elsewhere. Helps because positions are shifted
+twice: once so that padding has no position, once for the reserved rows of a table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -20,7 +20,7 @@ _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
 class MergeIntegerSums(NodePass):
-    """Two shifts of integers in a row."""
+    """Two consecutive additions of constants to integers."""
 
     name = "merge-integer-sums"
     accuracy = Accuracy.EXACT
@@ -47,10 +47,10 @@ class MergeIntegerSums(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An integer shifted, and shifted again."""
+        """Match the sum of a constant and a sum with a constant."""
         last = _shift(node, graph)
         inner = None if last is None else last[0].producer()
-        if last is None or inner is None or maker(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:
+        if last is None or inner is None or operand_producer(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:
             return None
         first = _shift(inner, graph)
         if first is None:
@@ -60,19 +60,19 @@ class MergeIntegerSums(NodePass):
         total, dtype = first[1] + last[1], graph.dtype(node.outputs[0])
         if dtype is None or not -(2**31) < total < 2**31:
             return None
-        return Match((inner, node), {"source": first[0], "by": np.array(total, dtype.numpy())})
+        return Match((inner, node), {"source": first[0], "shift": np.array(total, dtype.numpy())})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One shift."""
-        return op.Add(match.found["source"], op.constant(match.found["by"], "shift"))
+        """Build one Add."""
+        return op.Add(match.found["source"], op.constant(match.found["shift"], "shift"))
 
 
 def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:
-    """What is shifted and how far, by a number that does not change its shape."""
+    """Return the operand and the number added to it, if the number does not change the shape."""
     for side in (0, 1) if node.op_type == "Add" else (1,):
-        by, value = graph.scalar(node.inputs[side]), node.inputs[1 - side]
-        if isinstance(by, int) and value is not None and graph.dtype(value) in _INTEGERS:
+        number, value = graph.scalar(node.inputs[side]), node.inputs[1 - side]
+        if isinstance(number, int) and value is not None and graph.dtype(value) in _INTEGERS:
             if not graph.same_shape(value, node.outputs[0]):
                 return None
-            return value, by if node.op_type == "Add" else -by
+            return value, number if node.op_type == "Add" else -number
     return None

@@ -1,8 +1,8 @@
 """Reshape(Reshape(x, flat), shape) => Unsqueeze(x).
 
-A chain of views that only puts axes of one into a value, whatever shapes it passes through and however the last is
-computed. Refuses where an axis is not certainly where it was. Helps because the sizes it was given need not be
-computed, and because an Unsqueeze works for any of them, zero too.
+For a chain of views that together only inserts axes of size one, whatever the shapes in between and however the last
+target is computed. Refuses if an axis may not be at the same place. Helps because the target need not be computed, and
+because an Unsqueeze works for all sizes, zero included.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
-from sardonyx.passes._sizes import inserted_axes
+from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._shapes import inserted_axes
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class MergeReshapesIntoUnsqueeze(NodePass):
-    """Views that put axes of one into a value."""
+    """Views that together insert axes of size one."""
 
     name = "merge-reshapes-into-unsqueeze"
     accuracy = Accuracy.EXACT
     roots = ("Reshape", "Unsqueeze")
-    opset = 5  # before, Reshape had its target as an attribute
+    opset = 5  # before, the target of Reshape was an attribute
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
@@ -51,27 +51,27 @@ class MergeReshapesIntoUnsqueeze(NodePass):
                 a = Tanh(x)  f = Reshape(a, flat)  y = Reshape(f, t)
             }
         """,
-        refusal="an axis is not certainly where it was",
+        refusal="an axis may not be at the same place",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """The earliest value from which one Unsqueeze leads here, by fewer nodes or without a computed target."""
-        nodes, found = [node], None
+        """Match the earliest value from which one Unsqueeze suffices, if that saves nodes or a computed target."""
+        nodes, best = [node], None
         result = graph.shape(node.outputs[0])
         while True:
             source = operand(nodes[0], 0)
             axes = inserted_axes(graph.shape(source), result)
             if axes:
-                found = Match(tuple(nodes), {"source": source, "axes": axes})
-            before = maker(nodes[0], 0, VIEWS)
-            if before is None:
+                best = Match(tuple(nodes), {"source": source, "axes": axes})
+            previous = operand_producer(nodes[0], 0, VIEWS)
+            if previous is None:
                 break
-            nodes.insert(0, before)
+            nodes.insert(0, previous)
         computed = node.op_type == "Reshape" and graph.tensor(operand(node, 1)) is None
-        if found is not None:
-            return found if len(found.nodes) > 1 or computed else None
-        return Refused("an axis is not certainly where it was", tuple(nodes)) if computed and len(nodes) > 1 else None
+        if best is not None:
+            return best if len(best.nodes) > 1 or computed else None
+        return Refused("an axis may not be at the same place", tuple(nodes)) if computed and len(nodes) > 1 else None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Unsqueeze."""
+        """Build one Unsqueeze."""
         return op.Unsqueeze(match.found["source"], op.constant(np.array(match.found["axes"], np.int64), "axes"))

@@ -1,7 +1,7 @@
 """Where(Expand(c), 0, -inf) => Expand(Where(c, 0, -inf)).
 
-Any operator that treats every element alike, with single numbers as its other operands. Refuses where something else
-reads what was expanded. Helps because the work is done once for each element there is, not for each copy of it.
+For elementwise operators whose other operands are single numbers. Refuses if the expanded value is read elsewhere.
+Helps because the work is done once per element instead of once per copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, UNARY
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -23,7 +23,7 @@ class SinkExpand(NodePass):
     name = "sink-expand"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS | UNARY))
-    opset = 8  # from which on there is Expand
+    opset = 8  # the first with Expand
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -50,28 +50,28 @@ class SinkExpand(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """One operand is expanded, the others are numbers."""
+        """Match an operator with one expanded operand and numbers as the others."""
         for index in range(len(node.inputs)):
-            expand = maker(node, index, ("Expand",))
-            if expand is None or not _beside_numbers(node, index, operand(expand, 0), graph):
+            expand = operand_producer(node, index, ("Expand",))
+            if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
                 continue
             if graph.sole_user(expand.outputs[0]) is not node:
-                return Refused("what was expanded is read elsewhere", (expand, node))
+                return Refused("the expanded value is read elsewhere", (expand, node))
             return Match((expand, node), {"index": index})
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The work first."""
+        """Apply the operator, then expand."""
         expand, node = match.nodes
         index: int = match.found["index"]
-        done = op.like(node, (*node.inputs[:index], expand.inputs[0], *node.inputs[index + 1 :]))
-        return op.like(expand, (done, expand.inputs[1]))
+        result = op.like(node, (*node.inputs[:index], expand.inputs[0], *node.inputs[index + 1 :]))
+        return op.like(expand, (result, expand.inputs[1]))
 
 
-def _beside_numbers(node: ir.Node, index: int, source: ir.Value | None, graph: Facts) -> bool:
-    """Whether all other operands are single numbers with no more axes than what was expanded."""
+def _others_are_numbers(node: ir.Node, index: int, source: ir.Value | None, graph: Facts) -> bool:
+    """Return whether all other operands are single numbers of no higher rank than the value before the Expand."""
     rank = graph.rank(source)
-    others = [value for at, value in enumerate(node.inputs) if at != index]
+    others = [value for position, value in enumerate(node.inputs) if position != index]
     return rank is not None and all(
         graph.scalar(other) is not None and (graph.rank(other) or 0) <= rank for other in others
     )

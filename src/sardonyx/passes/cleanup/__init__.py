@@ -1,4 +1,4 @@
-"""Drop what computes nothing: copies, neutral operations, twins, dead nodes."""
+"""Remove what computes nothing: copies, neutral operations, duplicates, dead nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.passes.cleanup.share_constants import ShareConstants
 from sardonyx.passes.cleanup.share_sizes import ShareSizes
 from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
 
-TIDY: tuple[Pass, ...] = (
+NOOPS: tuple[Pass, ...] = (
     EliminateIdentity(),
     EliminateNoopShape(),
     EliminateEmptyOperands(),
@@ -25,10 +25,10 @@ TIDY: tuple[Pass, ...] = (
     EliminateCastLike(),
 )
 SHARING: tuple[Pass, ...] = (
-    EliminateDeadNodes(),  # first: what nobody reads need not be shared
+    EliminateDeadNodes(),  # first, since dead nodes need not be shared
     ShareConstants(),
     ShareSizes(),
     ShareSubexpressions(),
     LiftConstants(),
 )
-SWEEPING: tuple[Pass, ...] = (EliminateUnusedInitializers(),)
+UNUSED: tuple[Pass, ...] = (EliminateUnusedInitializers(),)

@@ -1,8 +1,8 @@
 """x + 0.0 => x.
 
-For floats the sum makes 0.0 of a -0.0, which only a division by it would tell: so this is apart from the exact passes.
-Refuses where x may be -0.0 and something nearby may divide by it, and where the constant's shape would enlarge the
-result. Helps because masks of a model that masks nothing are added in every attention layer.
+For floats -0.0 + 0.0 is 0.0, which makes a difference only in a division; so this is not part of the exact passes.
+Refuses if x may be -0.0 and something nearby may divide by it, and if the constant's shape would enlarge the result.
+Helps because models that mask nothing add a mask of zeros in every attention layer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.cleanup.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 from sardonyx.records.run import Accuracy
 
-_SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may stand, and the sign that is not exact there
+_SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may be, and whether it is -0.0
 
 
 class EliminateAddZero(NodePass):
-    """Adding a zero that at most changes the sign of a zero."""
+    """Additions of zero that change at most the sign of a zero."""
 
     name = "eliminate-add-zero"
     accuracy = Accuracy.REASSOCIATES
@@ -44,15 +44,15 @@ class EliminateAddZero(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A float zero added or taken away."""
+        """Match a float zero that is added or subtracted."""
         sides, negative = _SIDES[node.op_type]
-        found = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
-        if not isinstance(found, ir.Value):
-            return found
-        if may_be_negative_zero(found, graph) and divides(node.outputs[0], graph):
-            return Refused("the sign of a zero may show in a division", (node,))
-        return Match((node,), {"source": found})
+        other = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
+        if not isinstance(other, ir.Value):
+            return other
+        if may_be_negative_zero(other, graph) and divides(node.outputs[0], graph):
+            return Refused("the sign of a zero may affect a division", (node,))
+        return Match((node,), {"source": other})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The operand that passes through."""
+        """Return the other operand."""
         return match.found["source"]

@@ -1,7 +1,7 @@
 """CastLike(x, y) => Cast(x, type(y)).
 
-Leaves it where the type of y is not known. Helps because torch's exporter writes CastLike(constant, x) for every
-scalar, and what reads x cannot be folded into a constant.
+Does not apply if the type of y is unknown. Helps because torch's exporter writes CastLike(constant, x) for every
+scalar, and a node that reads x cannot be folded into a constant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sardonyx.records.run import Accuracy
 
 
 class EliminateCastLike(NodePass):
-    """CastLike whose type is known."""
+    """CastLike to a known type."""
 
     name = "eliminate-cast-like"
     accuracy = Accuracy.EXACT
@@ -38,11 +38,11 @@ class EliminateCastLike(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A CastLike to a known type."""
+        """Match a CastLike to a known type."""
         dtype = graph.dtype(operand(node, 1))
         return None if dtype is None else Match((node,), {"dtype": dtype})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """A Cast that treats overflow as the CastLike did."""
+        """Build a Cast that handles overflow as the CastLike did."""
         node = match.root
         return op.node("Cast", (node.inputs[0],), {**node.attributes, "to": int(match.found["dtype"])})[0]

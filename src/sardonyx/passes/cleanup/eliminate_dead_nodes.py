@@ -1,8 +1,8 @@
 """f(x), read by nobody => nothing.
 
-What a control-flow body reads counts as read, at any depth. Refuses nodes of operator sets it does not know, and nodes
-without outputs: those are there for something other than a result. Helps because exporters leave whole chains behind,
-and every other pass leaves makers of values it no longer needs.
+Uses inside control-flow bodies count, at any depth. Refuses nodes of unknown operator sets and nodes without outputs,
+which may do more than compute a result. Helps because exporters leave whole chains of unused nodes, and every other
+pass leaves the producers of values it no longer needs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sardonyx.ir.transaction import is_dead
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.records.run import Accuracy
 
-# Operator sets whose operators do nothing but compute their outputs.
+# Operator sets whose operators only compute their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"})
 Functions = Set[tuple[str, str]]
 
 
 class EliminateDeadNodes(ModelPass):
-    """Nodes none of whose outputs is read."""
+    """Nodes without a used output."""
 
     name = "eliminate-dead-nodes"
     accuracy = Accuracy.EXACT
@@ -50,7 +50,7 @@ class EliminateDeadNodes(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
-        """Users before makers, so that one walk finds all; whole chains at a time."""
+        """Propose whole chains at a time, consumers before producers, so that one walk finds all."""
         functions = {(function.domain, function.name) for function in graph.model.functions.values()}
         for scope in graph.scopes.values():
             if scope.holder is None:
@@ -66,10 +66,10 @@ def _dead(body: ir.Graph, functions: Functions) -> Iterator[Proposal | Refused]:
         elif is_constant(node):
             constants[owner(node)].append(node)
         elif not _only_computes(node, functions):
-            yield Refused("an operator of an unknown set may do more than compute its outputs", (node,))
+            yield Refused("an operator of an unknown operator set may have side effects", (node,))
         else:
-            yield Proposal(Match(_with_makers(node, functions), outputs=()), lambda _: ())
-    for nodes in constants.values():  # folding leaves thousands behind: one event a module
+            yield Proposal(Match(_with_producers(node, functions), outputs=()), lambda _: ())
+    for nodes in constants.values():  # folding leaves thousands of them: one event per module
         yield Proposal(Match(tuple(reversed(nodes)), outputs=()), lambda _: ())
 
 
@@ -77,17 +77,17 @@ def _only_computes(node: ir.Node, functions: Functions) -> bool:
     return bool(node.outputs) and (node.domain in PURE_DOMAINS or (node.domain, node.op_type) in functions)
 
 
-def _with_makers(node: ir.Node, functions: Functions) -> tuple[ir.Node, ...]:
-    """The node after those that worked for it alone, each after its own makers."""
+def _with_producers(node: ir.Node, functions: Functions) -> tuple[ir.Node, ...]:
+    """Return the node after the nodes that are used by it alone, in topological order."""
     chain: dict[ir.Node, None] = {node: None}
-    edge = [node]
-    while edge:
-        for maker in edge.pop().predecessors():
-            if maker in chain or maker.graph is not node.graph or not _only_computes(maker, functions):
+    frontier = [node]
+    while frontier:
+        for producer in frontier.pop().predecessors():
+            if producer in chain or producer.graph is not node.graph or not _only_computes(producer, functions):
                 continue
-            if not any(output.is_graph_output() for output in maker.outputs) and all(
-                user in chain for output in maker.outputs for user in output.consumers()
+            if not any(output.is_graph_output() for output in producer.outputs) and all(
+                user in chain for output in producer.outputs for user in output.consumers()
             ):
-                chain[maker] = None
-                edge.append(maker)
+                chain[producer] = None
+                frontier.append(producer)
     return tuple(reversed(chain))

@@ -1,7 +1,7 @@
-"""Concat(x, empty) => x, where the other operands have no element along the axis.
+"""Concat(x, empty) => x, if the other operands have size zero along the axis.
 
-Refuses where a size is dynamic and could be more than zero, and where all of them are empty. Helps because exporters
-keep the part of each head that is not rotated although there is none, which hides the rotation from attention.
+Refuses if all operands are empty; a size that is dynamic and may be positive counts as not empty. Helps because
+exporters keep the part of each head that is not rotated even if it is empty, which hides the rotation from attention.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sardonyx.records.run import Accuracy
 
 
 class EliminateEmptyOperands(NodePass):
-    """Operands of Concat that add nothing."""
+    """Empty operands of Concat."""
 
     name = "eliminate-empty-operands"
     accuracy = Accuracy.EXACT
     roots = ("Concat",)
-    opset = 4  # before, the axis could be left out
+    opset = 4  # before, the axis was optional
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -41,20 +41,20 @@ class EliminateEmptyOperands(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Concat with an operand that certainly is empty along its axis."""
+        """Match a Concat with an operand that is certainly empty along its axis."""
         rank = graph.rank(node.outputs[0])
         if not rank or len(node.inputs) < 2:
             return None
         axis = node.attributes.get_int("axis", 0) % rank
         shapes = [graph.shape(value) for value in node.inputs]
-        kept = tuple(
+        nonempty = tuple(
             value for value, shape in zip(node.inputs, shapes, strict=True) if shape is None or shape[axis] != 0
         )
-        if len(kept) == len(node.inputs):
+        if len(nonempty) == len(node.inputs):
             return None
-        return Match((node,), {"kept": kept}) if kept else Refused("all its operands are empty", (node,))
+        return Match((node,), {"nonempty": nonempty}) if nonempty else Refused("all its operands are empty", (node,))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The other operands."""
-        kept: tuple[ir.Value, ...] = match.found["kept"]
-        return kept[0] if len(kept) == 1 else op.like(match.root, kept)
+        """Return the other operands, concatenated if there are several."""
+        nonempty: tuple[ir.Value, ...] = match.found["nonempty"]
+        return nonempty[0] if len(nonempty) == 1 else op.like(match.root, nonempty)

@@ -1,7 +1,7 @@
 """Identity(x) => x.
 
-Also Dropout outside training. Refuses where the node connects a graph's input or constant to its output, since the
-output would lose its name (the driver sees to that). Helps because exporters wrap shared weights in Identity, which
+Also Dropout outside training. Refuses if the node connects an input or constant of a graph to its output, since the
+output would lose its name (the driver checks that). Helps because exporters wrap shared weights in Identity, which
 hides them from every other pass.
 """
 
@@ -17,7 +17,7 @@ from sardonyx.records.run import Accuracy
 
 
 class EliminateIdentity(NodePass):
-    """Identity and inference-time Dropout."""
+    """Identity, and Dropout at inference."""
 
     name = "eliminate-identity"
     accuracy = Accuracy.EXACT
@@ -39,24 +39,24 @@ class EliminateIdentity(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An Identity, or a Dropout that drops nothing and whose mask nobody reads."""
+        """Match an Identity, or a Dropout that drops nothing and whose mask is unused."""
         if node.inputs[0] is None:
             return None
         if node.op_type == "Dropout":
-            if refusal := _drops(node, graph):
+            if refusal := _dropout_refusal(node, graph):
                 return Refused(refusal, (node,))
             return Match((node,), outputs=(node.outputs[0],))
         return Match((node,))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The input itself."""
+        """Return the input."""
         source = match.root.inputs[0]
         assert source is not None
         return source
 
 
-def _drops(node: ir.Node, graph: Facts) -> str | None:
-    """Why a Dropout is more than an identity; None where it is not."""
+def _dropout_refusal(node: ir.Node, graph: Facts) -> str | None:
+    """Return why a Dropout is not an identity, or None if it is one."""
     if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
         return "its mask is read"
     if graph.opset(node) < 7:

@@ -1,7 +1,7 @@
-"""Reshape(x, shape(x)) => x, and every other operator that only arranges elements and here leaves them as they are.
+"""Reshape(x, shape(x)) => x, and every other operator that only rearranges elements and here rearranges nothing.
 
 Cast to the same type, Transpose by the identity, Expand, Slice, Pad, Tile, Squeeze, Unsqueeze, Flatten, Split, Concat
-that change nothing, and Sum, Max, Min, Mean of one input. Refuses where a size could differ at run time. Helps because
+without effect, and Sum, Max, Min, Mean of one input. Does not apply if a size could differ at run time. Helps because
 exporters write such nodes for every view and mask, and each costs a copy.
 """
 
@@ -15,11 +15,11 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import given, ints, operand
+from sardonyx.passes._matching import ints, is_specified, operand
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
-_TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"
+_TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
 
 
 def _cast(node: ir.Node, graph: Facts) -> bool:
@@ -33,7 +33,7 @@ def _cast_like(node: ir.Node, graph: Facts) -> bool:
 
 
 def _reshape(node: ir.Node, graph: Facts) -> bool:
-    """The target names every dim in its place; one may be left to -1, which then can only be that dim."""
+    """Return whether the target repeats every dim; one may be -1, which can then only be that dim."""
     if graph.same_shape(node.inputs[0], node.outputs[0]):
         return True
     shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
@@ -52,18 +52,18 @@ def _transpose(node: ir.Node, graph: Facts) -> bool:
 
 
 def _expand(node: ir.Node, graph: Facts) -> bool:
-    """Every dim of the target is 1 or the dim itself, and it has no more of them."""
+    """Return whether every dim of the target is 1 or the dim itself, and the target is not longer than the shape."""
     if graph.same_shape(node.inputs[0], node.outputs[0]):
         return True
     shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
     if shape is None or target is None or len(target) > len(shape):
         return False
-    own = shape[len(shape) - len(target) :]
-    return all(goal in (1, dim) for dim, goal in zip(own, target, strict=True))
+    trailing = shape[len(shape) - len(target) :]
+    return all(goal in (1, dim) for dim, goal in zip(trailing, target, strict=True))
 
 
 def _slice(node: ir.Node, graph: Facts) -> bool:
-    """Unit steps, and either nothing is missing from the result or every range is the whole of its axis."""
+    """Return whether all steps are 1 and the result has the same shape or every range covers its axis."""
     if operand(node, 4) is not None:
         steps = graph.ints(operand(node, 4))
         if steps is None or any(step != 1 for step in steps):
@@ -76,7 +76,7 @@ def _slice(node: ir.Node, graph: Facts) -> bool:
         return False
     if all(end >= _TO_THE_END for end in ends):
         return True
-    axes = ints(node, "axes", 3, graph) if given(node, "axes", 3) else tuple(range(len(starts)))
+    axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
     if axes is None or shape is None:
         return False
     return all(end >= _TO_THE_END or _reaches(end, shape[axis]) for end, axis in zip(ends, axes, strict=True))
@@ -97,8 +97,8 @@ def _tile(node: ir.Node, graph: Facts) -> bool:
 
 
 def _squeeze(node: ir.Node, graph: Facts) -> bool:
-    """No axes are named, and no dim can be 1. Engines read an empty list as all or as none, so it must not matter."""
-    if given(node, "axes", 1) and ints(node, "axes", 1, graph) != ():
+    """Return whether no axes are given and no dim can be 1; engines read an empty list as all axes or as none."""
+    if is_specified(node, "axes", 1) and ints(node, "axes", 1, graph) != ():
         return False
     shape = graph.static_shape(node.inputs[0])
     return shape is not None and 1 not in shape
@@ -144,7 +144,7 @@ _NOOPS: Mapping[str, Callable[[ir.Node, Facts], bool]] = MappingProxyType(
 
 
 class EliminateNoopShape(NodePass):
-    """Operators that arrange elements, where they arrange nothing."""
+    """Operators that rearrange elements, where they rearrange nothing."""
 
     name = "eliminate-noop-shape"
     accuracy = Accuracy.EXACT
@@ -167,13 +167,13 @@ class EliminateNoopShape(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A node whose first output is its first input."""
+        """Match a node whose first output equals its first input."""
         if operand(node, 0) is None or not _NOOPS[node.op_type](node, graph):
             return None
         return Match((node,), outputs=(node.outputs[0],))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The input itself."""
+        """Return the input."""
         source = match.root.inputs[0]
         assert source is not None
         return source

@@ -1,7 +1,7 @@
 """A constant read by nobody => nothing.
 
-Keeps the default value of a graph input and a constant that is a graph output. Helps because weights that a fold or a
-fusion has replaced would otherwise stay in the file beside their successors.
+Keeps default values of graph inputs and constants that are graph outputs. Helps because weights that were replaced by a
+fold or fusion would otherwise stay in the file beside their replacements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sardonyx.records.run import Accuracy
 
 
 class EliminateUnusedInitializers(ModelPass):
-    """Initializers of the main graph and of bodies that nothing reads."""
+    """Unused initializers of the main graph and of bodies."""
 
     name = "eliminate-unused-initializers"
     accuracy = Accuracy.EXACT
@@ -36,7 +36,7 @@ class EliminateUnusedInitializers(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Drop]:
-        """Every one of them, graph by graph."""
+        """Propose to drop every unused initializer."""
         for scope in graph.live_scopes():
             for value in tuple(scope.graph.initializers.values()):
                 if not (value.uses() or value.is_graph_input() or value.is_graph_output()):

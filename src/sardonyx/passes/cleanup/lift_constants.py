@@ -1,8 +1,8 @@
 """Constant() => an initializer.
 
-In graphs that may hold initializers: not in functions, and not before IR version 4. Refuses where the node is the
-graph's output, which would lose its name. Helps because a constant is then stored once and shared, and because the
-graph shows what is computed and nothing else. It runs after equal Constant nodes have become one.
+Only in graphs that may contain initializers: not in functions, and not before IR version 4. Refuses if the node
+produces a graph output, which would lose its name. Helps because a constant is then stored once and shared, and because
+the graph shows only what is computed. Runs after equal Constant nodes have been merged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LiftConstants(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal]:
-        """Every one that is read."""
+        """Propose every Constant that is used."""
         if graph.model.ir_version < BARE_INITIALIZERS:
             return
         for scope in graph.live_scopes():
@@ -64,7 +64,7 @@ def _initializer(tensor: ir.TensorProtocol, op: Builder) -> ir.Value:
 
 
 def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """A tensor that can be named without renaming the one in the source."""
+    """Return a copy that can be named without renaming the original tensor."""
     if isinstance(tensor, ir.StringTensor):
         return ir.StringTensor(list(tensor.string_data()), shape=ir.Shape(tensor.shape.numpy()))
     if tensor.nbytes > LARGE:

@@ -1,8 +1,9 @@
 """w, v with equal bits => w once.
 
-Same type, shape and bytes, so +0 and -0, and NaNs with different payloads, stay apart. A body shares with the graphs
-around it where its node lets it see them (If, Loop, Scan). Never a graph's input or output. Helps because exporters
-write the same scalar, axes or table once for every use, and because equal nodes are only seen on equal inputs.
+Equal type, shape and bytes, so +0 and -0, and NaNs with different payloads, stay separate. A body shares with the
+graphs around it if its node lets it see them (If, Loop, Scan). Never applies to graph inputs and outputs. Helps because
+exporters store the same scalar, axes or table once per use, and because equal nodes are only recognised on equal
+inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sardonyx.records.run import Accuracy
 
 KeyOf = Callable[[ir.TensorProtocol], Hashable | None]
 
-_SAMPLE = 1 << 12  # bytes looked at in three places of a large constant before all of it is read
+_SAMPLE = 1 << 12  # bytes read at three places of a large constant before all of it is read
 _BLOCK = 1 << 20  # bytes read at a time
 
 
@@ -50,35 +51,37 @@ class ShareConstants(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Share]:
-        """Outer graphs first, so that a body finds its equal there before its own."""
+        """Propose outer graphs first, so that a body finds an equal constant there before its own."""
         scopes = tuple(graph.live_scopes())
-        alike = _alike(scopes)
+        equals = _equals_by_value(scopes)
         for scope in scopes:
-            twins: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+            duplicates_of: dict[ir.Value, list[ir.Value]] = defaultdict(list)
             for value in scope.graph.initializers.values():
-                kept = next((one for one in alike.get(value, ()) if _reaches(one, scope, graph)), None)
+                kept = next(
+                    (candidate for candidate in equals.get(value, ()) if _reaches(candidate, scope, graph)), None
+                )
                 if kept is not None and kept is not value:
-                    twins[kept].append(value)
-            yield from (Share(tuple(duplicates), kept) for kept, duplicates in twins.items())
+                    duplicates_of[kept].append(value)
+            yield from (Share(tuple(duplicates), kept) for kept, duplicates in duplicates_of.items())
 
 
-def _alike(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:
-    """For every constant that has equals, all of them in order."""
+def _equals_by_value(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:
+    """Return, for every constant that has equal ones, all of them in order."""
     by_type: dict[Hashable, list[ir.Value]] = defaultdict(list)
     for scope in scopes:
         for value in scope.graph.initializers.values():
             if value.const_value is not None and not (value.is_graph_input() or value.is_graph_output()):
                 tensor = value.const_value
                 by_type[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
-    found: dict[ir.Value, list[ir.Value]] = {}
+    result: dict[ir.Value, list[ir.Value]] = {}
     for candidates in by_type.values():
         for equals in _equal(candidates):
-            found.update(dict.fromkeys(equals, equals))
-    return found
+            result.update(dict.fromkeys(equals, equals))
+    return result
 
 
 def _equal(candidates: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
-    """Groups of equal constants; a large one is read only where samples of it agree with another's."""
+    """Return groups of equal constants; a large one is read only if samples of it agree with another one."""
     for sampled in _groups(candidates, _sample):
         if _is_small(sampled[0].const_value) or len({_place(value.const_value) for value in sampled}) == 1:
             yield sampled
@@ -94,13 +97,13 @@ def _groups(
     groups: dict[Hashable, list[ir.Value]] = defaultdict(list)
     for value in values:
         assert value.const_value is not None
-        if (found := key(value.const_value)) is not None:
-            groups[found].append(value)
+        if (group_key := key(value.const_value)) is not None:
+            groups[group_key].append(value)
     yield from (group for group in groups.values() if len(group) > 1)
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable | None:
-    """All of a small constant; the beginning, middle and end of a large one; None where even that is costly."""
+    """Return all of a small constant, three samples of a large one, or None if even that is expensive."""
     if isinstance(tensor, ir.StringTensor):
         return tuple(tensor.string_data())
     if isinstance(tensor, SparseTensor):
@@ -117,7 +120,7 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def _digest(tensor: ir.TensorProtocol) -> Hashable:
-    """The fingerprint of a large constant's bytes, read a block at a time."""
+    """Return a hash of the bytes of a large constant, read in blocks."""
     if isinstance(tensor, TransposedTensor):
         return tensor.perm, _digest(tensor.source)
     digest = hashlib.sha256()
@@ -137,7 +140,7 @@ def _read(tensor: FileTensor, start: int, length: int) -> bytes:
 
 
 def _place(tensor: ir.TensorProtocol | None) -> Hashable:
-    """Where the bytes are: the same place holds the same bytes, without reading them."""
+    """Return where the bytes are stored; equal places hold equal bytes."""
     if isinstance(tensor, FileTensor):
         return id(tensor.file), tensor.offset, tensor.length
     if isinstance(tensor, TransposedTensor):
@@ -146,12 +149,12 @@ def _place(tensor: ir.TensorProtocol | None) -> Hashable:
 
 
 def _is_small(tensor: ir.TensorProtocol | None) -> bool:
-    """Whether the sample was all of it."""
+    """Return whether the sample is the whole constant."""
     return tensor is not None and (isinstance(tensor, ir.StringTensor) or tensor.nbytes <= SMALL)
 
 
 def _reaches(value: ir.Value, scope: Scope, graph: Facts) -> bool:
-    """Whether a constant can be read in a scope."""
+    """Return whether a constant is visible in a scope."""
     if value.graph is scope.graph:
         return True
     while (holder := scope.holder) is not None and holder.domain == "" and holder.op_type in CONTROL_FLOW:

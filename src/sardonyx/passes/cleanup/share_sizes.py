@@ -1,8 +1,8 @@
 """size(x), size(y), of the same symbolic size => size(x) once.
 
-Any two small integer tensors that hold the same sizes, however each was computed, within one graph. Refuses nothing:
-what is not certainly equal is merely not shared. Helps because exporters ask every layer's own values for the batch and
-the length, so that equal chains of arithmetic start from different places and no two nodes of them are twins.
+For any two small integer tensors in one graph that contain the same sizes, however computed. Refuses nothing: tensors
+that may differ are not shared. Helps because exporters read batch and length from the values of every layer, so that
+equal chains of arithmetic start at different values and common-subexpression elimination finds nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ShareSizes(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal]:
-        """The first value that holds some sizes, for all later ones; values that are graph outputs keep their names."""
+        """Propose the first value with given sizes for all later ones; graph outputs keep their names."""
         for scope in graph.live_scopes():
             first: dict[Hashable, ir.Value] = {}
             for node in scope.graph:
@@ -64,11 +64,11 @@ class ShareSizes(ModelPass):
                 dtype = graph.dtype(value)
                 contents = graph.contents(value) if dtype in INTEGERS else None
                 if contents is None or None in contents or all(isinstance(item, int) for item in contents):
-                    continue  # numbers are folded
-                kept = first.setdefault((dtype, graph.shape(value), contents), value)
-                if kept is not value and not value.is_graph_output():
-                    yield _share(node, value, kept)
+                    continue  # static sizes are folded
+                survivor = first.setdefault((dtype, graph.shape(value), contents), value)
+                if survivor is not value and not value.is_graph_output():
+                    yield _share(node, value, survivor)
 
 
-def _share(node: ir.Node, value: ir.Value, kept: ir.Value) -> Proposal:
-    return Proposal(Match((node,), outputs=(value,), heir=kept.producer()), lambda _: kept)
+def _share(node: ir.Node, value: ir.Value, survivor: ir.Value) -> Proposal:
+    return Proposal(Match((node,), outputs=(value,), heir=survivor.producer()), lambda _: survivor)

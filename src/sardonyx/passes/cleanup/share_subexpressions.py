@@ -1,8 +1,8 @@
 """f(x), f(x) => f(x) once.
 
-Same operator, attributes, inputs and presence of outputs, within one graph. Never for operators that draw random
-numbers, that carry bodies, or that come from outside the standard and may keep a state. The operands of a commutative
-operator may be swapped. Helps because exporters compute the same mask, shape or cast anew in every layer.
+Equal operator, attributes, inputs and present outputs, within one graph. Never for random operators, operators with
+bodies, or operators outside the standard, which may have state. The operands of a commutative operator may be swapped.
+Helps because exporters compute the same mask, shape or cast again in every layer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sardonyx.passes.base import Example, ModelPass
 from sardonyx.records.run import Accuracy
 
 _PURE_DOMAINS = frozenset({"", "ai.onnx.ml"})
-_NEVER = RANDOM | {"Dropout"}  # a Dropout that outlives identity elimination is one in training
-_SYMMETRIC_SINCE = 7  # before, operands were broadcast by an attribute, one way only
+_NEVER = RANDOM | {"Dropout"}  # a Dropout that remains after identity elimination runs in training mode
+_SYMMETRIC_SINCE = 7  # before, only one operand could be broadcast, by an attribute
 
 _A = ir.AttributeType
 _PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
 
 
 class ShareSubexpressions(ModelPass):
-    """Twins within one graph."""
+    """Duplicate nodes within one graph."""
 
     name = "share-subexpressions"
     accuracy = Accuracy.EXACT
@@ -52,11 +52,11 @@ class ShareSubexpressions(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal]:
-        """Sources first, all twins of one at once; then the later of two twins, so that twins of twins follow."""
+        """Propose nodes without inputs first, all duplicates at once; then the later of two duplicates in order."""
         for scope in graph.live_scopes():
-            for survivor, *twins in _equal_sources(scope):
-                if twins:
-                    yield _share(twins, survivor)
+            for survivor, *duplicates in _equal_sources(scope):
+                if duplicates:
+                    yield _share(duplicates, survivor)
             seen: dict[Hashable, ir.Node] = {}
             for node in scope.graph:
                 key = _key(node, scope)
@@ -68,7 +68,7 @@ class ShareSubexpressions(ModelPass):
 
 
 def _equal_sources(scope: Scope) -> Iterable[list[ir.Node]]:
-    """Nodes without inputs that give the same, in order: in some exports they are a third of the graph."""
+    """Return groups of equal nodes without inputs, in order; in some exports these are a third of the graph."""
     groups: dict[Hashable, list[ir.Node]] = defaultdict(list)
     for node in scope.graph:
         if node.inputs or any(output.is_graph_output() for output in node.outputs):
@@ -78,22 +78,22 @@ def _equal_sources(scope: Scope) -> Iterable[list[ir.Node]]:
     return groups.values()
 
 
-def _share(twins: Sequence[ir.Node], survivor: ir.Node) -> Proposal:
-    present = tuple(output for twin in twins for output in twin.outputs if output.name)
-    heirs = tuple(survivor.outputs[output.index() or 0] for output in present)
-    return Proposal(Match(tuple(twins), outputs=present, heir=survivor), lambda _: heirs)
+def _share(duplicates: Sequence[ir.Node], survivor: ir.Node) -> Proposal:
+    present = tuple(output for duplicate in duplicates for output in duplicate.outputs if output.name)
+    replacements = tuple(survivor.outputs[output.index() or 0] for output in present)
+    return Proposal(Match(tuple(duplicates), outputs=present, heir=survivor), lambda _: replacements)
 
 
 def _key(node: ir.Node, scope: Scope) -> Hashable | None:
-    """Equal for nodes that compute the same; None for nodes that must not be shared."""
+    """Return a key that is equal for nodes that compute the same, or None for nodes that must not be shared."""
     if node.domain not in _PURE_DOMAINS or node.op_type in _NEVER or not node.outputs:
         return None
     attributes: list[Hashable] = []
     for name in sorted(node.attributes):
-        spelled = _attribute(node.attributes[name])
-        if spelled is None:
+        attribute_key = _attribute(node.attributes[name])
+        if attribute_key is None:
             return None
-        attributes.append((name, spelled))
+        attributes.append((name, attribute_key))
     inputs = [0 if value is None else id(value) for value in node.inputs]
     while inputs and not inputs[-1]:
         inputs.pop()
@@ -106,7 +106,7 @@ def _key(node: ir.Node, scope: Scope) -> Hashable | None:
 
 
 def _attribute(attribute: ir.Attr) -> Hashable | None:
-    """An attribute by its bits, so that -0.0 and 0.0 stay two; None where it cannot be compared cheaply."""
+    """Return an attribute by its bits, so that -0.0 and 0.0 differ; None if comparing it is expensive."""
     if attribute.is_ref():
         return "reference", attribute.ref_attr_name, attribute.type
     if attribute.type not in _PLAIN:

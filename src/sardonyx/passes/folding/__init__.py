@@ -1,4 +1,4 @@
-"""Compute before the model runs what does not depend on its inputs."""
+"""Evaluate ahead of time what does not depend on the inputs of the model."""
 
 from __future__ import annotations
 

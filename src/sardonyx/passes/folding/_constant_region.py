@@ -1,8 +1,8 @@
-"""The nodes of a model that depend on constants alone, and how large their results are before they are computed.
+"""The nodes of a model that depend on constants only, and the sizes of their results before they are computed.
 
-Sizes come from shape inference. Where a size depends on values, such as the length of a Range, those values are
-computed, if they are small, and kept beside the graph; then the next sizes follow. So nothing large is ever computed
-to learn that it is large.
+Sizes come from shape inference. If a size depends on values, such as the length of a Range, those values are computed,
+if they are small, and stored outside the graph; then further sizes can be inferred. So nothing large is computed only
+to find out that it is large.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from sardonyx.ir.facts import SMALL, Evaluate, Facts
 from sardonyx.passes._foldable import LARGE, divides_safely, give_up, is_foldable
 from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, evaluate_in_parts
 
-HELD = 1 << 26  # bytes of constants in one region
-WORKSPACE = 1 << 24  # bytes of a result that is only needed on the way
+REGION_BYTES = 1 << 26  # constants in all regions together
+WORKSPACE = 1 << 24  # bytes of an intermediate result
 
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress"})  # their results are bounded by their inputs
 
 
 class Region:
-    """Nodes that can be evaluated together, with their places in topological order, and the forms of their results."""
+    """Nodes that can be evaluated together, with their topological order, and the forms of their results."""
 
     def __init__(self, nodes: Mapping[ir.Node, int], graph: Facts) -> None:
-        """Start with no node sized; `nodes` depend on constants and on each other alone."""
+        """Start with no node sized; `nodes` depend only on constants and on each other."""
         self.constants = Constants(graph)
-        self.nodes: dict[ir.Node, int] = {}  # those whose results have a known size that is no burden
-        self.burdens: list[ir.Node] = []  # those whose results are too large even on the way
-        self.failed: list[ir.Node] = []  # those no engine can evaluate
-        made = (value for node in nodes for value in node.outputs if value.name)
-        self.forms = {value: Form(graph.dtype(value), graph.static_shape(value)) for value in made}
-        self._open = dict(nodes)  # those not sized yet
+        self.nodes: dict[ir.Node, int] = {}  # nodes whose results have a known, acceptable size
+        self.oversized: list[ir.Node] = []  # nodes whose results are too large even as intermediates
+        self.failed: list[ir.Node] = []  # nodes that no engine can evaluate
+        results = (value for node in nodes for value in node.outputs if value.name)
+        self.forms = {value: Form(graph.dtype(value), graph.static_shape(value)) for value in results}
+        self._waiting = dict(nodes)  # nodes not sized yet
 
     @property
     def unsized(self) -> list[ir.Node]:
-        """Nodes whose size nothing tells, and that are not waiting for another one's."""
-        waiting = self._open
-        return [node for node in waiting if not any(maker in waiting for maker in node.predecessors())]
+        """Return the nodes of unknown size that do not wait for the size of another node."""
+        waiting = self._waiting
+        return [node for node in waiting if not any(producer in waiting for producer in node.predecessors())]
 
     def size(self, node: ir.Node, values: Iterable[ir.Value] | None = None) -> int | None:
-        """How many bytes a node's results, or some of them, take at most; None where nothing bounds them."""
-        asked = node.outputs if values is None else values
-        sizes = [self.forms[value].bytes for value in asked if value.name]
+        """Return an upper bound of the bytes of all or some results of a node, or None if there is none."""
+        outputs = node.outputs if values is None else values
+        sizes = [self.forms[value].bytes for value in outputs if value.name]
         if None not in sizes:
             return sum(size for size in sizes if size is not None)
         source = node.inputs[0]
@@ -53,40 +53,40 @@ class Region:
         return tensor.nbytes + 8 * tensor.size * (4 + len(tensor.shape))
 
     def learn(self, engine: Evaluate) -> None:
-        """Learn sizes, then the small values that further sizes depend on, until nothing new follows."""
-        while self._open:
-            if any(self.size(node) is None for node in self._open):
-                self.forms |= ConstantModel(tuple(self._open), self.constants, self.forms).forms()
+        """Infer sizes, then evaluate the small values that further sizes depend on, until nothing new follows."""
+        while self._waiting:
+            if any(self.size(node) is None for node in self._waiting):
+                self.forms |= ConstantModel(tuple(self._waiting), self.constants, self.forms).forms()
             self._take_sized()
             if not self._learn_values(engine):
                 return
 
     def _take_sized(self) -> None:
         waiting: dict[ir.Node, int] = {}
-        lost = {*self.burdens, *self.failed}
-        for node, place in self._open.items():
-            makers = node.predecessors()
+        lost = {*self.oversized, *self.failed}
+        for node, place in self._waiting.items():
+            predecessors = node.predecessors()
             size = self.size(node)
-            if any(maker in lost for maker in makers):
+            if any(producer in lost for producer in predecessors):
                 lost.add(node)
-            elif size is None or any(maker in waiting for maker in makers):
+            elif size is None or any(producer in waiting for producer in predecessors):
                 waiting[node] = place
             elif size > WORKSPACE:
-                self.burdens.append(node)
+                self.oversized.append(node)
                 lost.add(node)
             else:
                 self.nodes[node] = place
-        self._open = waiting
+        self._waiting = waiting
 
     def _learn_values(self, engine: Evaluate) -> bool:
-        """Evaluate small values that waiting nodes read; whether there were any."""
+        """Evaluate small values that waiting nodes read; return whether there were any."""
         wanted: dict[ir.Node, dict[ir.Value, Form]] = {}
-        for value in dict.fromkeys(value for node in self._open for value in node.inputs):
-            maker = value.producer() if value is not None else None
-            if value is None or maker is None or maker not in self.nodes or value in self.constants.known:
+        for value in dict.fromkeys(value for node in self._waiting for value in node.inputs):
+            producer = value.producer() if value is not None else None
+            if value is None or producer is None or producer not in self.nodes or value in self.constants.known:
                 continue
-            if (self.size(maker, (value,)) or 0) <= SMALL:
-                wanted.setdefault(maker, {})[value] = self.forms[value]
+            if (self.size(producer, (value,)) or 0) <= SMALL:
+                wanted.setdefault(producer, {})[value] = self.forms[value]
         roots = sorted(wanted, key=self.nodes.__getitem__)
         for root, tensors in tuple(evaluate_in_parts(roots, wanted, self.nodes, self.constants, engine)):
             if tensors is None:
@@ -95,28 +95,34 @@ class Region:
                 self.constants.known.update(zip(wanted[root], tensors, strict=True))
         return bool(roots)
 
-    def _fail(self, culprit: ir.Node) -> None:
-        """Take a node that cannot be evaluated out of the region, with all that need it."""
-        give_up(culprit)
-        self.failed.append(culprit)
-        lost = {culprit}
+    def _fail(self, failed: ir.Node) -> None:
+        """Remove a node that cannot be evaluated from the region, with all nodes that depend on it."""
+        give_up(failed)
+        self.failed.append(failed)
+        lost = {failed}
         for node in self.nodes:
-            if any(maker in lost for maker in node.predecessors()):
+            if any(producer in lost for producer in node.predecessors()):
                 lost.add(node)
         self.nodes = {node: place for node, place in self.nodes.items() if node not in lost}
-        self._open = {node: place for node, place in self._open.items() if node not in lost}
+        self._waiting = {node: place for node, place in self._waiting.items() if node not in lost}
 
 
 def regions(graph: Facts) -> list[Region]:
-    """One for every operator set version in the model."""
+    """Return one region for every opset version in the model."""
     groups: dict[int, dict[ir.Node, int]] = {}
-    held = 0
+    constant_bytes = 0
     for scope in graph.live_scopes():
         nodes = groups.setdefault(scope.opset, {})
         for node in scope.graph:
-            if held < HELD and _reads_small_constants(node, graph, nodes) and is_foldable(node, graph):
+            if (
+                constant_bytes < REGION_BYTES
+                and _reads_small_constants(node, graph, nodes)
+                and is_foldable(node, graph)
+            ):
                 nodes[node] = len(nodes)
-                held += sum(tensor.nbytes for value in node.inputs if (tensor := graph.tensor(value)) is not None)
+                constant_bytes += sum(
+                    tensor.nbytes for value in node.inputs if (tensor := graph.tensor(value)) is not None
+                )
     return [Region(nodes, graph) for nodes in groups.values() if nodes]
 
 

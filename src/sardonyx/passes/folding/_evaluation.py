@@ -1,6 +1,6 @@
-"""Constant parts of a graph as models without inputs: how large their values are, and what they are.
+"""Evaluate constant parts of a graph as models without inputs: infer the sizes of their values, and compute them.
 
-Values go by numbers in there, since equal names may mean different values in different bodies.
+Values get numbered names there, since equal names may denote different values in different bodies.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sardonyx.ir.facts import Evaluate, Facts
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.storage import stored_bytes
 
-_BYTES_OF_A_STRING = 32  # a guess: strings are as long as they are
+_BYTES_OF_A_STRING = 32  # an estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A tensor's type and shape; None for what is not known before it is computed."""
+    """The type and shape of a tensor; None for what is unknown until it is computed."""
 
     dtype: ir.DataType | None
     shape: tuple[int, ...] | None
 
     @property
     def bytes(self) -> int | None:
-        """How large it is."""
+        """Return the size in bytes."""
         if self.dtype is None or self.shape is None:
             return None
         if self.dtype == ir.DataType.STRING:
@@ -41,7 +41,7 @@ class Form:
         return stored_bytes(self.dtype, self.shape)
 
     def fits(self, array: np.ndarray) -> bool:
-        """Whether an array is what was expected."""
+        """Return whether an array has this type and shape."""
         if self.shape is not None and array.shape != self.shape:
             return False
         if self.dtype is None or self.dtype == ir.DataType.STRING:
@@ -54,31 +54,31 @@ Wanted = Mapping[ir.Node, Mapping[ir.Value, Form]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constants:
-    """The constants of a graph, and what was found out about further values without changing the graph."""
+    """The constants of a graph, and further values that were evaluated without changing the graph."""
 
     graph: Facts
     known: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict[ir.Value, ir.TensorProtocol])
 
     def __call__(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """The constant a value is."""
+        """Return the constant tensor of a value."""
         tensor = self.known.get(value)
         return self.graph.tensor(value) if tensor is None else tensor
 
 
 class ConstantModel:
-    """Nodes whose inputs are constants or each other's outputs, as a model of their own.
+    """Nodes whose inputs are constants or outputs of each other, as a separate model.
 
-    It stays good when the graph changes, and holds no values between evaluations.
+    It stays valid when the graph changes, and keeps no values between evaluations.
     """
 
     def __init__(self, nodes: Sequence[ir.Node], constants: Constants, forms: Mapping[ir.Value, Form] | None = None):
-        """Take standard nodes in topological order that share one operator set version.
+        """Create a model of standard nodes in topological order that share one opset version.
 
-        Where only sizes are wanted, `forms` may stand for inputs that are not known yet.
+        If only sizes are needed, `forms` may describe inputs that are not known yet.
         """
         self._names: dict[ir.Value, str] = {}
         self._tensors: dict[str, ir.TensorProtocol] = {}
-        version = min(constants.graph.model.ir_version, MAX_IR_VERSION)  # newer formats change nothing about operators
+        version = min(constants.graph.model.ir_version, MAX_IR_VERSION)  # newer IR versions do not change operators
         self._proto = onnx.ModelProto(ir_version=version)
         self._proto.opset_import.add(domain="", version=constants.graph.opset(nodes[0]))
         self._proto.graph.name = "constants"
@@ -86,16 +86,16 @@ class ConstantModel:
             self._add(node, constants, forms or {})
 
     def forms(self) -> dict[ir.Value, Form]:
-        """What follows for the types and shapes of the values the nodes make."""
+        """Infer the types and shapes of the values that the nodes produce."""
         try:
             inferred = infer_shapes(self._filled(), check_type=False, strict_mode=False, data_prop=True)
         except (InferenceError, RuntimeError, ValueError):
             return {}
-        known = {info.name: info.type for info in inferred.graph.value_info if info.type.HasField("tensor_type")}
-        return {value: _form(known[name].tensor_type) for value, name in self._names.items() if name in known}
+        types = {info.name: info.type for info in inferred.graph.value_info if info.type.HasField("tensor_type")}
+        return {value: _form(types[name].tensor_type) for value, name in self._names.items() if name in types}
 
     def evaluate(self, wanted: Mapping[ir.Value, Form], engine: Evaluate) -> list[np.ndarray] | None:
-        """The values asked for; None where no engine can compute them or they come out in another form."""
+        """Return the requested values, or None if no engine can compute them or they have another form."""
         proto = self._filled()
         for value, form in wanted.items():
             info = proto.graph.output.add(name=self._names[value])
@@ -130,7 +130,7 @@ class ConstantModel:
             info.type.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=d) for d in form.shape)
 
     def _filled(self) -> onnx.ModelProto:
-        """The model with its constants in it."""
+        """Return the model with its constants as initializers."""
         model = onnx.ModelProto()
         model.CopyFrom(self._proto)
         for name, tensor in self._tensors.items():
@@ -149,21 +149,21 @@ class ConstantModel:
 def evaluate_in_parts(
     roots: Sequence[ir.Node], wanted: Wanted, order: Mapping[ir.Node, int], constants: Constants, engine: Evaluate
 ) -> Iterator[tuple[ir.Node, list[ir.TensorProtocol] | None]]:
-    """Every root's values, all at once where possible; where not, in halves until the culprits are found.
+    """Yield the values of every root; on failure bisect until the failing roots are found.
 
     Args:
-        roots: Nodes whose values are asked for; they share one operator set version.
-        wanted: Which values of each root, and in what form they are expected.
-        order: All nodes that may be evaluated on the way, with their place in topological order.
-        constants: What need not be evaluated.
+        roots: Nodes whose values are requested; they share one opset version.
+        wanted: The values of each root and their expected forms.
+        order: All nodes that may be evaluated, with their topological order.
+        constants: Values that need not be evaluated.
         engine: Runs a model.
     """
     if not roots:
         return
-    everything = {value: form for root in roots for value, form in wanted[root].items()}
-    arrays = ConstantModel(_with_makers(roots, order, constants), constants).evaluate(everything, engine)
+    all_wanted = {value: form for root in roots for value, form in wanted[root].items()}
+    arrays = ConstantModel(_with_producers(roots, order, constants), constants).evaluate(all_wanted, engine)
     if arrays is not None:
-        tensors = (as_tensor(array, form.dtype) for array, form in zip(arrays, everything.values(), strict=True))
+        tensors = (as_tensor(array, form.dtype) for array, form in zip(arrays, all_wanted.values(), strict=True))
         for root in roots:
             yield root, [next(tensors) for _ in wanted[root]]
     elif len(roots) == 1:
@@ -174,20 +174,20 @@ def evaluate_in_parts(
         yield from evaluate_in_parts(roots[half:], wanted, order, constants, engine)
 
 
-def _with_makers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int], constants: Constants) -> list[ir.Node]:
-    found = dict.fromkeys(roots)
-    left = list(roots)
-    while left:
-        for value in left.pop().inputs:
-            maker = value.producer() if value is not None and value not in constants.known else None
-            if maker is not None and maker in order and maker not in found:
-                found[maker] = None
-                left.append(maker)
-    return sorted(found, key=order.__getitem__)
+def _with_producers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int], constants: Constants) -> list[ir.Node]:
+    nodes = dict.fromkeys(roots)
+    pending = list(roots)
+    while pending:
+        for value in pending.pop().inputs:
+            producer = value.producer() if value is not None and value not in constants.known else None
+            if producer is not None and producer in order and producer not in nodes:
+                nodes[producer] = None
+                pending.append(producer)
+    return sorted(nodes, key=order.__getitem__)
 
 
 def as_tensor(array: np.ndarray, dtype: ir.DataType | None) -> ir.TensorProtocol:
-    """A computed array as a tensor."""
+    """Return a computed array as a tensor."""
     if array.dtype.kind in "OUS":
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in _items(array)]
         return ir.StringTensor(texts, shape=ir.Shape(array.shape))
@@ -200,5 +200,5 @@ def _items(array: np.ndarray) -> list[Any]:
 
 def _form(proto: onnx.TypeProto.Tensor) -> Form:
     dtype = ir.DataType(proto.elem_type) if proto.elem_type else None
-    known = proto.HasField("shape") and all(dim.HasField("dim_value") for dim in proto.shape.dim)
-    return Form(dtype, tuple(dim.dim_value for dim in proto.shape.dim) if known else None)
+    is_static = proto.HasField("shape") and all(dim.HasField("dim_value") for dim in proto.shape.dim)
+    return Form(dtype, tuple(dim.dim_value for dim in proto.shape.dim) if is_static else None)

@@ -1,7 +1,7 @@
-"""Folding of nodes that read large weights, one at a time.
+"""Fold nodes that read large weights, one at a time.
 
-Each is evaluated once to see that it can be; a large result is then forgotten and computed anew whenever it is read, so
-that memory follows the largest weight and not their sum.
+Each is evaluated once to check that it can be. A large result is then discarded and computed again whenever it is read,
+so that memory depends on the largest weight and not on their sum.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from sardonyx.passes._foldable import (
 )
 from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, as_tensor
 
-LARGEST = 1 << 27  # bytes around one node beyond which it is not evaluated at all
+LARGEST = 1 << 27  # bytes of inputs and results of one node; larger nodes are not evaluated
 TOO_LARGE = "too large to evaluate"
 
-_NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes do these without reading the constant
+_NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes fold these without reading the constant
 
 
 def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
-    """Every such node of the model."""
+    """Propose every node of the model that reads a large constant and constants only."""
     for node in _readers_of_large_constants(graph):
         if node.op_type in _NOT_EVALUATED or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
         wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
-        if wanted:  # a node that nothing reads is dead, and removed as such
+        if wanted:  # otherwise the node is dead and removed as such
             yield _folded(node, wanted, graph, engine, budget)
 
 
@@ -72,8 +72,8 @@ def _folded(
     results = [form.bytes for form in wanted.values()]
     size = sum(result for result in results if result is not None)
     inputs = dict.fromkeys(node.inputs)
-    held = sum(tensor.nbytes for value in inputs if (tensor := graph.tensor(value)) is not None)
-    if None in results or size + held > LARGEST:
+    input_bytes = sum(tensor.nbytes for value in inputs if (tensor := graph.tensor(value)) is not None)
+    if None in results or size + input_bytes > LARGEST:
         return Refused(TOO_LARGE, (node,))
     growth = size - sum(freed_bytes(value, {node}, graph) for value in inputs)
     if not budget.take(growth):
@@ -83,22 +83,24 @@ def _folded(
     if arrays is None:
         give_up(node)
         return Refused(FAILED, (node,))
-    found = zip(wanted.items(), arrays, strict=True)
-    tensors = [_kept(model, value, form, array, engine) for (value, form), array in found]
+    results_by_value = zip(wanted.items(), arrays, strict=True)
+    tensors = [_stored(model, value, form, array, engine) for (value, form), array in results_by_value]
     return Proposal(Match((node,), outputs=tuple(wanted)), partial(grown_constants, tensors, growth))
 
 
-def _kept(model: ConstantModel, value: ir.Value, form: Form, array: np.ndarray, engine: Evaluate) -> ir.TensorProtocol:
-    """A small result as it is, a large one as the recipe for it."""
+def _stored(
+    model: ConstantModel, value: ir.Value, form: Form, array: np.ndarray, engine: Evaluate
+) -> ir.TensorProtocol:
+    """Return a small result as a tensor, and a large one as a lazy tensor."""
     assert form.dtype is not None
     assert form.shape is not None
     if array.nbytes <= LARGE:
         return as_tensor(array, form.dtype)
 
     def compute() -> np.ndarray:
-        again = model.evaluate({value: form}, engine)
-        if again is None:
-            raise AssertionError(f"{value.name} could be computed once, but not again")
-        return again[0]
+        arrays = model.evaluate({value: form}, engine)
+        if arrays is None:
+            raise AssertionError(f"{value.name} was computed once but cannot be computed again")
+        return arrays[0]
 
     return ComputedTensor(form.dtype, form.shape, compute)

@@ -1,10 +1,10 @@
 """f(constants) => a constant.
 
-Evaluated in batches by the engine the pipeline gives; Constant nodes become initializers. Refuses what would grow the
-model past its budget, judged by the size before anything is computed, and what no engine can evaluate. Never folds
-random or quantization operators, nodes with bodies, function calls or operators outside the standard, nor anything
-that reads an initializer a caller may override. Helps because exporters compute masks, indices and shapes from
-constants on every call, and because fusions look for constants.
+Evaluated in batches by the engine that the pipeline provides; Constant nodes become initializers. Refuses nodes that
+would grow the model past its budget, judged by their size before anything is computed, and nodes that no engine can
+evaluate. Never folds random or quantization operators, nodes with bodies, function calls, operators outside the
+standard, or anything that reads an initializer a caller may override. Helps because exporters compute masks, indices
+and shapes from constants on every call, and because fusions look for constants.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sardonyx.passes.folding._evaluation import Form, evaluate_in_parts
 from sardonyx.passes.folding._large_constants import fold_large
 from sardonyx.records.run import Accuracy
 
-CONE = 256  # makers of a folded value whose origins it inherits; bounds the cost of long shared chains
+CONE = 256  # producers whose origins a folded value inherits; bounds the cost of long shared chains
 
 Vanishing = Mapping[ir.Node, int]
 
 
 class FoldConstants(ModelPass):
-    """Everything that depends on constants alone."""
+    """Everything that depends on constants only."""
 
     name = "fold-constants"
     accuracy = Accuracy.EXACT
@@ -55,7 +55,7 @@ class FoldConstants(ModelPass):
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
-        """What small constants give, evaluated in batches, then large weights one at a time."""
+        """Propose small constants evaluated in batches, then large weights one at a time."""
         if graph.evaluate is None:
             return
         budget = Budget.of(graph)
@@ -65,9 +65,9 @@ class FoldConstants(ModelPass):
 
 
 def _fold(region: Region, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
-    """Replace what others read of the region's results; what only the region reads vanishes with it."""
+    """Replace the results that are read outside the region; what only the region reads disappears with it."""
     region.learn(engine)
-    yield from (Refused(GROWS, (node,)) for node in region.burdens)
+    yield from (Refused(GROWS, (node,)) for node in region.oversized)
     yield from (Refused(UNSIZED, (node,)) for node in region.unsized)
     yield from (Refused(FAILED, (node,)) for node in region.failed)
     vanishing = dict(region.nodes)
@@ -89,14 +89,14 @@ def _fold(region: Region, engine: Evaluate, budget: Budget) -> Iterator[Proposal
             give_up(root)
             yield Refused(FAILED, (root,))
         else:
-            match = Match((*_makers(root, vanishing, wanted), root), outputs=tuple(wanted[root]))
+            match = Match((*_producers(root, vanishing, wanted), root), outputs=tuple(wanted[root]))
             yield Proposal(match, partial(grown_constants, tensors, growth[root]))
 
 
 def _values(
     region: Region, wanted: Mapping[ir.Node, Mapping[ir.Value, Form]], engine: Evaluate
 ) -> Iterator[tuple[ir.Node, list[ir.TensorProtocol] | None]]:
-    """The values of the roots in order; those that sizes were learned from are there already."""
+    """Yield the values of the roots; those that sizes were inferred from are already known."""
     known = region.constants.known
     unknown: list[ir.Node] = []
     for root in sorted(wanted, key=region.nodes.__getitem__):
@@ -108,32 +108,32 @@ def _values(
 
 
 def _is_read_outside(value: ir.Value, vanishing: Vanishing) -> bool:
-    maker = value.producer()
-    assert maker is not None
+    producer = value.producer()
+    assert producer is not None
     return value.is_graph_output() or any(
-        use.node not in vanishing or use.node.graph is not maker.graph for use in value.uses()
+        use.node not in vanishing or use.node.graph is not producer.graph for use in value.uses()
     )
 
 
 def _growth(node: ir.Node, read: list[ir.Value], vanishing: Vanishing, region: Region) -> int:
-    """How many bytes the model has more when a node's results are stored and what only they need is gone."""
-    cone = {*_makers(node, vanishing, {}), node}
-    inputs = (value for each in cone for value in dict.fromkeys(each.inputs))
+    """Return by how many bytes the model grows if the results are stored and what only they need is removed."""
+    cone = {*_producers(node, vanishing, {}), node}
+    inputs = (value for member in cone for value in dict.fromkeys(member.inputs))
     freed = sum(freed_bytes(value, cone, region.constants.graph) for value in inputs)
     return (region.size(node, read) or 0) - freed
 
 
-def _makers(root: ir.Node, vanishing: Vanishing, roots: Mapping[ir.Node, object]) -> tuple[ir.Node, ...]:
-    """The nodes whose work goes into a root's constant and into no other root, makers first."""
-    found: dict[ir.Node, int] = {}
-    left = [root]
-    while left and len(found) < CONE:
-        for maker in left.pop().predecessors():
-            if maker in found or maker in roots:
+def _producers(root: ir.Node, vanishing: Vanishing, roots: Mapping[ir.Node, object]) -> tuple[ir.Node, ...]:
+    """Return the nodes whose work goes into the constant of one root only, in topological order."""
+    positions: dict[ir.Node, int] = {}
+    pending = [root]
+    while pending and len(positions) < CONE:
+        for producer in pending.pop().predecessors():
+            if producer in positions or producer in roots:
                 continue
-            if maker in vanishing:
-                found[maker] = vanishing[maker]
-                left.append(maker)
-            elif maker.op_type == "Constant" and maker.graph is root.graph:
-                found[maker] = -1
-    return tuple(sorted(found, key=found.__getitem__))
+            if producer in vanishing:
+                positions[producer] = vanishing[producer]
+                pending.append(producer)
+            elif producer.op_type == "Constant" and producer.graph is root.graph:
+                positions[producer] = -1
+    return tuple(sorted(positions, key=positions.__getitem__))

@@ -1,8 +1,8 @@
 """Shape(x: [2, 3]) => [2, 3].
 
-Also whatever is computed from sizes and comes to numbers although some of the sizes are symbolic: a dim that is picked,
-a quotient in which they cancel, a comparison that can only turn out one way. Leaves other symbolic dims alone. Helps
-because exporters compute sizes at run time that were known all along, and views wait for them.
+Also anything computed from sizes that is a number although some of the sizes are symbolic: a dim that is selected, a
+quotient in which they cancel, a comparison with only one possible result. Other symbolic dims are left alone. Helps
+because exporters compute sizes at run time that are known ahead of time, and views depend on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPERATORS = frozenset(COMPUTES_SIZES)
 
 
 class FoldShapes(NodePass):
-    """Sizes that are known before the model runs."""
+    """Sizes that are known ahead of time."""
 
     name = "fold-shapes"
     accuracy = Accuracy.EXACT
@@ -50,15 +50,21 @@ class FoldShapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Integers, every one of which is certain, that something else than a size is made of."""
+        """Match integers that are all known and that something other than a folded size reads."""
         if graph.scope(node).in_function:
             return None
         if not _is_certain(node, graph):
-            asks = [maker for maker in node.predecessors() if maker.op_type == "Shape" and not maker.domain]
-            return Refused("the dims it picks are dynamic", (*asks, node)) if asks and _is_size(node, graph) else None
+            shape_nodes = [
+                producer for producer in node.predecessors() if producer.op_type == "Shape" and not producer.domain
+            ]
+            return (
+                Refused("the dims it selects are dynamic", (*shape_nodes, node))
+                if shape_nodes and _is_size(node, graph)
+                else None
+            )
         value = node.outputs[0]
         if not value.is_graph_output() and all(_is_folded(user, graph) for user in value.consumers()):
-            return None  # this goes with them
+            return None  # folded together with them
         contents, shape, dtype = graph.contents(value), graph.static_shape(value), graph.dtype(value)
         assert contents is not None
         assert shape is not None
@@ -66,7 +72,7 @@ class FoldShapes(NodePass):
         return Match(_chain(node, graph), {"value": np.array(contents, dtype.numpy()).reshape(shape)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The numbers."""
+        """Return the numbers."""
         return op.constant(match.found["value"], "size")
 
 
@@ -75,7 +81,7 @@ def _is_size(node: ir.Node, graph: Facts) -> bool:
 
 
 def _is_certain(node: ir.Node, graph: Facts) -> bool:
-    """Whether it makes one small tensor of integers, all of them known."""
+    """Return whether a node produces one small integer tensor with all elements known."""
     if node.domain or node.op_type not in _OPERATORS or len(node.outputs) > 1 or not _is_size(node, graph):
         return False
     return all(isinstance(item, int) for item in graph.contents(node.outputs[0]) or ())
@@ -86,16 +92,18 @@ def _is_folded(node: ir.Node, graph: Facts) -> bool:
 
 
 def _chain(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
-    """The node after those that work for it alone, and after the makers of what it reads."""
+    """Return the node after the nodes used by it alone and after the producers of its inputs."""
     chain: dict[ir.Node, None] = {node: None}
-    edge = [node]
-    while edge:
-        for maker in edge.pop().predecessors():
-            if maker in chain or maker.graph is not node.graph:
+    frontier = [node]
+    while frontier:
+        for producer in frontier.pop().predecessors():
+            if producer in chain or producer.graph is not node.graph:
                 continue
-            alone = all(user in chain for output in maker.outputs for user in output.consumers())
-            if alone and (is_constant(maker) or _is_folded(maker, graph)):
-                chain[maker] = None
-                edge.append(maker)
-    makers = {each: None for each in node.predecessors() if each.graph is node.graph and not is_constant(each)}
-    return (*(each for each in reversed({**makers, **chain}) if each is not node), node)
+            alone = all(user in chain for output in producer.outputs for user in output.consumers())
+            if alone and (is_constant(producer) or _is_folded(producer, graph)):
+                chain[producer] = None
+                frontier.append(producer)
+    producers = {
+        member: None for member in node.predecessors() if member.graph is node.graph and not is_constant(member)
+    }
+    return (*(member for member in reversed({**producers, **chain}) if member is not node), node)

@@ -1,8 +1,8 @@
 """Reshape(x, computed) => Reshape(x, constant).
 
-Also Expand and ConstantOfShape. The target follows from the inferred result: numbers, 0 for a dim that stays in its
-place, -1 for one other. Refuses where more than that is unknown. Helps because the arithmetic on sizes that exporters
-put before every view then has no reader left, and later passes see what the view does.
+Also Expand and ConstantOfShape. The target follows from the inferred shape of the result: numbers, 0 for a dim that
+keeps its position, -1 for one other. Refuses if more dims are unknown. Helps because the size arithmetic that exporters
+put before every view becomes dead, and later passes see what the view does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
-from sardonyx.passes._views import reshape_target
+from sardonyx.passes._shapes import reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -22,12 +22,12 @@ _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 
 
 class FoldViewTargets(NodePass):
-    """Shapes computed at run time although the result's shape is known."""
+    """Targets computed at run time although the shape of the result is known."""
 
     name = "fold-view-targets"
     accuracy = Accuracy.EXACT
     roots = tuple(_SHAPE_INPUT)
-    opset = 5  # before, Reshape had its target as an attribute
+    opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -55,25 +55,25 @@ class FoldViewTargets(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A view whose target is computed and whose result has a known shape."""
+        """Match a view whose target is computed and whose result has a known shape."""
         index = _SHAPE_INPUT[node.op_type]
         target = operand(node, index)
         if target is None or graph.tensor(target) is not None:
             return None
         if node.op_type != "Reshape":
-            known = graph.static_shape(node.outputs[0])
-            return None if known is None else Match((node,), {"target": known})
+            constant = graph.static_shape(node.outputs[0])
+            return None if constant is None else Match((node,), {"target": constant})
         source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
         if source is None or result is None:
             return None
         sizes = graph.contents(target) or ()
-        known = reshape_target(source, result, open_at=sizes.index(-1) if -1 in sizes else None)
-        if known is None:
+        constant = reshape_target(source, result, open_at=sizes.index(-1) if -1 in sizes else None)
+        if constant is None:
             return Refused("more than one dim of its result is dynamic", (node,))
-        return Match((node,), {"target": known})
+        return Match((node,), {"target": constant})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The same view with its target written down."""
+        """Build the same view with a constant target."""
         node = match.root
         target = op.constant(np.array(match.found["target"], np.int64), "target")
         inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])

@@ -1,8 +1,8 @@
 """Transpose(W) => W', for a constant W; Reshape(W), Squeeze(W), Unsqueeze(W), Flatten(W) => the same bytes as W'.
 
-Weights of any size: nothing is read until the result is written. Refuses where something else reads W as it is and
-storing both would cost more than a budget (tied embeddings). Helps because exporters transpose every Linear weight at
-run time, and no other pass sees through it.
+For weights of any size; nothing is read until the result is written. Refuses if W is also read in its original layout
+and storing both would exceed a budget (tied embeddings). Helps because exporters transpose every Linear weight at run
+time, and no other pass looks through the transpose.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._views import viewed_shape
+from sardonyx.passes._shapes import viewed_shape
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
-BUDGET = 1 << 20  # bytes a weight may have to be stored in two layouts
-SMALL_VIEW = 1 << 12  # bytes of constants such as axes and scalars, which constant folding takes with all around them
+BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
+SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are left to constant folding
 
 
 class FoldWeightViews(NodePass):
@@ -50,23 +50,27 @@ class FoldWeightViews(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A view of a constant that nothing else needs, or that is small."""
+        """Match a view of a constant that is small or has no other consumer."""
         weight = node.inputs[0] if node.inputs else None
         tensor = graph.tensor(weight)
         if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING:
             return None
         if node.op_type != "Transpose" and tensor.nbytes < SMALL_VIEW:
             return None
-        twins = _twins(node, weight, graph)
-        if tensor.nbytes > BUDGET and _read_by_others(weight, twins):
-            return Refused("the weight is also read as it is, so folding would store it twice", (node,))
-        found = _layout(node, tensor, graph)
-        if found is None:
+        duplicates = _duplicates(node, weight, graph)
+        if tensor.nbytes > BUDGET and _read_by_others(weight, duplicates):
+            return Refused("the weight is also read in its original layout, so folding would store it twice", (node,))
+        folded = _layout(node, tensor, graph)
+        if folded is None:
             return None
-        return Match(twins, {"tensor": found, "count": len(twins)}, outputs=tuple(twin.outputs[0] for twin in twins))
+        return Match(
+            duplicates,
+            {"tensor": folded, "count": len(duplicates)},
+            outputs=tuple(duplicate.outputs[0] for duplicate in duplicates),
+        )
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One constant for all readers, made when it is written."""
+        """Return one lazy constant for all consumers."""
         return [op.constant(match.found["tensor"], "weight")] * match.found["count"]
 
 
@@ -78,10 +82,11 @@ def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.Tensor
     return None if shape is None else reshaped(tensor, shape)
 
 
-def _twins(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node, ...]:
-    """The node and those that do the very same to the same weight beside it, the node last.
+def _duplicates(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node, ...]:
+    """Return the nodes of the same graph that transpose the weight in the same way, this node last.
 
-    Functions hold constants as nodes, which come after what is before them, so there each is on its own.
+    In functions constants are nodes, which would have to come before all of their consumers, so there each node is
+    separate.
     """
     if node.op_type != "Transpose" or graph.scope(node).in_function:
         return (node,)

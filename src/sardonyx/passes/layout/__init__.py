@@ -1,4 +1,4 @@
-"""Fewer copies: views and transposes merged, moved and absorbed."""
+"""Merge, move and absorb views, transposes, slices and casts, so that fewer copies are made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYOUT: tuple[Pass, ...] = (
     MergeTransposes(),
     EliminateSplitConcat(),
 )
-MOVES: tuple[Pass, ...] = (
+REARRANGEMENTS: tuple[Pass, ...] = (
     EliminateLayoutRoundtrips(),
     MergeSlices(),
     MergeRearrangements(),

@@ -1,7 +1,8 @@
-"""Positions in a tensor as digits: views and Transposes only split, merge and exchange them.
+"""Positions in a tensor as digits in mixed radix, which views and Transposes only split, merge and permute.
 
-A factor is one digit of the position in the result, with the distance in the source that one step of it makes. So what
-a row of views and Transposes does is a list of factors, slowest digit first, and costs nothing to work out.
+A result of a sequence of views and Transposes is a list of factors (size, stride), slowest digit first: the element at
+the position with digits d_1, …, d_n is the source element at d_1 * stride_1 + … + d_n * stride_n. This is symbolic and
+needs no element numbers.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A digit of the position: how many values it has, and how far a step of it goes in the source."""
+    """A digit of the position: its number of values, and the distance in the source of one step."""
 
     size: int
     stride: int
 
 
 def in_source(factors: Sequence[Factor]) -> list[Factor]:
-    """The factors in the order the source has them."""
+    """Return the factors in the order of the source."""
     return sorted(factors, key=lambda factor: -factor.stride)
 
 
 def split(factors: Sequence[Factor], shape: Sequence[int], *, by_source: bool = False) -> list[Factor] | None:
-    """The factors, split where a dim of a shape begins inside one; None where a dim begins between its values."""
+    """Split factors at the borders of the dims of a shape, or return None if a border does not divide a factor.
+
+    With `by_source` the shape is that of the source, otherwise that of the result.
+    """
     begins = {math.prod(shape[axis:]) for axis in range(len(shape))}
     parts: dict[Factor, list[Factor]] = {}
     below = 1
@@ -44,60 +48,63 @@ def split(factors: Sequence[Factor], shape: Sequence[int], *, by_source: bool = 
 
 
 def permuted(factors: Sequence[Factor], shape: Sequence[int], perm: Sequence[int]) -> list[Factor] | None:
-    """The factors after a Transpose of a tensor with that shape."""
+    """Return the factors after a Transpose of a tensor of that shape, or None if a dim splits a factor unevenly."""
     pieces = split(factors, shape)
     if pieces is None:
         return None
     groups: list[list[Factor]] = []
-    left = iter(pieces)
+    remaining = iter(pieces)
     for dim in shape:
         group: list[Factor] = []
         while math.prod(factor.size for factor in group) < dim:
-            group.append(next(left))
+            group.append(next(remaining))
         groups.append(group)
     return merged([factor for axis in perm for factor in groups[axis]])
 
 
 def merged(factors: Sequence[Factor]) -> list[Factor]:
-    """The factors, neighbours that make one digit taken together."""
-    found: list[Factor] = []
+    """Merge neighbouring factors that together are one digit: (m, n * s), (n, s) is (m * n, s)."""
+    result: list[Factor] = []
     for factor in factors:
-        if found and found[-1].stride == factor.stride * factor.size:
-            found[-1] = Factor(found[-1].size * factor.size, factor.stride)
+        if result and result[-1].stride == factor.stride * factor.size:
+            result[-1] = Factor(result[-1].size * factor.size, factor.stride)
         else:
-            found.append(factor)
-    return found
+            result.append(factor)
+    return result
 
 
 def fits(factors: Sequence[Factor], shape: Sequence[int], *, by_source: bool = False) -> bool:
-    """Whether every dim of a shape that is not 1 is one factor."""
+    """Return whether every dim of a shape other than 1 is exactly one factor."""
     order = in_source(factors) if by_source else factors
     return [factor.size for factor in order] == [dim for dim in shape if dim != 1]
 
 
-def found_in(origin: np.ndarray, unit: int) -> list[Factor] | None:
-    """The factors of a movement given by numbers, where it exchanges digits and no more."""
-    left, found = origin, [Factor(unit, 1)] if unit > 1 else list[Factor]()
-    if left[0] != 0:
+def factors_of(origin: np.ndarray, unit: int) -> list[Factor] | None:
+    """Return the factors of a movement given by element numbers, or None if it does not only permute digits."""
+    remaining, factors = origin, [Factor(unit, 1)] if unit > 1 else list[Factor]()
+    if remaining[0] != 0:
         return None
-    while left.size > 1:
-        stride = int(left[1] - left[0])
-        breaks = np.flatnonzero(np.diff(left) != stride)
-        length = int(breaks[0]) + 1 if breaks.size else left.size
-        if left.size % length or (left.reshape(-1, length) != left[::length, None] + stride * np.arange(length)).any():
+    while remaining.size > 1:
+        stride = int(remaining[1] - remaining[0])
+        breaks = np.flatnonzero(np.diff(remaining) != stride)
+        length = int(breaks[0]) + 1 if breaks.size else remaining.size
+        if (
+            remaining.size % length
+            or (remaining.reshape(-1, length) != remaining[::length, None] + stride * np.arange(length)).any()
+        ):
             return None
-        found.insert(0, Factor(length, stride * unit))
-        left = left[::length]
+        factors.insert(0, Factor(length, stride * unit))
+        remaining = remaining[::length]
     expected = 1
-    for factor in reversed(in_source(found)):
+    for factor in reversed(in_source(factors)):
         if factor.stride != expected:
             return None
         expected *= factor.size
-    return merged(found)
+    return merged(factors)
 
 
 def numbered(factors: Sequence[Factor], unit: int) -> np.ndarray:
-    """Which unit of the source each unit of the result is; the last factor holds whole units."""
+    """Return which unit of the source each unit of the result is; the last factor consists of whole units."""
     origin = np.zeros(1, np.int64)
     for factor in factors:
         if factor is factors[-1] and factor.stride == 1:

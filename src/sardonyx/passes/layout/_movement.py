@@ -1,71 +1,279 @@
-"""What operators that only move elements do: which element of the source each element of the result is.
+"""Regions of nodes that only move the elements of one value, and which source element each result element is.
 
-A region of such operators between one source and one result is worked out on numbers, once, in units of elements that
-always move together. The first axis may have any size, where nothing moves along it: then all is said of one of its
-slices.
+What a region does is computed on element numbers, once, in units of elements that always move together. The first axis
+may be dynamic if nothing moves along it; then the movement is that of one slice of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes.layout._digits import Factor, found_in, numbered, permuted
-from sardonyx.passes.layout._regions import KEEPS_SIZE, Region
-from sardonyx.passes.layout._steps import MOST_ROWS, Steps
+from sardonyx.ir.ops import SELECTS, VIEWS
+from sardonyx.passes._matching import ints, is_specified, operand
+from sardonyx.passes.layout._digits import Factor, factors_of, numbered, permuted
+
+LONGEST = 24  # nodes of a region; a longer one is processed in parts
+KEEPS_SIZE = VIEWS | {"Transpose"}
+MOVING = KEEPS_SIZE | SELECTS - {"GatherElements"} | {"Concat"}  # those that `RegionShapes` supports
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Nodes that only move the elements of one value, consumers before producers."""
+
+    nodes: tuple[ir.Node, ...]
+    source: ir.Value
+
+
+def regions_before(root: ir.Node) -> list[Region]:
+    """Return the regions that end in a node, small ones first.
+
+    Each has one source, and nothing else reads its inner values.
+    """
+    inside: dict[ir.Node, None] = {root: None}
+    regions: list[Region] = []
+    while len(inside) < LONGEST:
+        boundary = list(
+            dict.fromkeys(value for node in inside for value in _moved(node) if value.producer() not in inside)
+        )
+        if len(boundary) == 1:
+            regions.append(Region(tuple(inside), boundary[0]))
+        producer = next(
+            (node for value in boundary if (node := _enclosed_producer(value, root, inside)) is not None), None
+        )
+        if producer is None:
+            break
+        inside[producer] = None
+    return regions
+
+
+def _moved(node: ir.Node) -> Iterator[ir.Value]:
+    """Return the values whose elements a node moves."""
+    values = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return (value for value in values if value is not None)
+
+
+def _enclosed_producer(value: ir.Value, root: ir.Node, inside: Mapping[ir.Node, None]) -> ir.Node | None:
+    """Return the producer of a value if it only moves elements too and nothing outside reads its results."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type not in MOVING or node.graph is not root.graph:
+        return None
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    for output in node.outputs:
+        if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
+            return None
+    return node
+
+
+MOST_ROWS = 1 << 16  # units that are numbered one by one
+
+
+class RegionShapes:
+    """The shapes inside a region, for one slice of its free axis, and what each node does to them."""
+
+    def __init__(self, graph: Facts, free: bool) -> None:
+        self.shapes: dict[ir.Value, tuple[int, ...]] = {}
+        self._graph = graph
+        self._free = free
+
+    def unit(self, node: ir.Node) -> int | None:
+        """Return how many trailing elements a node moves as one, and record the shapes of its results."""
+        source = self.shapes.get(node.inputs[0]) if node.inputs[0] is not None else None
+        if source is None:
+            return None
+        size = math.prod(source)
+        axes = self._axes(node, source)
+        if axes is None or any(not 0 <= axis < len(source) for axis in axes) or (self._free and 0 in axes):
+            return None
+        for output in node.outputs:
+            shape = self._local(output, size if node.op_type in KEEPS_SIZE else None)
+            if shape is None:
+                return None
+            self.shapes[output] = shape
+        return self._together(node, source, axes) if axes else size
+
+    def _together(self, node: ir.Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
+        """Return how many elements stay adjacent: those after the moved axes, times whole parts along the axis."""
+        after = math.prod(shape[max(axes) + 1 :])
+        if node.op_type not in ("Concat", "Split"):
+            return after
+        parts = node.inputs if node.op_type == "Concat" else node.outputs
+        return after * math.gcd(*(self.shapes[part][axes[0]] for part in parts if part in self.shapes))
+
+    def before(self, node: ir.Node) -> tuple[int, ...]:
+        """Return the shape of the value that a node moves."""
+        source = node.inputs[0]
+        assert source is not None
+        return self.shapes[source]
+
+    def _local(self, value: ir.Value, size: int | None) -> tuple[int, ...] | None:
+        """Return the shape of a value; the size of its free axis follows from the number of elements."""
+        shape = self._graph.shape(value)
+        if shape is None:
+            return None
+        if not self._free:
+            static = tuple(dim for dim in shape if isinstance(dim, int) and dim > 0)
+            return static if len(static) == len(shape) else None
+        rest = tuple(dim for dim in shape[1:] if isinstance(dim, int) and dim > 0)
+        if len(rest) != len(shape) - 1 or isinstance(shape[0], int):
+            return None
+        if size is None:  # a part of the input along another axis
+            producer = value.producer()
+            first = producer.inputs[0] if producer is not None else None
+            return (self.shapes[first][0], *rest) if first is not None else None
+        return (size // math.prod(rest), *rest) if size % math.prod(rest) == 0 else None
+
+    def _axes(self, node: ir.Node, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the axes along which a node moves elements."""
+        rank = len(shape)
+        match node.op_type:
+            case "Transpose":
+                perm = tuple(node.attributes.get_ints("perm") or range(rank)[::-1])
+                if len(perm) != rank:
+                    return None
+                return tuple(axis for axis, goal in enumerate(perm) if axis != goal)
+            case "Slice":
+                if is_specified(node, "axes", 3):
+                    axes = ints(node, "axes", 3, self._graph)
+                else:
+                    starts = ints(node, "starts", 1, self._graph)
+                    axes = None if starts is None else tuple(range(len(starts)))
+                return None if axes is None else tuple(axis % rank for axis in axes)
+            case "Concat" | "Split" | "Gather":
+                return (node.attributes.get_int("axis", 0) % rank,)
+            case "GatherND":
+                index = self._graph.tensor(operand(node, 1))
+                if index is None or not len(index.shape) or node.attributes.get_int("batch_dims", 0):
+                    return None
+                return tuple(range(index.shape.numpy()[-1]))
+            case _:
+                return ()
+
+    def move(self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], unit: int) -> list[np.ndarray] | None:
+        """Apply a node to numbered units."""
+        source = node.inputs[0]
+        assert source is not None
+        shape = self.before(node)
+        axes = self._axes(node, shape)
+        if not axes:
+            return [flat[source] for _ in node.outputs]
+        if node.op_type in ("Concat", "Split"):
+            moved = self._parted(node, flat, axes[0], unit)
+            return None if moved is None else [array.reshape(-1) for array in moved]
+        end = max(axes) + 1
+        grid = flat[source].reshape(*shape[:end], -1)
+        match node.op_type:
+            case "Transpose":
+                perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
+                moved = [grid.transpose(*perm[:end], end)]
+            case "Slice":
+                moved = self._sliced(node, grid, axes)
+            case "Gather":
+                moved = self._gathered(node, grid, axes[0])
+            case _:
+                moved = self._picked(node, grid)
+        if moved is None:
+            return None
+        results = [array.reshape(-1) for array in moved]
+        expected = [math.prod(self.shapes[output]) // unit for output in node.outputs]
+        return results if [array.size for array in results] == expected else None
+
+    def _sliced(self, node: ir.Node, grid: np.ndarray, axes: tuple[int, ...]) -> list[np.ndarray] | None:
+        starts, ends = ints(node, "starts", 1, self._graph), ints(node, "ends", 2, self._graph)
+        steps = self._graph.ints(operand(node, 4)) if operand(node, 4) is not None else (1,) * len(axes)
+        if starts is None or ends is None or steps is None or any(step < 1 for step in steps):
+            return None
+        ranges = [slice(None)] * grid.ndim
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+            ranges[axis] = slice(start, end, step)
+        return [grid[tuple(ranges)]]
+
+    def _parted(
+        self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], axis: int, unit: int
+    ) -> list[np.ndarray] | None:
+        """Concatenate or split along the axis, including everything after it."""
+        if node.op_type == "Concat":
+            parts = [value for value in node.inputs if value is not None and value in flat]
+            if len(parts) != len(node.inputs):
+                return None
+            return [np.concatenate([flat[part].reshape(*self.shapes[part][:axis], -1) for part in parts], axis)]
+        shape = self.before(node)
+        lengths = [math.prod(self.shapes[output][axis:]) // unit for output in node.outputs]
+        if sum(lengths) * unit != math.prod(shape[axis:]) or node.inputs[0] is None:
+            return None
+        return np.split(flat[node.inputs[0]].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
+
+    def _gathered(self, node: ir.Node, grid: np.ndarray, axis: int) -> list[np.ndarray] | None:
+        index = self._index(node)
+        inside = index.size and -grid.shape[axis] <= index.min() and index.max() < grid.shape[axis]
+        return [np.take(grid, index, axis)] if inside else None
+
+    def _picked(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
+        index = self._index(node)
+        bounds = np.array(grid.shape[: index.shape[-1]])
+        if not index.size or (index < -bounds).any() or (index >= bounds).any():
+            return None
+        return [grid[tuple(np.moveaxis(index, -1, 0))]]
+
+    def _index(self, node: ir.Node) -> np.ndarray:
+        """Return the indices of a Gather, empty if they are unknown or too many."""
+        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
+        return np.zeros(0, np.int64) if index is None or index.dtype.kind not in "iu" else index.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
     """Where the elements of a result come from."""
 
-    source: tuple[int, ...]  # shapes without the first axis where that is free
+    source: tuple[int, ...]  # without the first axis if that is free
     result: tuple[int, ...]
     free: bool  # the first axis may have any size
-    whole: bool  # the result's first axis is that axis itself, not a multiple of it
+    whole: bool  # the first axis of the result is the free axis itself, not a multiple of it
     unit: int  # elements that move together
-    factors: Sequence[Factor] | None  # where the movement only exchanges digits of the position
-    origin: np.ndarray | None  # which unit of the source each unit of the result is; left out where rows are short
+    factors: Sequence[Factor] | None  # if the movement only permutes digits of the position
+    origin: np.ndarray | None  # which unit of the source each unit of the result is; None if rows are short
 
 
 def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
-    """What a region does as a whole; None where a size or an index is not known or elements are lost."""
+    """Return what a region does as a whole, or None if a size or index is unknown or elements are lost."""
     shape = graph.shape(region.source)
     if not shape or any(not isinstance(dim, int) or dim < 1 for dim in shape[1:]):
         return None
-    rest = tuple(dim for dim in shape[1:] if isinstance(dim, int))
+    trailing = tuple(dim for dim in shape[1:] if isinstance(dim, int))
     first = shape[0]
     free = not isinstance(first, int)
-    start = (first, *rest) if isinstance(first, int) else (1, *rest)
+    start = (first, *trailing) if isinstance(first, int) else (1, *trailing)
     if 0 in start:
         return None
-    sizes = Steps(graph, free)
+    sizes = RegionShapes(graph, free)
     sizes.shapes[region.source] = start
-    order = sorted(region.nodes, key=_Place(region.nodes))
+    order = sorted(region.nodes, key=_TopologicalOrder(region.nodes))
     units = [sizes.unit(node) for node in order]
     if None in units:
         return None
-    unit = math.gcd(math.prod(start), *(each for each in units if each is not None))
-    out = sizes.shapes[result]
-    if math.prod(out) != math.prod(start):
+    unit = math.gcd(math.prod(start), *(unit for unit in units if unit is not None))
+    result_shape = sizes.shapes[result]
+    if math.prod(result_shape) != math.prod(start):
         return None
-    whole = not free or out[0] == 1
-    place = (rest if free else start, out[1:] if free and whole else out, free, whole)
+    whole = not free or result_shape[0] == 1
+    place = (trailing if free else start, result_shape[1:] if free and whole else result_shape, free, whole)
     if all(node.op_type in KEEPS_SIZE for node in order):
         return _exchange(place, order, sizes)
-    origin = _worked_out(region.source, result, order, sizes, unit)
-    return None if origin is None else Movement(*place, unit, found_in(origin, unit), origin)
+    origin = _origin(region.source, result, order, sizes, unit)
+    return None if origin is None else Movement(*place, unit, factors_of(origin, unit), origin)
 
 
 def _exchange(
-    place: tuple[tuple[int, ...], tuple[int, ...], bool, bool], order: Sequence[ir.Node], sizes: Steps
+    place: tuple[tuple[int, ...], tuple[int, ...], bool, bool], order: Sequence[ir.Node], sizes: RegionShapes
 ) -> Movement | None:
-    """What views and Transposes do."""
+    """Return the movement of views and Transposes."""
     size = math.prod(place[0])
     factors = [Factor(size, 1)] if size > 1 else list[Factor]()
     for node in order:
@@ -82,10 +290,10 @@ def _exchange(
     return Movement(*place, unit, factors, origin)
 
 
-def _worked_out(
-    source: ir.Value, result: ir.Value, order: Sequence[ir.Node], sizes: Steps, unit: int
+def _origin(
+    source: ir.Value, result: ir.Value, order: Sequence[ir.Node], sizes: RegionShapes, unit: int
 ) -> np.ndarray | None:
-    """The origin of each unit of the result, by moving their numbers."""
+    """Return the origin of each unit of the result, computed by moving unit numbers."""
     units = math.prod(sizes.shapes[source]) // unit
     if units > MOST_ROWS:
         return None
@@ -98,8 +306,11 @@ def _worked_out(
     return flat[result]
 
 
-class _Place:
-    """Makers before users: the region was gathered the other way round, but a maker may have been met early."""
+class _TopologicalOrder:
+    """A topological order of a region.
+
+    The region was collected from its end, but a producer may have been reached before one of its consumers.
+    """
 
     def __init__(self, nodes: Sequence[ir.Node]) -> None:
         self._places: dict[ir.Node, int] = {}
@@ -108,9 +319,9 @@ class _Place:
         def visit(node: ir.Node) -> None:
             if node in self._places:
                 return
-            for maker in node.predecessors():
-                if maker in members:
-                    visit(maker)
+            for producer in node.predecessors():
+                if producer in members:
+                    visit(producer)
             self._places[node] = len(self._places)
 
         for node in nodes:

@@ -1,10 +1,10 @@
 """Reshape(f(Reshape(x))) => f(x), for an f that works row by row.
 
-Likewise Transpose(f(Transpose(x))). Between them stand operators that work on single elements or along the last axis:
-products with a matrix, biases, scales, activations, normalisations. Constants beside them are arranged anew, and a
-Gemm, which takes matrices only, becomes a product and a sum. What the two moves do together follows f, if it is not
-nothing. Refuses where that would take no fewer nodes, and where the last axis does not stay what it is. Helps because
-exporters flatten a tensor before each projection and unflatten it after.
+Likewise Transpose(f(Transpose(x))). f consists of operators that work on single elements or along the last axis:
+products with a matrix, biases, scales, activations, normalisations. Their constants are rearranged, and a Gemm, which
+takes matrices only, becomes MatMul and Add. If the two moves do not cancel, their combination follows f. Refuses if
+that saves no node, and if the last axis changes. Helps because exporters flatten a tensor before each projection and
+unflatten it after.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
 from sardonyx.passes._rows import RowStep, permuted_back, rebuilt, row_step, viewed_back
-from sardonyx.passes._views import reshape_target
+from sardonyx.passes._shapes import reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
-LONGEST = 12  # steps between the two moves
+LONGEST = 12  # nodes between the two moves
 _Constants = list[np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chain:
-    """Steps between two moves, the last first."""
+    """The steps between two moves, last step first."""
 
     first: ir.Node
     steps: tuple[RowStep, ...]
@@ -49,12 +49,12 @@ class _Chain:
 
 
 class EliminateLayoutRoundtrips(NodePass):
-    """Moves around row by row work, done once or not at all."""
+    """Moves before and after work that is done row by row."""
 
     name = "eliminate-layout-roundtrips"
     accuracy = Accuracy.REASSOCIATES
     roots = (*sorted(VIEWS), "Transpose")
-    opset = 9  # before, a Constant node could not hold integers
+    opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -82,30 +82,30 @@ class EliminateLayoutRoundtrips(NodePass):
                 a = Reshape(x, s)  b = Softmax(a)  y = Reshape(b, t)
             }
         """,
-        refusal="the last axis",
+        refusal="the last axis changes",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Two moves with row by row work between them."""
+        """Match two moves with row-by-row work between them."""
         chain = _chain(node, graph)
         if chain is None:
             return None
-        found = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
-        if isinstance(found, str):
-            return Refused(found, chain.nodes)
-        left = len(found["after"]) + sum(_has_bias(step.node) for step in chain.steps)
-        stays = graph.sole_user(chain.first.outputs[0]) is None
-        if left + stays >= 2:
-            return Refused("it would take no fewer nodes", chain.nodes)
-        return Match(chain.nodes, {"chain": chain, **found})
+        change = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
+        if isinstance(change, str):
+            return Refused(change, chain.nodes)
+        added = len(change["after"]) + sum(_has_bias(step.node) for step in chain.steps)
+        keeps_first = graph.sole_user(chain.first.outputs[0]) is None
+        if added + keeps_first >= 2:
+            return Refused("it would save no node", chain.nodes)
+        return Match(chain.nodes, {"chain": chain, **change})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The steps on the unmoved value, then what is left of the moves."""
+        """Apply the steps to the unmoved value, then the combination of the moves."""
         chain: _Chain = match.found["chain"]
         value = chain.first.inputs[0]
         assert value is not None
-        for step, beside in zip(reversed(chain.steps), reversed(match.found["beside"]), strict=True):
-            value = rebuilt(step, value, beside, op)
+        for step, constant in zip(reversed(chain.steps), reversed(match.found["constants"]), strict=True):
+            value = rebuilt(step, value, constant, op)
         for target in match.found["after"]:
             if chain.last.op_type == "Transpose":
                 value = op.Transpose(value, perm=target)
@@ -121,28 +121,28 @@ def _has_bias(node: ir.Node) -> bool:
 
 
 def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
-    """The way up from a move to the one before it."""
+    """Return the chain from a move back to the one before it."""
     kinds = {"Transpose"} if node.op_type == "Transpose" else VIEWS
     steps: list[RowStep] = []
     user, value = node, operand(node, 0)
     while value is not None and len(steps) < LONGEST:
-        maker = value.producer()
-        if maker is None or maker.graph is not node.graph or maker.domain:
+        producer = value.producer()
+        if producer is None or producer.graph is not node.graph or producer.domain:
             return None
-        if maker.op_type in kinds and steps:
-            return _Chain(maker, tuple(steps), node) if operand(maker, 0) is not None else None
+        if producer.op_type in kinds and steps:
+            return _Chain(producer, tuple(steps), node) if operand(producer, 0) is not None else None
         if graph.sole_user(value) is not user:
             return None
-        step = _step_above(maker, graph)
+        step = _step_above(producer, graph)
         if step is None:
             return None
         steps.append(step)
-        user, value = maker, maker.inputs[step.place]
+        user, value = producer, producer.inputs[step.place]
     return None
 
 
 def _step_above(node: ir.Node, graph: Facts) -> RowStep | None:
-    """A step whose moved input is the one that is not a constant."""
+    """Return a step whose moved input is the one that is not a constant."""
     for value in node.inputs[:2]:
         if value is not None and graph.tensor(value) is None and value.producer() is not None:
             step = row_step(node, value, graph)
@@ -151,47 +151,53 @@ def _step_above(node: ir.Node, graph: Facts) -> RowStep | None:
     return None
 
 
-def _beside(chain: _Chain, graph: Facts, arrange: Callable[[np.ndarray], np.ndarray | None]) -> _Constants | None:
-    """The constants beside the steps, arranged for the unmoved value."""
-    found: _Constants = []
+def _rearranged_constants(
+    chain: _Chain, graph: Facts, arrange: Callable[[np.ndarray], np.ndarray | None]
+) -> _Constants | None:
+    """Return the constants of the steps rearranged for the unmoved value, or None if one cannot be."""
+    constants: _Constants = []
     for step in chain.steps:
-        array = None if step.beside is None else graph.array(step.node.inputs[step.beside])
+        array = None if step.constant is None else graph.array(step.node.inputs[step.constant])
         arranged = None if array is None else arrange(array)
         if array is not None and arranged is None:
             return None
-        found.append(arranged)
-    return found
+        constants.append(arranged)
+    return constants
 
 
 def _viewed(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
-    """What becomes of two views, or why they stay."""
+    """Return the combination of two views, or why they stay."""
     source, viewed = graph.shape(chain.first.inputs[0]), graph.shape(chain.first.outputs[0])
     end, result = graph.shape(chain.last.inputs[0]), graph.shape(chain.last.outputs[0])
     if not source or not viewed or not end or result is None:
-        return "a shape is not known"
+        return "a shape is unknown"
     if chain.by_rows and (len(source) < 2 or source[-1] != viewed[-1]):
-        return "the last axis does not stay what it is"
-    beside = _beside(chain, graph, lambda array: viewed_back(array, viewed, source))
-    if beside is None:
-        return "a constant between them cannot be arranged anew"
-    natural = (*source[:-1], end[-1]) if chain.by_rows else source
-    if natural == result:
-        return {"beside": beside, "after": []}
-    given = operand(chain.last, 1) if chain.last.op_type == "Reshape" else None
-    target = graph.ints(given)
+        return "the last axis changes"
+    constants = _rearranged_constants(chain, graph, lambda array: viewed_back(array, viewed, source))
+    if constants is None:
+        return "a constant between them cannot be rearranged"
+    shape_after = (*source[:-1], end[-1]) if chain.by_rows else source
+    if shape_after == result:
+        return {"constants": constants, "after": []}
+    target_value = operand(chain.last, 1) if chain.last.op_type == "Reshape" else None
+    target = graph.ints(target_value)
     if target is not None and 0 not in target:
-        return {"beside": beside, "after": [given]}
-    known = reshape_target(natural, result)
-    return "the joint shape is not certain" if known is None else {"beside": beside, "after": [known]}
+        return {"constants": constants, "after": [target_value]}
+    computed_target = reshape_target(shape_after, result)
+    return (
+        "the combined target is not constant"
+        if computed_target is None
+        else {"constants": constants, "after": [computed_target]}
+    )
 
 
 def _exchanged(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
-    """What becomes of two Transposes, or why they stay."""
+    """Return the combination of two Transposes, or why they stay."""
     first, last = permutation(chain.first, graph), permutation(chain.last, graph)
     if first is None or last is None or len(first) != len(last):
-        return "a permutation is not known"
+        return "a permutation is unknown"
     if chain.by_rows and first[-1] != len(first) - 1:
-        return "the last axis does not stay what it is"
-    beside = _beside(chain, graph, lambda array: permuted_back(array, first))
+        return "the last axis changes"
+    constants = _rearranged_constants(chain, graph, lambda array: permuted_back(array, first))
     perm = tuple(first[axis] for axis in last)
-    return {"beside": beside, "after": [] if perm == tuple(range(len(perm))) else [perm]}
+    return {"constants": constants, "after": [] if perm == tuple(range(len(perm))) else [perm]}

@@ -1,7 +1,7 @@
 """Concat(Split(x)) => x.
 
-All parts in their order, along the axis they were cut along. Refuses where a part is missing, doubled or out of
-order. Helps because neither then copies anything.
+For all parts in order, along the axis of the Split. Refuses if a part is missing, repeated or out of order. Helps
+because neither node then copies anything.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class EliminateSplitConcat(NodePass):
-    """Parts put together again."""
+    """Parts of a Split that are concatenated again."""
 
     name = "eliminate-split-concat"
     accuracy = Accuracy.EXACT
     roots = ("Concat",)
-    opset = 4  # before, Concat had a default axis
+    opset = 4  # before, the axis of Concat was optional
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -40,24 +40,24 @@ class EliminateSplitConcat(NodePass):
                 b, c = Split <axis = 1, num_outputs = 2> (x)  d = Concat <axis = 1> (c, b)  y = Abs(d)
             }
         """,
-        refusal="in their order",
+        refusal="all parts in order",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Concat of a Split's parts."""
-        split = maker(node, 0, ("Split",))
+        """Match a Concat of the parts of a Split."""
+        split = operand_producer(node, 0, ("Split",))
         rank = None if split is None else graph.rank(split.inputs[0])
         if split is None or rank is None or any(value not in split.outputs for value in node.inputs):
             return None
         nodes = (split, node)
         if tuple(node.inputs) != tuple(split.outputs):
-            return Refused("not all parts are put together in their order", nodes)
+            return Refused("it does not concatenate all parts in order", nodes)
         if node.attributes.get_int("axis", 0) % rank != split.attributes.get_int("axis", 0) % rank:
-            return Refused("they were cut along another axis", nodes)
+            return Refused("the Split is along another axis", nodes)
         return Match(nodes)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The whole."""
-        whole = match.nodes[0].inputs[0]
-        assert whole is not None
-        return whole
+        """Return the value before the Split."""
+        source = match.nodes[0].inputs[0]
+        assert source is not None
+        return source

@@ -1,7 +1,7 @@
 """SequenceAt(SplitToSequence(x), i) => Split(x)[i].
 
-For every part that is read. Refuses where the parts are read as a sequence too, where one is picked by a computed
-index, or where their number is not known. Helps because a sequence hides its tensors from shape inference and from
+For every part that is read. Refuses if the parts are also read as a sequence, if a part is selected by a computed
+index, or if the number of parts is unknown. Helps because a sequence hides its tensors from shape inference and from
 every pass that could work on them.
 """
 
@@ -16,16 +16,16 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
+from sardonyx.passes._parts import split_into
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout._splitting import split_into
 from sardonyx.records.run import Accuracy
 
-MOST = 1024  # parts worth writing down
+MOST = 1024  # parts of a Split
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """How long the parts are, and whether each keeps the axis it was cut along."""
+    """The sizes of the parts, and whether each keeps the axis of the split."""
 
     axis: int
     sizes: tuple[int, ...]
@@ -33,7 +33,7 @@ class _Parts:
 
 
 class EliminateSplitToSequence(NodePass):
-    """Parts taken out of a sequence that was made for them."""
+    """Parts taken out of a sequence that was built for them."""
 
     name = "eliminate-split-to-sequence"
     accuracy = Accuracy.EXACT
@@ -62,7 +62,7 @@ class EliminateSplitToSequence(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A split all of whose parts are picked by number."""
+        """Match a split all of whose parts are selected by constant index."""
         users = [use.node for use in node.outputs[0].uses()]
         if node.outputs[0].is_graph_output() or any(user.op_type != "SequenceAt" for user in users):
             return Refused("its parts are read as a sequence", (node,))
@@ -70,16 +70,16 @@ class EliminateSplitToSequence(NodePass):
             return None
         parts = _parts(node, graph)
         if parts is None:
-            return Refused("the number of its parts is not known", (node,))
+            return Refused("the number of its parts is unknown", (node,))
         indices = [graph.scalar(user.inputs[1]) for user in users]
         if any(index is None for index in indices):
-            return Refused("a part is picked by a computed index", (node,))
+            return Refused("a part is selected by a computed index", (node,))
         places = [int(index) % len(parts.sizes) for index in indices if index is not None]
-        found = {"parts": parts, "places": places}
-        return Match((*users, node), found, tuple(user.outputs[0] for user in users))
+        details = {"parts": parts, "places": places}
+        return Match((*users, node), details, tuple(user.outputs[0] for user in users))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Split, and a Squeeze of each part that loses the axis."""
+        """Build one Split, and a Squeeze of each part that loses the axis."""
         parts: _Parts = match.found["parts"]
         source = match.root.inputs[0]
         assert source is not None
@@ -96,17 +96,17 @@ def _parts(node: ir.Node, graph: Facts) -> _Parts | None:
     if shape is None:
         return None
     axis = node.attributes.get_int("axis", 0) % max(len(shape), 1)
-    size, given = shape[axis], operand(node, 1)
+    size, split_value = shape[axis], operand(node, 1)
     if not isinstance(size, int) or size < 1:
         return None
-    if given is None:
+    if split_value is None:
         keeps = node.attributes.get_int("keepdims", 1) == 1
         return _Parts(axis, (1,) * size, keeps) if size <= MOST and (keeps or graph.opset(node) >= 13) else None
-    wanted, rank = graph.ints(given), graph.rank(given)
-    if wanted is None or rank is None or any(each < 1 for each in wanted):
+    part_sizes, rank = graph.ints(split_value), graph.rank(split_value)
+    if part_sizes is None or rank is None or any(part_size < 1 for part_size in part_sizes):
         return None
     if rank == 0:
-        (each,) = wanted
-        rest = (size % each,) if size % each else ()
-        wanted = (each,) * (size // each) + rest
-    return _Parts(axis, wanted, keeps_axis=True) if sum(wanted) == size and len(wanted) <= MOST else None
+        (part_size,) = part_sizes
+        rest = (size % part_size,) if size % part_size else ()
+        part_sizes = (part_size,) * (size // part_size) + rest
+    return _Parts(axis, part_sizes, keeps_axis=True) if sum(part_sizes) == size and len(part_sizes) <= MOST else None

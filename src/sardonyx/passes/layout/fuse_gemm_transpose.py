@@ -1,8 +1,8 @@
 """Gemm(Transpose(A), B) => Gemm(A, B, transA=1).
 
-For both operands. Refuses nothing that matches: a Gemm reads matrices only, so the Transpose can only swap their two
-axes; where others read it too, it stays for them. Helps because the multiplication reads either layout, and a tied
-weight is then stored once.
+For both operands. Refuses nothing: a Gemm reads matrices only, so the Transpose can only swap their two axes; if it has
+other consumers it stays for them. Helps because the multiplication reads either layout, and a tied weight is then
+stored once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -27,7 +27,7 @@ class FuseGemmTranspose(NodePass):
     name = "fuse-gemm-transpose"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Gemm",)
-    opset = 7  # before, Gemm broadcast only on request
+    opset = 7  # before, Gemm broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -46,17 +46,17 @@ class FuseGemmTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Gemm with a transposed operand."""
-        makers = [_swap(node, index) for index in (0, 1)]
-        found = tuple(dict.fromkeys(each for each in makers if each is not None))
-        return Match((*found, node), {"makers": makers}) if found else None
+        """Match a Gemm with a transposed operand."""
+        swaps = [_swap(node, index) for index in (0, 1)]
+        transposes = tuple(dict.fromkeys(swap for swap in swaps if swap is not None))
+        return Match((*transposes, node), {"swaps": swaps}) if transposes else None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The Gemm on the untransposed operands."""
+        """Build the Gemm on the untransposed operands."""
         node = match.root
         inputs = list(node.inputs)
         flags: dict[str, Any] = {}
-        for index, (swap, flag) in enumerate(zip(match.found["makers"], _FLAGS, strict=True)):
+        for index, (swap, flag) in enumerate(zip(match.found["swaps"], _FLAGS, strict=True)):
             if swap is not None:
                 inputs[index] = swap.inputs[0]
                 flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1
@@ -64,6 +64,8 @@ class FuseGemmTranspose(NodePass):
 
 
 def _swap(node: ir.Node, index: int) -> ir.Node | None:
-    """The Transpose that swaps the two axes of an operand."""
-    found = maker(node, index, ("Transpose",))
-    return found if found is not None and tuple(found.attributes.get_ints("perm", (1, 0))) == (1, 0) else None
+    """Return the Transpose that swaps the two axes of an operand."""
+    transpose = operand_producer(node, index, ("Transpose",))
+    return (
+        transpose if transpose is not None and tuple(transpose.attributes.get_ints("perm", (1, 0))) == (1, 0) else None
+    )

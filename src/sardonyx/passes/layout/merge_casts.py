@@ -1,8 +1,8 @@
-"""Cast(Cast(x, A), B) => Cast(x, B), where every value of x has its place in A.
+"""Cast(Cast(x, A), B) => Cast(x, B), if A represents every value of x exactly.
 
-A pair that ends in the type of x goes altogether. Refuses where the first Cast may round (float to half and back is
-not nothing), where a float becomes an integer, since what is out of range may then come out differently, and where
-the value in between is read elsewhere. Helps because exporters widen masks and indices step by step.
+A pair that ends in the type of x is removed. Refuses if the first Cast may round (float to half and back is not the
+identity), if a float becomes an integer, since values out of range may then differ, and if the value in between is read
+elsewhere. Helps because exporters widen masks and indices step by step.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._casts import FLOATS, INTEGERS, preserves_values
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._dtypes import FLOATS, INTEGERS, preserves_values
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class MergeCasts(NodePass):
-    """Two conversions in a row, the first without loss."""
+    """Two consecutive casts, the first without loss."""
 
     name = "merge-casts"
     accuracy = Accuracy.EXACT
     roots = ("Cast",)
-    opset = 6  # before, the type was a string
+    opset = 6  # before, the type was given as a string
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -47,29 +47,29 @@ class MergeCasts(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Cast of a Cast."""
-        inner = maker(node, 0, ("Cast",))
+        """Match a Cast of a Cast."""
+        inner = operand_producer(node, 0, ("Cast",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
             return None
         nodes = (inner, node)
-        kind = graph.dtype(source)
-        through, to = (ir.DataType(each.attributes.get_int("to", 0)) for each in nodes)
-        if kind is None:
+        dtype = graph.dtype(source)
+        through, to = (ir.DataType(cast.attributes.get_int("to", 0)) for cast in nodes)
+        if dtype is None:
             return None
-        if not preserves_values(kind, through):
-            return Refused("the first conversion may round", nodes)
-        if to == kind:
+        if not preserves_values(dtype, through):
+            return Refused("the first cast may round", nodes)
+        if to == dtype:
             return Match(nodes, {"source": source})
         if to not in INTEGERS and to not in FLOATS:
             return None
-        if kind in FLOATS and to in INTEGERS:
+        if dtype in FLOATS and to in INTEGERS:
             return Refused("a float becomes an integer", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         return Match(nodes, {"source": source, "to": to})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Cast, or none."""
+        """Build one Cast, or none."""
         source: ir.Value = match.found["source"]
         return op.like(match.root, (source,)) if "to" in match.found else source

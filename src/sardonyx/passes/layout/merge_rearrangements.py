@@ -1,11 +1,11 @@
 """Reshape(Transpose(Reshape(Concat(Slice(x), Slice(x))))) => Gather(Reshape(x), rows).
 
-Whatever number of operators that only move elements, between one value and one result: they become the fewest that do
-the same, worked out on element numbers. That is a view, a Transpose with views around it, or a Gather of whole rows:
-windows, their way back, rolls, unfolded patches, Transposes that move only dims of size one. Refuses where a size is
-not known (the first axis may be dynamic, where nothing moves along it), and where a product of two computed matrices
-would read gathered rows, since attention is recognised by its Transposes. Helps because each operator copies all of
-its input: gathering the rows of a rolled window once takes 0.23-0.43 of the time.
+For any number of operators that only move elements, between one value and one result: they become the fewest that do
+the same, computed on element numbers. That is a view, a Transpose with views around it, or a Gather of whole rows, as
+for windows and their inverse, rolls, unfolded patches, and Transposes that move only dims of size one. Does not apply
+if a size is unknown (the first axis may be dynamic if nothing moves along it), or if a product of two computed matrices
+would read gathered rows, since attention is recognised by its Transposes. Helps because each operator copies all of its
+input: gathering the rows of a rolled window once takes 0.23-0.43 of the time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout._arranging import LayoutStep, arrangements, build, copies
-from sardonyx.passes.layout._movement import movement
-from sardonyx.passes.layout._regions import MOVING, Region, regions_before
+from sardonyx.passes.layout._movement import MOVING, Region, movement, regions_before
 from sardonyx.records.run import Accuracy
 
 
 class MergeRearrangements(NodePass):
-    """Several movements of the same elements are one."""
+    """Several movements of the same elements."""
 
     name = "merge-rearrangements"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(MOVING))
-    opset = 9  # before, a Constant node could not hold integers
+    opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -55,7 +54,7 @@ class MergeRearrangements(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """The largest region before a node that fewer or cheaper nodes can replace."""
+        """Match the largest region before a node that fewer or cheaper nodes can replace."""
         for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:
@@ -63,29 +62,33 @@ class MergeRearrangements(NodePass):
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The nodes of the arrangement found."""
+        """Build the nodes of the arrangement."""
         return build(match.found["steps"], match.found["source"], op)
 
 
 def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ...] | None:
-    """The fewest nodes that do what a region does, if that is fewer than it has, or as many that copy less."""
+    """Return the fewest nodes that do what a region does, if they are fewer, or as many with fewer copies."""
     if len(root.outputs) != 1:
         return None
-    before = len(region.nodes), sum(node.op_type not in VIEWS for node in region.nodes)
-    if before[1] == 0:
-        return None  # views alone are merged elsewhere, for any dims
-    if before[0] == 1 and not _may_be_a_view(root, graph):
+    current = len(region.nodes), sum(node.op_type not in VIEWS for node in region.nodes)
+    if current[1] == 0:
+        return None  # merge-reshapes merges views, also with dynamic dims
+    if current[0] == 1 and not _may_be_a_view(root, graph):
         return None
-    what = movement(region, root.outputs[0], graph)
-    if what is None:
+    region_movement = movement(region, root.outputs[0], graph)
+    if region_movement is None:
         return None
     rows = not _is_part_of_attention(region, root, graph)
-    best = min(arrangements(what, before[0], rows=rows), key=lambda steps: (len(steps), copies(steps)), default=None)
-    return best if best is not None and (len(best), copies(best)) < before else None
+    best = min(
+        arrangements(region_movement, current[0], rows=rows),
+        key=lambda steps: (len(steps), copies(steps)),
+        default=None,
+    )
+    return best if best is not None and (len(best), copies(best)) < current else None
 
 
 def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
-    """Whether a node by itself may leave all elements in their order; what surely does not is told at a glance."""
+    """Return whether a single node may preserve the order of all elements, by a cheap check."""
     if node.op_type != "Transpose":
         return node.op_type in ("Gather", "GatherND") and graph.tensor(node.inputs[1]) is not None
     shape, perm = graph.shape(node.inputs[0]) or (), node.attributes.get_ints("perm")
@@ -94,8 +97,8 @@ def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
 
 
 def _is_part_of_attention(region: Region, root: ir.Node, graph: Facts) -> bool:
-    """Whether a product of two computed matrices stands before or after: heads are split and merged there."""
-    near = [use.node for use in root.outputs[0].uses()]
-    if (maker := region.source.producer()) is not None:
-        near.append(maker)
-    return any(node.op_type == "MatMul" and graph.tensor(node.inputs[1]) is None for node in near)
+    """Return whether a product of two computed matrices is before or after, where heads are split and merged."""
+    neighbours = [use.node for use in root.outputs[0].uses()]
+    if (producer := region.source.producer()) is not None:
+        neighbours.append(producer)
+    return any(node.op_type == "MatMul" and graph.tensor(node.inputs[1]) is None for node in neighbours)

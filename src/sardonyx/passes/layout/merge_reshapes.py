@@ -1,9 +1,9 @@
 """Reshape(Reshape(x, a), b) => Reshape(x, b).
 
-For every pair of Reshape, Squeeze, Unsqueeze and Flatten; a pair that ends where it began goes altogether. A 0 in the
-outer target copies a dim of the inner result, so it is replaced by that dim or kept where x has the same one there.
-Refuses where the value in between is read elsewhere or the joint target is not certain. Helps because each view costs
-a node, and views hide what lies around them from other passes.
+For every pair of Reshape, Squeeze, Unsqueeze and Flatten; a pair that restores the shape is removed. A 0 in the outer
+target copies a dim of the inner result, so it is replaced by that dim, or kept if x has the same dim there. Refuses if
+the value in between is read elsewhere or the combined target is uncertain. Helps because each view costs a node and
+hides its neighbours from other passes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import ints, maker, operand
-from sardonyx.passes._views import normal_axes, reshape_target
+from sardonyx.passes._matching import ints, operand, operand_producer
+from sardonyx.passes._shapes import normal_axes, reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
-_MOST_AXES = 64  # of a tensor whose rank is not known; numpy makes none with more
+_MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 
 
 class MergeReshapes(NodePass):
-    """Two views in a row are one."""
+    """Two consecutive views."""
 
     name = "merge-reshapes"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(VIEWS))
-    opset = 5  # before, Reshape had its target as an attribute
+    opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -53,8 +53,8 @@ class MergeReshapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A view of a view."""
-        inner = maker(node, 0, VIEWS)
+        """Match a view of a view."""
+        inner = operand_producer(node, 0, VIEWS)
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
             return None
@@ -71,7 +71,7 @@ class MergeReshapes(NodePass):
         return Match(nodes, {"source": source, "target": target, "allowzero": _explicit_zeros(node)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The source itself, one Unsqueeze, or one Reshape."""
+        """Return the source itself, one Unsqueeze, or one Reshape."""
         source: ir.Value = match.found["source"]
         if (axes := match.found.get("axes")) is not None:
             if "axes" in match.root.attributes:
@@ -89,19 +89,19 @@ def _explicit_zeros(node: ir.Node) -> bool:
 
 
 def _cancels(inner: ir.Node, outer: ir.Node, graph: Facts) -> bool:
-    """Whether one takes out the very axes the other puts in: then no size has to be known."""
+    """Return whether one removes exactly the axes that the other inserts; no size has to be known for that."""
     if {inner.op_type, outer.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
-    one, other = ints(inner, "axes", 1, graph), ints(outer, "axes", 1, graph)
-    if not one or not other:
+    inner_axes, outer_axes = ints(inner, "axes", 1, graph), ints(outer, "axes", 1, graph)
+    if not inner_axes or not outer_axes:
         return False
     rank = graph.rank(inner.outputs[0] if inner.op_type == "Unsqueeze" else inner.inputs[0])
-    axes = normal_axes(one, rank)
-    return axes is not None and axes == normal_axes(other, rank)
+    axes = normal_axes(inner_axes, rank)
+    return axes is not None and axes == normal_axes(outer_axes, rank)
 
 
 def _joint_axes(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...] | None:
-    """The axes of one Unsqueeze that does the work of two."""
+    """Return the axes of one Unsqueeze that replaces two."""
     if inner.op_type != "Unsqueeze" or outer.op_type != "Unsqueeze":
         return None
     first, second = ints(inner, "axes", 1, graph), ints(outer, "axes", 1, graph)
@@ -117,26 +117,30 @@ def _joint_axes(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...]
 
 
 def _joint_target(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...] | ir.Value | str:
-    """What to reshape the inner view's source to, or why that is not certain."""
+    """Return the target that replaces both, or why it is uncertain."""
     source = graph.shape(inner.inputs[0])
     if outer.op_type != "Reshape":
         target = reshape_target(source, graph.shape(outer.outputs[0]))
-        return target if target is not None else "the joint shape has more than one dynamic dim"
-    given = operand(outer, 1)
-    if given is not None and _explicit_zeros(outer):
-        return given
-    target = graph.ints(given)
-    if target is None or given is None:
+        return target if target is not None else "the combined shape has more than one dynamic dim"
+    target_value = operand(outer, 1)
+    if target_value is not None and _explicit_zeros(outer):
+        return target_value
+    target = graph.ints(target_value)
+    if target is None or target_value is None:
         return "the outer target is computed"
     between = graph.shape(inner.outputs[0])
     resolved = list(target)
     for index, dim in enumerate(target):
         if dim != 0:
             continue
-        own = between[index] if between is not None and index < len(between) else None
-        if isinstance(own, int) and own > 0:
-            resolved[index] = own
-        elif own is None or source is None or index >= len(source) or source[index] != own:
-            known = reshape_target(source, graph.shape(outer.outputs[0]))
-            return known if known is not None else "the outer target copies a dim that the inner one made"
-    return given if tuple(resolved) == target else tuple(resolved)
+        inner_dim = between[index] if between is not None and index < len(between) else None
+        if isinstance(inner_dim, int) and inner_dim > 0:
+            resolved[index] = inner_dim
+        elif inner_dim is None or source is None or index >= len(source) or source[index] != inner_dim:
+            constant_target = reshape_target(source, graph.shape(outer.outputs[0]))
+            return (
+                constant_target
+                if constant_target is not None
+                else "the outer target copies a dim that the inner view creates"
+            )
+    return target_value if tuple(resolved) == target else tuple(resolved)

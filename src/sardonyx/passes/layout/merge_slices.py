@@ -1,8 +1,8 @@
 """Slice(Slice(x, a, b), c, d) => Slice(x, a + c, min(b, a + d)).
 
-For constant ranges: along different axes they stand side by side, along the same one the second counts within the
-first, which asks for a fixed size. Refuses backward steps along the same axis, computed ranges, and where the value in
-between is read elsewhere. Helps because each Slice copies what it keeps.
+For constant ranges. Ranges along different axes are combined as they are; along the same axis the second range is
+relative to the first, which requires a static size. Refuses negative steps along the same axis, computed ranges, and if
+the value in between is read elsewhere. Helps because each Slice copies what it selects.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._parts import Ranges, ranges
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout._splitting import Ranges, ranges
 from sardonyx.records.run import Accuracy
 
 
 class MergeSlices(NodePass):
-    """Two Slices in a row are one."""
+    """Two consecutive Slices."""
 
     name = "merge-slices"
     accuracy = Accuracy.EXACT
@@ -46,12 +46,12 @@ class MergeSlices(NodePass):
                 int64[1] one = {1}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
             > { a = Slice(x, one, end, zero)  y = Slice(a, one, end, zero) }
         """,
-        refusal="no fixed size",
+        refusal="whose size is dynamic",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Slice of a Slice."""
-        inner = maker(node, 0, ("Slice",))
+        """Match a Slice of a Slice."""
+        inner = operand_producer(node, 0, ("Slice",))
         if inner is None:
             return None
         nodes = (inner, node)
@@ -68,13 +68,13 @@ class MergeSlices(NodePass):
                 joint[axis] = (start, end, step)
                 continue
             if not isinstance(size, int) or before[2] < 0 or step < 0:
-                return Refused("they follow each other along an axis of no fixed size, or backwards", nodes)
-            left = range(*slice(*before).indices(size))[slice(start, end, step)]
-            joint[axis] = (left.start, max(left.stop, left.start), left.step)
+                return Refused("both slice the same axis, whose size is dynamic or whose step is negative", nodes)
+            combined = range(*slice(*before).indices(size))[slice(start, end, step)]
+            joint[axis] = (combined.start, max(combined.stop, combined.start), combined.step)
         return Match(nodes, {"ranges": dict(sorted(joint.items()))})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Slice."""
+        """Build one Slice."""
         joint: Ranges = match.found["ranges"]
         starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
         constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]

@@ -1,7 +1,7 @@
 """Slice(x, 0, a), Slice(x, a, end) => Split(x).
 
-Slices of one value along one axis that together are all of it, each element once. Refuses where a range is computed,
-the axis has no fixed size, or parts overlap or are missing. Helps because one node then makes all parts, and other
+For Slices of one value along one axis that together cover it, each element once. Refuses if a range is computed, the
+size of the axis is dynamic, or parts overlap or are missing. Helps because one node then produces all parts, and other
 passes see that they belong together.
 """
 
@@ -13,15 +13,15 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
+from sardonyx.passes._parts import ranges, split_into
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout._splitting import ranges, split_into
 from sardonyx.records.run import Accuracy
 
-MOST = 64  # readers of a value that are looked at
+MOST = 64  # consumers of a value that are considered
 
 
 class MergeSlicesIntoSplit(NodePass):
-    """Slices that are all parts of a value."""
+    """Slices that together are all of a value."""
 
     name = "merge-slices-into-split"
     accuracy = Accuracy.EXACT
@@ -46,11 +46,11 @@ class MergeSlicesIntoSplit(NodePass):
                 int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] six = {6}, int64[1] one = {1}
             > { a = Slice(x, zero, three, one)  b = Slice(x, two, six, one)  y = Neg(a)  z = Abs(b) }
         """,
-        refusal="do not make up",
+        refusal="do not cover",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Slice that begins its axis, with others that go on where it ends."""
+        """Match a Slice at the start of its axis, with others that continue where it ends."""
         source = operand(node, 0)
         own = _part(node, graph)
         if source is None or own is None or own[1] != 0 or len(source.uses()) > MOST:
@@ -64,27 +64,27 @@ class MergeSlicesIntoSplit(NodePass):
         if len(parts) < 2:
             return None
         order = sorted(parts, key=parts.__getitem__)
-        edges = [0, *(parts[each][1] for each in order)]
-        if [parts[each][0] for each in order] != edges[:-1] or edges[-1] != size:
-            return Refused("the slices do not make up all of the axis, each element once", tuple(order))
+        edges = [0, *(parts[part_node][1] for part_node in order)]
+        if [parts[part_node][0] for part_node in order] != edges[:-1] or edges[-1] != size:
+            return Refused("the slices do not cover the axis exactly once", tuple(order))
         first = graph.first(parts)
         sizes = [end - start for start, end in sorted(parts.values())]
-        nodes = (*(each for each in order if each is not first), first)
-        return Match(nodes, {"axis": axis, "sizes": sizes}, tuple(each.outputs[0] for each in order))
+        nodes = (*(part_node for part_node in order if part_node is not first), first)
+        return Match(nodes, {"axis": axis, "sizes": sizes}, tuple(part_node.outputs[0] for part_node in order))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Split."""
+        """Build one Split."""
         source = match.root.inputs[0]
         assert source is not None
         return split_into(source, match.found["axis"], match.found["sizes"], op)
 
 
 def _part(node: ir.Node, graph: Facts) -> tuple[int, int, int, int] | None:
-    """The axis, where on it the part starts and ends, and the axis's size; None where that is not certain."""
-    found, shape = ranges(node, graph), graph.shape(node.inputs[0])
-    if found is None or shape is None or len(found) != 1:
+    """Return the axis, start and end of the part, and the size of the axis, or None if that is uncertain."""
+    slice_ranges, shape = ranges(node, graph), graph.shape(node.inputs[0])
+    if slice_ranges is None or shape is None or len(slice_ranges) != 1:
         return None
-    ((axis, (start, end, step)),) = found.items()
+    ((axis, (start, end, step)),) = slice_ranges.items()
     size = shape[axis]
     if not isinstance(size, int) or step != 1:
         return None

@@ -1,7 +1,7 @@
 """Transpose(Transpose(x, p), q) => Transpose(x, p[q]).
 
-Two that undo each other go altogether. Refuses where the value in between is read elsewhere, since then nothing would
-be saved. Helps because every Transpose copies its whole input.
+Two that cancel are removed. Refuses if the value in between is read elsewhere, since then nothing would be saved. Helps
+because every Transpose copies its whole input.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
 
 class MergeTransposes(NodePass):
-    """Two permutations in a row are one."""
+    """Two consecutive Transposes."""
 
     name = "merge-transposes"
     accuracy = Accuracy.EXACT
@@ -43,15 +43,15 @@ class MergeTransposes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Transpose of a Transpose."""
-        inner = maker(node, 0, ("Transpose",))
+        """Match a Transpose of a Transpose."""
+        inner = operand_producer(node, 0, ("Transpose",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
             return None
         nodes = (inner, node)
         first, second = permutation(inner, graph), permutation(node, graph)
         if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
-            return Match(nodes, {"source": source})  # reversed twice, whatever the rank
+            return Match(nodes, {"source": source})  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
         first, second = first or _reversed(rank), second or _reversed(rank)
         perm = tuple(first[axis] for axis in second)
@@ -62,14 +62,14 @@ class MergeTransposes(NodePass):
         return Match(nodes, {"source": source, "perm": perm})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The source, permuted once or not at all."""
+        """Return the source, transposed once or not at all."""
         source: ir.Value = match.found["source"]
         perm = match.found.get("perm")
         return source if perm is None else op.Transpose(source, perm=perm)
 
 
 def permutation(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
-    """A Transpose's permutation; reversed where it gives none, and None where then the rank is not known."""
+    """Return the permutation of a Transpose, or None if it is the default one and the rank is unknown."""
     perm = node.attributes.get_ints("perm")
     if perm is not None:
         return tuple(perm)

@@ -1,4 +1,4 @@
-"""Normalisations and activations spelled out in arithmetic become the operators that mean them."""
+"""Fuse decomposed normalisations and activations into the operators for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arithmetic as matchers meet it: operands in any order, scalars of any rank, powers and factors however spelled.
+"""Arithmetic in any form: operands in either order, scalars of any rank, powers and factors as any of their operators.
 
-Each helper answers one question about a value and names the nodes it looked through, so that a match can list them.
+Each function answers one question about a value and returns the nodes it looked through, so that a match can list them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes._casts import preserves_values
-from sardonyx.passes._matching import operand
+from sardonyx.passes._dtypes import preserves_values
+from sardonyx.passes._matching import operand, producer_of
 
-# The float types that the fused operators know, widest last. Doubles are not among them: those operators compute in
-# single precision whatever they are given.
+# The float types of the fused operators, widest last. Doubles are not among them, since those operators compute in
+# single precision.
 FUSED_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT)
 _PRECISION: Mapping[ir.DataType | None, float] = MappingProxyType(
     {
@@ -27,48 +27,22 @@ _PRECISION: Mapping[ir.DataType | None, float] = MappingProxyType(
         ir.DataType.BFLOAT16: 2.0**-7,
     }
 )
-_ROUNDINGS = 2  # units in the last place by which a constant may miss the number it stands for
+_ROUNDINGS = 2  # units in the last place by which a constant may differ from its mathematical value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A value read as `factor * source`, and the nodes that multiply, the last one first."""
+    """A value as `factor * source`, and the nodes that multiply, last one first."""
 
     source: ir.Value
     factor: float
     nodes: tuple[ir.Node, ...]
 
 
-def made_by(value: ir.Value | None, beside: ir.Node, *op_types: str) -> ir.Node | None:
-    """The node in the graph of `beside` that makes the value, where it is one of these standard operators."""
-    node = None if value is None else value.producer()
-    return node if node is not None and node.graph is beside.graph and _is_plain(node, op_types) else None
+def value_and_scalar(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, float] | None:
+    """Return the operand beside a scalar constant, and the scalar; `sides` are where the constant may be.
 
-
-def reader(value: ir.Value, graph: Facts, *op_types: str) -> ir.Node | None:
-    """The only node that reads the value, where it is one of these standard operators and reads it once."""
-    node = graph.sole_user(value)
-    return node if node is not None and _is_plain(node, op_types) else None
-
-
-def _is_plain(node: ir.Node, op_types: Sequence[str]) -> bool:
-    """Whether it is such an operator, and no attribute of it is a function's parameter, which nobody knows."""
-    if node.op_type not in op_types or node.domain:
-        return False
-    return not any(attribute.is_ref() for attribute in node.attributes.values())
-
-
-def partner(node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """The other one of two operands; the value itself for `x * x`, None where it is no operand."""
-    if len(node.inputs) != 2 or value not in (first := node.inputs[0], second := node.inputs[1]):
-        return None
-    return second if first is value else first
-
-
-def number_beside(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, float] | None:
-    """The operand beside a scalar constant, and that number; `sides` are where the constant may stand (both).
-
-    Not where the constant has more axes than the operand, since it would then enlarge the result.
+    Returns None if the constant has a higher rank than the operand, since it would then enlarge the result.
     """
     for side in sides or (0, 1):
         number, value = graph.scalar(operand(node, side)), operand(node, 1 - side)
@@ -80,31 +54,33 @@ def number_beside(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, f
     return None
 
 
-def scaling(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
-    """What a Mul or Div multiplies with a scalar constant, and by how much."""
+def value_and_factor(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
+    """Return the operand that a Mul or Div multiplies by a scalar constant, and the factor."""
     if node.op_type == "Mul":
-        return number_beside(node, graph)
-    found = number_beside(node, graph, 1) if node.op_type == "Div" else None
-    return None if found is None or found[1] == 0 else (found[0], 1 / found[1])
+        return value_and_scalar(node, graph)
+    division = value_and_scalar(node, graph, 1) if node.op_type == "Div" else None
+    return None if division is None or division[1] == 0 else (division[0], 1 / division[1])
 
 
-def factored(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
-    """The value without the scalar constants it is multiplied with or divided by."""
+def without_factors(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
+    """Return the value without the scalar constants it is multiplied or divided by."""
     factor, nodes = 1.0, list[ir.Node]()
-    while (node := made_by(value, beside, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
-        value, factor = found[0], factor * found[1]
+    while (node := producer_of(value, beside, "Mul", "Div")) is not None and (
+        scaled := value_and_factor(node, graph)
+    ) is not None:
+        value, factor = scaled[0], factor * scaled[1]
         nodes.append(node)
     return Term(value, factor, tuple(nodes))
 
 
 def raised(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:
-    """Base, exponent and node of a power: x * x, Pow with a constant, Sqrt, Reciprocal, 1 / x."""
-    node = made_by(value, beside, "Mul", "Pow", "Sqrt", "Reciprocal", "Div")
+    """Return base, exponent and node of a power: x * x, Pow with a constant, Sqrt, Reciprocal, 1 / x."""
+    node = producer_of(value, beside, "Mul", "Pow", "Sqrt", "Reciprocal", "Div")
     return None if node is None else power(node, graph)
 
 
 def power(node: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:
-    """As `raised`, from the node."""
+    """Return the same as `raised`, for a node."""
     base = operand(node, 0)
     match node.op_type:
         case "Mul" if base is not None and operand(node, 1) is base:
@@ -114,25 +90,25 @@ def power(node: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None
         case "Reciprocal" if base is not None:
             return base, -1.0, node
         case "Pow":
-            found = number_beside(node, graph, 1)
-            return None if found is None else (*found, node)
+            operands = value_and_scalar(node, graph, 1)
+            return None if operands is None else (*operands, node)
         case "Div":
-            found = number_beside(node, graph, 0)
-            return (found[0], -1.0, node) if found is not None and found[1] == 1 else None
+            operands = value_and_scalar(node, graph, 0)
+            return (operands[0], -1.0, node) if operands is not None and operands[1] == 1 else None
         case _:
             return None
 
 
 def squared(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, ir.Node] | None:
-    """What a value is the square of, and the node that squares."""
-    found = raised(value, beside, graph)
-    return (found[0], found[2]) if found is not None and found[1] == 2 else None
+    """Return the value that is squared and the node that squares it."""
+    base_power = raised(value, beside, graph)
+    return (base_power[0], base_power[2]) if base_power is not None and base_power[1] == 2 else None
 
 
 def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tuple[ir.Node, ...]]:
-    """The same numbers before they were cast to a type that holds them all, and the casts, the last one first."""
+    """Return the value before casts that preserve every value, and the casts, last one first."""
     casts: list[ir.Node] = []
-    while (node := made_by(value, beside, "Cast")) is not None and (source := node.inputs[0]) is not None:
+    while (node := producer_of(value, beside, "Cast")) is not None and (source := node.inputs[0]) is not None:
         if not preserves_values(graph.dtype(source), node.attributes.get_int("to", 0)):
             break
         casts.append(node)
@@ -141,23 +117,23 @@ def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tu
 
 
 def near(number: float, wanted: float, dtype: ir.DataType | None) -> bool:
-    """Whether a constant of that type is `wanted` as well as the type can say it."""
+    """Return whether a constant equals `wanted` within the precision of its type."""
     return abs(number - wanted) <= _ROUNDINGS * _PRECISION.get(dtype, 0.0) * abs(wanted)
 
 
-def single(number: float) -> float:
-    """The number as an attribute holds it: in single precision."""
+def to_single(number: float) -> float:
+    """Return the number in single precision, as an attribute stores it."""
     return float(np.float32(number))
 
 
-def is_single(number: float) -> bool:
-    """Whether single precision has the number with all its digits: neither too large for it nor subnormal."""
+def fits_single(number: float) -> bool:
+    """Return whether the number is within the normal range of single precision."""
     limits = np.finfo(np.float32)
     return number == 0 or float(limits.tiny) <= abs(number) <= float(limits.max)
 
 
-def escaping(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
-    """A value made inside a match, not by its root, that something outside reads or that leaves the graph."""
+def escaping_value(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
+    """Return a value produced inside a match, other than by its root, that is used outside of it; otherwise None."""
     inside = {*nodes, root}
     for node in inside - {root}:
         for value in node.outputs:
@@ -167,7 +143,7 @@ def escaping(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
 
 
 def last_axes(axes: Sequence[int] | None, rank: int | None) -> int | None:
-    """How many axes, where they are exactly the last ones; None where they are not, or the rank must be known."""
+    """Return the number of axes if they are exactly the last ones, otherwise None."""
     if axes is None:
         return rank
     if rank is None and any(axis >= 0 for axis in axes):
@@ -176,8 +152,8 @@ def last_axes(axes: Sequence[int] | None, rank: int | None) -> int | None:
     return len(axes) if negative == set(range(-len(axes), 0)) and axes else None
 
 
-def spread(constant: ir.TensorProtocol, sizes: Sequence[int]) -> np.ndarray | None:
-    """A small constant repeated over exactly these sizes; None where it does not broadcast to them."""
+def broadcast_constant(constant: ir.TensorProtocol, sizes: Sequence[int]) -> np.ndarray | None:
+    """Return a small constant broadcast to exactly these sizes, or None if it does not fit."""
     array = constant.numpy()
     while array.ndim > len(sizes) and array.shape[0] == 1:
         array = array[0]

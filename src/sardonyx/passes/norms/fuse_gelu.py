@@ -1,10 +1,10 @@
 """x / 2 * (1 + erf(x / √2)) => Gelu(x), and x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 * x³))) => Gelu(x) by tanh.
 
-The argument is read as a polynomial in x and the product as factors, so their order and grouping do not matter. Refuses
-where a constant is that of another function, where an inner value is read elsewhere, and for doubles and bfloat16, for
-which ONNX Runtime has no kernel on CPU. Half precision is cast to float for it and back: ONNX Runtime would take Gelu
-apart again, which measured 1.5 to 2.5 times slower than before, and with the casts 11 times faster. Helps because five
-to nine sweeps over the widest tensors of a model become one.
+The argument is read as a polynomial in x and the product as a set of factors, so their order and grouping do not
+matter. Refuses if the constants are those of another function, if an inner value is read elsewhere, and for doubles and
+bfloat16, for which ONNX Runtime has no kernel on CPU. Half precision is cast to float and back: ONNX Runtime would
+decompose Gelu again, which measured 1.5 to 2.5 times slower than before, and with the casts 11 times faster. Helps
+because five to nine passes over the widest tensors of a model become one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms._arithmetic import escaping, made_by, near, number_beside, partner, power, reader, scaling
+from sardonyx.passes.norms._arithmetic import escaping_value, near, power, value_and_factor, value_and_scalar
 from sardonyx.records.run import Accuracy
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _DEGREE = 3
-_DEPTH = 6  # operations on top of each other that a spelling of it may have
+_DEPTH = 6  # nested operations in the argument
 _TANH = math.sqrt(2 / math.pi)
 _ARGUMENTS: Mapping[str, Polynomial] = MappingProxyType(
     {"Erf": {1: math.sqrt(0.5)}, "Tanh": {1: _TANH, 3: _TANH * 0.044715}}
@@ -38,7 +39,7 @@ _APPROXIMATE = MappingProxyType({"Erf": None, "Tanh": "tanh"})  # the operator's
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
-    """factor * source * (1 + f(...)), and the nodes from f on, the last one making it."""
+    """factor * source * (1 + f(...)), and the nodes from f on, the last one producing it."""
 
     source: ir.Value
     factor: float
@@ -46,7 +47,7 @@ class _Product:
 
 
 class FuseGelu(NodePass):
-    """The Gaussian error linear unit spelled out."""
+    """Decomposed Gaussian error linear unit."""
 
     name = "fuse-gelu"
     accuracy = Accuracy.REASSOCIATES
@@ -76,8 +77,8 @@ class FuseGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """An Erf or Tanh, one added to it, and the product of that with half of what goes in."""
-        reason = None
+        """Match an Erf or Tanh, one added to it, and the product with half of the input."""
+        refusal = None
         for product in _products(node, graph):
             terms = _polynomial(node.inputs[0], product.source, node, graph)
             if terms is None:
@@ -86,18 +87,18 @@ class FuseGelu(NodePass):
             nodes = tuple(dict.fromkeys((*inner, *product.nodes)))
             dtype = graph.dtype(product.source)
             if not _alike(coefficients, _ARGUMENTS[node.op_type], dtype) or not near(product.factor, 0.5, dtype):
-                reason = Refused("its constants are those of another function", nodes)
+                refusal = Refused("its constants are those of another function", nodes)
             elif dtype not in _KERNELS:
                 return Refused(f"the runtime has no kernel for {dtype.name if dtype else 'an unknown type'}", nodes)
-            elif escaping(nodes, nodes[-1]) is not None:
+            elif escaping_value(nodes, nodes[-1]) is not None:
                 return Refused("a value inside is read elsewhere", nodes)
             else:
-                found = {"source": product.source, "dtype": dtype, "shape": graph.shape(product.source)}
-                return Match(nodes, {**found, "approximate": _APPROXIMATE[node.op_type]})
-        return reason
+                details = {"source": product.source, "dtype": dtype, "shape": graph.shape(product.source)}
+                return Match(nodes, {**details, "approximate": _APPROXIMATE[node.op_type]})
+        return refusal
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator, in float."""
+        """Build one Gelu, in float."""
         source, dtype, shape = match.found["source"], match.found["dtype"], match.found["shape"]
         if dtype == ir.DataType.FLOAT:
             return op.Gelu(source, approximate=match.found["approximate"])
@@ -107,19 +108,19 @@ class FuseGelu(NodePass):
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
-    """Every reading of what follows as factor * x * (1 + f), shortest first, once it has an x."""
+    """Yield every reading of what follows as factor * x * (1 + f), shortest first."""
     for value, nodes, factor in _times_numbers(node.outputs[0], (node,), 1.0, graph):
-        user = reader(value, graph, "Add")
-        found = None if user is None else number_beside(user, graph)
-        if user is not None and found is not None and near(found[1], factor, graph.dtype(value)):
+        user = consumer_of(value, graph, "Add")
+        summand = None if user is None else value_and_scalar(user, graph)
+        if user is not None and summand is not None and near(summand[1], factor, graph.dtype(value)):
             yield from _with_source(user.outputs[0], (*nodes, user), factor, graph)
 
 
 def _with_source(value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts) -> Iterator[_Product]:
     for before, path, times in _times_numbers(value, nodes, factor, graph):
-        user = reader(before, graph, "Mul")
-        other = None if user is None else partner(user, before)
-        if user is None or other is None or other is before or scaling(user, graph) is not None:
+        user = consumer_of(before, graph, "Mul")
+        other = None if user is None else other_operand(user, before)
+        if user is None or other is None or other is before or value_and_factor(user, graph) is not None:
             continue
         for source, scalings, own in _over_numbers(other, user, graph):
             for _, product, factor in _times_numbers(user.outputs[0], (*path, user), times * own, graph):
@@ -129,34 +130,40 @@ def _with_source(value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, gra
 def _over_numbers(
     value: ir.Value, beside: ir.Node, graph: Facts
 ) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
-    """The value, and what it was before each multiplication with a number."""
+    """Yield the value, and what it was before each multiplication by a number."""
     nodes, factor = tuple[ir.Node, ...](), 1.0
     yield value, nodes, factor
-    while (node := made_by(value, beside, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
-        value, factor, nodes = found[0], factor * found[1], (node, *nodes)
+    while (node := producer_of(value, beside, "Mul", "Div")) is not None and (
+        scaled := value_and_factor(node, graph)
+    ) is not None:
+        value, factor, nodes = scaled[0], factor * scaled[1], (node, *nodes)
         yield value, nodes, factor
 
 
 def _times_numbers(
     value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts
 ) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
-    """The value, and what it becomes through each following multiplication with a number."""
+    """Yield the value, and what it becomes by each following multiplication by a number."""
     yield value, nodes, factor
-    while (node := reader(value, graph, "Mul", "Div")) is not None and (found := scaling(node, graph)) is not None:
-        value, factor, nodes = node.outputs[0], factor * found[1], (*nodes, node)
+    while (node := consumer_of(value, graph, "Mul", "Div")) is not None and (
+        scaled := value_and_factor(node, graph)
+    ) is not None:
+        value, factor, nodes = node.outputs[0], factor * scaled[1], (*nodes, node)
         yield value, nodes, factor
 
 
 def _polynomial(
     value: ir.Value | None, variable: ir.Value, beside: ir.Node, graph: Facts, depth: int = _DEPTH
 ) -> tuple[Polynomial, tuple[ir.Node, ...]] | None:
-    """A value as a polynomial of low degree in another one, and the nodes that compute it, makers first."""
+    """Return a value as a polynomial of low degree in a variable, and the nodes that compute it in order."""
     if value is variable:
         return {1: 1.0}, ()
     number = graph.scalar(value)
-    if number is not None and (graph.rank(value) or 0) <= (graph.rank(variable) or 0):  # else it enlarges the result
+    if number is not None and (graph.rank(value) or 0) <= (
+        graph.rank(variable) or 0
+    ):  # otherwise it enlarges the result
         return {0: float(number)}, ()
-    node = made_by(value, beside, "Mul", "Div", "Add", "Pow") if depth else None
+    node = producer_of(value, beside, "Mul", "Div", "Add", "Pow") if depth else None
     if node is None:
         return None
     first = _polynomial(node.inputs[0], variable, beside, graph, depth - 1)
@@ -175,21 +182,23 @@ def _combined(node: ir.Node, first: Polynomial, second: Polynomial, graph: Facts
             return _times(first, second)
         case "Div" if set(second) == {0} and second[0] != 0:
             return {degree: number / second[0] for degree, number in first.items()}
-        case "Pow" if (opened := power(node, graph)) is not None and opened[1] in (2, 3):
+        case "Pow" if (node_power := power(node, graph)) is not None and node_power[1] in (2, 3):
             square = _times(first, first)
-            return square if opened[1] == 2 or square is None else _times(square, first)
+            return square if node_power[1] == 2 or square is None else _times(square, first)
         case _:
             return None
 
 
 def _times(first: Polynomial, second: Polynomial) -> Polynomial | None:
     result: defaultdict[int, float] = defaultdict(float)
-    for one, left in first.items():
-        for two, right in second.items():
-            result[one + two] += left * right
+    for degree, coefficient in first.items():
+        for other_degree, other_coefficient in second.items():
+            result[degree + other_degree] += coefficient * other_coefficient
     return result if max(result) <= _DEGREE else None
 
 
-def _alike(found: Polynomial, wanted: Polynomial, dtype: ir.DataType | None) -> bool:
-    """Whether the coefficients are the wanted ones, as well as products of such constants can say it."""
-    return set(found) == set(wanted) and all(near(found[degree], wanted[degree], dtype) for degree in wanted)
+def _alike(coefficients: Polynomial, expected: Polynomial, dtype: ir.DataType | None) -> bool:
+    """Return whether the coefficients are the expected ones within rounding."""
+    return set(coefficients) == set(expected) and all(
+        near(coefficients[degree], expected[degree], dtype) for degree in expected
+    )

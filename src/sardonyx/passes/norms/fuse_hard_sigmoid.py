@@ -1,8 +1,8 @@
 """Clip(a * x + b, 0, c) / c => HardSigmoid(x), with alpha a / c and beta b / c.
 
-Also where the result is multiplied with something before it is divided. Refuses where the division is not by the upper
-bound, where an inner value is read elsewhere, and for types other than float, for which ONNX Runtime has no kernel.
-Helps because three sweeps over the data become one: a hard swish spelled out takes three quarters of the time.
+Also if the result is multiplied by another value before it is divided. Refuses if the divisor is not the upper bound,
+if an inner value is read elsewhere, and for types other than float, for which ONNX Runtime has no kernel. Helps because
+three passes over the data become one: a decomposed hard swish then takes three quarters of the time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import (
-    escaping,
-    factored,
-    is_single,
-    made_by,
+    escaping_value,
+    fits_single,
     near,
-    number_beside,
-    partner,
-    reader,
-    scaling,
-    single,
+    to_single,
+    value_and_factor,
+    value_and_scalar,
+    without_factors,
 )
 from sardonyx.passes.norms._bounds import bounds
 from sardonyx.records.run import Accuracy
@@ -35,7 +33,7 @@ from sardonyx.records.run import Accuracy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
-    """factor * the clipped value, times another one where there is one, and the nodes that multiply."""
+    """factor * the clipped value, times another value if there is one, and the nodes that multiply."""
 
     factor: float
     other: ir.Value | None
@@ -43,12 +41,12 @@ class _Product:
 
 
 class FuseHardSigmoid(NodePass):
-    """A sigmoid of straight lines spelled out."""
+    """Decomposed piecewise linear sigmoid."""
 
     name = "fuse-hard-sigmoid"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Clip",)
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -74,32 +72,32 @@ class FuseHardSigmoid(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A sum with a number, cut off below at zero, and divided by where it is cut off above."""
-        added = made_by(node.inputs[0], node, "Add")
-        shifted, limits = (None if added is None else number_beside(added, graph)), bounds(node, graph)
+        """Match the sum with a number, clipped to [0, c] and divided by c."""
+        added = producer_of(node.inputs[0], node, "Add")
+        shifted, limits = (None if added is None else value_and_scalar(added, graph)), bounds(node, graph)
         if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:
             return None
-        if limits.low != 0 or math.copysign(1.0, limits.low) < 0:  # -0.0 would come out as 0.0
+        if limits.low != 0 or math.copysign(1.0, limits.low) < 0:  # -0.0 would become 0.0
             return None
-        line, high = factored(shifted[0], added, graph), limits.high
+        line, high = without_factors(shifted[0], added, graph), limits.high
         dtype = graph.dtype(line.source)
-        followed = list(_products(node, graph))
-        product = next((each for each in followed if near(each.factor * high, 1.0, dtype)), None)
+        products = list(_products(node, graph))
+        product = next((candidate for candidate in products if near(candidate.factor * high, 1.0, dtype)), None)
         if product is None:
-            return Refused("it is not divided by its upper bound", (added, node)) if len(followed) > 1 else None
+            return Refused("it is not divided by its upper bound", (added, node)) if len(products) > 1 else None
         nodes = (*reversed(line.nodes), added, node, *product.nodes)
         if dtype != ir.DataType.FLOAT:
             return Refused(f"the runtime has no kernel for {dtype.name if dtype else 'an unknown type'}", nodes)
-        if escaping(nodes, nodes[-1]) is not None:
+        if escaping_value(nodes, nodes[-1]) is not None:
             return Refused("a value inside is read elsewhere", nodes)
         alpha, beta = line.factor / high, shifted[1] / high
-        if not (is_single(alpha) and is_single(beta)):
-            return Refused("slope or offset has no place in single precision", nodes)
-        found = {"source": line.source, "other": product.other, "shape": graph.shape(node.outputs[0])}
-        return Match(nodes, {**found, "alpha": single(alpha), "beta": single(beta)})
+        if not (fits_single(alpha) and fits_single(beta)):
+            return Refused("slope or offset is out of the range of single precision", nodes)
+        details = {"source": line.source, "other": product.other, "shape": graph.shape(node.outputs[0])}
+        return Match(nodes, {**details, "alpha": to_single(alpha), "beta": to_single(beta)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator, and the product with the other factor where there is one."""
+        """Build one HardSigmoid, and the product with the other value if there is one."""
         found = match.found
         result = op.HardSigmoid(found["source"], alpha=found["alpha"], beta=found["beta"])
         if found["other"] is None:
@@ -108,17 +106,17 @@ class FuseHardSigmoid(NodePass):
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
-    """What the result becomes through each following multiplication: with numbers, and with one other value."""
-    value, found = node.outputs[0], _Product(1.0, None, ())
-    yield found
-    while (user := reader(value, graph, "Mul", "Div")) is not None:
-        scaled, other = scaling(user, graph), partner(user, value)
+    """Yield what the result becomes by each following multiplication by numbers and by one other value."""
+    value, product = node.outputs[0], _Product(1.0, None, ())
+    yield product
+    while (user := consumer_of(value, graph, "Mul", "Div")) is not None:
+        scaled, other = value_and_factor(user, graph), other_operand(user, value)
         if scaled is not None:
-            found = _Product(found.factor * scaled[1], found.other, (*found.nodes, user))
-        elif user.op_type == "Mul" and found.other is None and other is not None and other is not value:
-            term = factored(other, user, graph)
-            found = _Product(found.factor * term.factor, term.source, (*found.nodes, *term.nodes, user))
+            product = _Product(product.factor * scaled[1], product.other, (*product.nodes, user))
+        elif user.op_type == "Mul" and product.other is None and other is not None and other is not value:
+            term = without_factors(other, user, graph)
+            product = _Product(product.factor * term.factor, term.source, (*product.nodes, *term.nodes, user))
         else:
             return
         value = user.outputs[0]
-        yield found
+        yield product

@@ -1,8 +1,8 @@
 """x * HardSigmoid(x) => HardSwish(x).
 
-For the slope 1/6 and the offset 1/2. Refuses for others, where the sigmoid is read elsewhere, and for types other than
-float, for which ONNX Runtime has no kernel. Helps readers more than the clock: the runtime takes it apart into the two
-operators it came from, at the same speed.
+For slope 1/6 and offset 1/2. Refuses other ones, if the sigmoid is read elsewhere, and types other than float, for
+which ONNX Runtime has no kernel. Helps readability more than speed: the runtime decomposes it into the same two
+operators.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import consumer_of, other_operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms._arithmetic import near, partner, reader
+from sardonyx.passes.norms._arithmetic import near
 from sardonyx.records.run import Accuracy
 
 
@@ -23,7 +24,7 @@ class FuseHardSwish(NodePass):
     name = "fuse-hard-swish"
     accuracy = Accuracy.REASSOCIATES
     roots = ("HardSigmoid",)
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     needs = 14
     example = Example(
         before="""
@@ -42,9 +43,9 @@ class FuseHardSwish(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A hard sigmoid that is only multiplied with what it is of."""
-        user = reader(node.outputs[0], graph, "Mul")
-        if user is None or partner(user, node.outputs[0]) is not node.inputs[0]:
+        """Match a hard sigmoid whose only use is the product with its input."""
+        user = consumer_of(node.outputs[0], graph, "Mul")
+        if user is None or other_operand(user, node.outputs[0]) is not node.inputs[0]:
             return None
         slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
         if not near(slope, 1 / 6, ir.DataType.FLOAT) or not near(offset, 0.5, ir.DataType.FLOAT):
@@ -54,5 +55,5 @@ class FuseHardSwish(NodePass):
         return Match((node, user))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator."""
+        """Build one HardSwish."""
         return op.HardSwish(match.nodes[0].inputs[0])

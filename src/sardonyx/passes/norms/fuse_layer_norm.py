@@ -1,11 +1,11 @@
 """(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps) * gamma + beta => LayerNormalization(x, gamma, beta).
 
-In any spelling: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it, gamma or beta
-absent, casts to float and back. Refuses where the mean is over other than the last axes or drops them, where epsilon is
-outside the root, where an inner value has other consumers, where a scale of ones would have more than 8,192 numbers,
-for squares in half precision, which overflow from 256 on, for doubles, which the operator may compute in single
-precision, and without an epsilon. Helps because eight sweeps over the data become one, also where ONNX Runtime's own
-fusion does not look.
+In any form: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it, gamma or beta
+absent, casts to float and back. Refuses if the mean is over other than the last axes or drops them, if epsilon is
+outside the root, if an inner value has other consumers, if a scale of ones would have more than 8,192 numbers, for
+squares in half precision, which overflow from 256 on, for doubles, which the operator may compute in single precision,
+and without an epsilon. Helps because eight passes over the data become one, also where ONNX Runtime's own fusion does
+not apply.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import uncast
-from sardonyx.passes.norms._means import centred
 from sardonyx.passes.norms._norm_operands import fused, weight
-from sardonyx.passes.norms._normalised import ROOTS, Normalised, normalised
+from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, normalised
 from sardonyx.records.run import Accuracy
 
 
 class FuseLayerNorm(NodePass):
-    """Layer normalisation spelled out."""
+    """Decomposed layer normalisation."""
 
     name = "fuse-layer-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ROOTS
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     needs = 17
     example = Example(
         before="""
@@ -59,24 +58,24 @@ class FuseLayerNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """The square root of a mean square, by which the squared value is divided, that being x - mean(x)."""
-        found = normalised(node, graph, about_mean=True)
-        if not isinstance(found, Normalised):
-            return found
-        if not found.epsilon:  # the operator's variance of equal numbers is 0 where the source's is a rounding error
-            return Refused("it has no epsilon", found.nodes)
-        bare, casts = uncast(found.source, node, graph)
-        middle = centred(bare, node, graph)
-        if isinstance(middle, Refused):
-            return Refused(middle.reason, (*middle.nodes, *found.nodes))
-        if middle is None:
+        """Match x - mean(x) divided by the square root of its mean square."""
+        norm = normalised(node, graph, about_mean=True)
+        if not isinstance(norm, Normalised):
+            return norm
+        if not norm.epsilon:  # for equal numbers the operator gets a variance of 0, the model a rounding error
+            return Refused("it has no epsilon", norm.nodes)
+        bare, casts = uncast(norm.source, node, graph)
+        difference = centred(bare, node, graph)
+        if isinstance(difference, Refused):
+            return Refused(difference.reason, (*difference.nodes, *norm.nodes))
+        if difference is None:
             return None
-        if middle.axes != found.axes:
-            return Refused("mean and variance are over different axes", (*middle.nodes, *found.nodes))
-        return fused(found, middle.source, (*middle.nodes, *casts), graph, bias=True, widened=bool(casts))
+        if difference.axes != norm.axes:
+            return Refused("mean and variance are over different axes", (*difference.nodes, *norm.nodes))
+        return fused(norm, difference.source, (*difference.nodes, *casts), graph, bias=True, widened=bool(casts))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator."""
+        """Build one LayerNormalization."""
         found = match.found
         scale, bias = weight(found["scale"], op, "scale"), weight(found["bias"], op, "bias")
         return op.LayerNormalization(found["source"], scale, bias, axis=found["axis"], epsilon=found["epsilon"])

@@ -1,9 +1,9 @@
 """LayerNormalization(x, a, b) * c => LayerNormalization(x, a * c, b * c), and likewise + c; also RMSNormalization.
 
-For c with one number for each normalised element, where the products and sums can be made beforehand: of constants,
-or where the scale is one and the bias absent. Refuses where they cannot, where one of them would overflow or lose its
-digits, and where statistics of the normalisation have consumers as well. Helps because some exporters scale by ones and
-leave the true scale to a multiplication: the whole takes two thirds of the time then.
+For c with one number per normalised element, if the products and sums can be computed ahead of time: of constants, or
+with a scale of one and no bias. Refuses if they cannot, if one of them would overflow or lose precision, and if
+statistics of the normalisation are read as well. Helps because some exporters scale by ones and leave the actual scale
+to a multiplication: without it the whole takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import Impossible, rounded
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand
+from sardonyx.passes._matching import consumer_of, operand, other_operand
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.norms._arithmetic import partner, reader, spread
-from sardonyx.passes.norms._means import sizes
+from sardonyx.passes.norms._arithmetic import broadcast_constant
 from sardonyx.passes.norms._norm_operands import Weight, fitting, weight
+from sardonyx.passes.norms._normalisation import sizes
 from sardonyx.records.run import Accuracy
 
 
 class FuseNormAffine(NodePass):
-    """Scale or bias after a normalisation."""
+    """A scale or bias after a normalisation."""
 
     name = "fuse-norm-affine"
     accuracy = Accuracy.REASSOCIATES
@@ -55,10 +55,10 @@ class FuseNormAffine(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A normalisation whose result is only multiplied or added to, by something with its scale's shape."""
+        """Match a normalisation whose result is only multiplied or added to, by something of the shape of its scale."""
         value, source = node.outputs[0], node.inputs[0]
-        user = reader(value, graph, "Mul", *(("Add",) if node.op_type == "LayerNormalization" else ()))
-        other = None if user is None else partner(user, value)
+        user = consumer_of(value, graph, "Mul", *(("Add",) if node.op_type == "LayerNormalization" else ()))
+        other = None if user is None else other_operand(user, value)
         if user is None or other is None or other is value or source is None:
             return None
         rank, axis = graph.rank(source), node.attributes.get_int("axis", -1)
@@ -73,11 +73,11 @@ class FuseNormAffine(NodePass):
         except Impossible as error:
             return Refused(str(error), (node, user))
         if weights is None:
-            return Refused("what would be merged is not both constant", (node, user))
+            return Refused("its scale or bias and what is applied to it are not both constant", (node, user))
         return Match((node, user), {"weights": weights})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The normalisation with both."""
+        """Build the normalisation with the merged scale and bias."""
         node, (scale, bias) = match.nodes[0], match.found["weights"]
         inputs = (node.inputs[0], weight(scale, op, "scale"), weight(bias, op, "bias"))
         return op.node(node.op_type, inputs, dict(node.attributes))[0]
@@ -86,10 +86,10 @@ class FuseNormAffine(NodePass):
 def _merged(
     op_type: str, scale: ir.Value | None, bias: ir.Value | None, other: Weight, extent: Sequence[int], graph: Facts
 ) -> tuple[Weight | None, Weight | None] | None:
-    """Scale and bias after `other` was multiplied with or added to them.
+    """Return scale and bias after multiplication by `other` or addition of it, or None if they are not constant.
 
     Raises:
-        Impossible: where a product or sum does not fit the type it is stored in.
+        Impossible: a product or sum does not fit the type it is stored in.
     """
     number, dtype = _numbers(other, extent, graph), graph.dtype(scale)
     if op_type == "Add":
@@ -105,12 +105,12 @@ def _merged(
     shift = None if bias is None else _numbers(bias, extent, graph)
     if factor is None or number is None or dtype is None or (bias is not None and shift is None):
         return None
-    with np.errstate(all="ignore"):  # what is not finite is refused
+    with np.errstate(all="ignore"):  # a result that is not finite is refused
         return rounded(factor * number, dtype), None if shift is None else rounded(shift * number, dtype)
 
 
-def _numbers(found: Weight, extent: Sequence[int], graph: Facts) -> np.ndarray | None:
-    """A constant weight in full, in double precision."""
-    tensor = graph.tensor(found) if isinstance(found, ir.Value) else found
-    array = None if tensor is None else spread(tensor, extent)
+def _numbers(value: Weight, extent: Sequence[int], graph: Facts) -> np.ndarray | None:
+    """Return a constant weight, broadcast and in double precision."""
+    tensor = graph.tensor(value) if isinstance(value, ir.Value) else value
+    array = None if tensor is None else broadcast_constant(tensor, extent)
     return None if array is None else array.astype(np.float64)

@@ -1,10 +1,10 @@
 """x / sqrt(mean(x²) + eps) * gamma => RMSNormalization(x, gamma).
 
-In any spelling: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it or absent,
-casts to float and back. Refuses where the mean is over other than the last axes or drops them, where epsilon is outside
-the root, where an inner value has other consumers, where a scale of ones would have more than 8,192 numbers, for
-squares in half precision, which overflow from 256 on, and for doubles, which the operator may compute in single
-precision. Helps because six sweeps over the data become one, also where ONNX Runtime's own fusion does not look.
+In any form: squares as Pow or Mul, the division as Div, Reciprocal or Pow, gamma before or after it or absent, casts to
+float and back. Refuses if the mean is over other than the last axes or drops them, if epsilon is outside the root, if
+an inner value has other consumers, if a scale of ones would have more than 8,192 numbers, for squares in half
+precision, which overflow from 256 on, and for doubles, which the operator may compute in single precision. Helps
+because six passes over the data become one, also where ONNX Runtime's own fusion does not apply.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._norm_operands import fused, weight
-from sardonyx.passes.norms._normalised import ROOTS, Normalised, normalised
+from sardonyx.passes.norms._normalisation import ROOTS, Normalised, normalised
 from sardonyx.records.run import Accuracy
 
 
 class FuseRmsNorm(NodePass):
-    """Root-mean-square normalisation spelled out."""
+    """Decomposed root-mean-square normalisation."""
 
     name = "fuse-rms-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ROOTS
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     needs = 23
     example = Example(
         before="""
@@ -56,12 +56,12 @@ class FuseRmsNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """The square root of a mean square, by which the squared value is divided."""
-        found = normalised(node, graph, about_mean=False)
-        return fused(found, found.source, (), graph, bias=False) if isinstance(found, Normalised) else found
+        """Match a value divided by the square root of its mean square."""
+        norm = normalised(node, graph, about_mean=False)
+        return fused(norm, norm.source, (), graph, bias=False) if isinstance(norm, Normalised) else norm
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One operator."""
+        """Build one RMSNormalization."""
         found = match.found
         scale = weight(found["scale"], op, "scale")
         return op.RMSNormalization(found["source"], scale, axis=found["axis"], epsilon=found["epsilon"])

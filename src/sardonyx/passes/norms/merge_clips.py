@@ -1,9 +1,9 @@
 """Clip(Clip(x, a, b), c, d) => Clip(x, max(a, c), min(b, d)), and likewise with Relu, which is Clip(x, 0, ∞).
 
-Exact to the bit: a bound that is left out holds infinities to the largest finite number, and two that overlap nowhere
-become the constant bound that remains. Refuses where a bound is computed or NaN, where the value in between has other
-consumers, and where the sign of a zero would change (a bound of -0.0; Relu before a Clip in half precision). Helps
-because each is a sweep over the data, and because what fuses an activation into a convolution takes one.
+Exact to the bit: a missing bound clips infinities to the largest finite number, and two ranges that do not overlap
+become a constant. Refuses if a bound is computed or NaN, if the value in between has other consumers, and if the sign
+of a zero would change (a bound of -0.0; Relu before a Clip in half precision). Helps because each is a pass over the
+data, and because fusions of an activation into a convolution take only one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 from sardonyx.records.run import Accuracy
 
 
 class MergeClips(NodePass):
-    """Bounds after bounds."""
+    """Two consecutive clips."""
 
     name = "merge-clips"
     accuracy = Accuracy.EXACT
     roots = ("Clip", "Relu")
-    opset = 6  # before, they could be told to work in place
+    opset = 6  # before, they had an attribute for working in place
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -48,8 +48,8 @@ class MergeClips(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """One right after another."""
-        inner = maker(node, 0, self.roots)
+        """Match a Clip or Relu of a Clip or Relu."""
+        inner = operand_producer(node, 0, self.roots)
         dtype = graph.dtype(node.inputs[0])
         if inner is None or dtype not in LARGEST:
             return None
@@ -58,18 +58,18 @@ class MergeClips(NodePass):
             return Refused("a bound is computed", nodes)
         if graph.sole_user(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        found = merged(inner, node, graph)
-        if found is None:
+        combined = merged(inner, node, graph)
+        if combined is None:
             return Refused("the sign of a zero would change", nodes)
-        return Match(nodes, {"operator": found[0], "range": found[1], "dtype": dtype, "opset": graph.opset(node)})
+        return Match(nodes, {"operator": combined[0], "range": combined[1], "dtype": dtype, "opset": graph.opset(node)})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One with the bounds of both."""
-        source, both, dtype = match.nodes[0].inputs[0], match.found["range"], match.found["dtype"]
+        """Build one operator with the combined bounds."""
+        source, combined, dtype = match.nodes[0].inputs[0], match.found["range"], match.found["dtype"]
         if match.found["operator"] == "Relu":
             return op.Relu(source)
-        low = None if both.low == -LARGEST[dtype] else both.low
-        high = None if both.high == LARGEST[dtype] else both.high
+        low = None if combined.low == -LARGEST[dtype] else combined.low
+        high = None if combined.high == LARGEST[dtype] else combined.high
         if match.found["opset"] < BOUNDS_AS_INPUTS:
             return op.Clip(source, min=low, max=high)
         return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))

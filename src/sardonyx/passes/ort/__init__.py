@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own, for the `ort` target."""
+"""Fusions into ONNX Runtime's own operators, for the `ort` target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes to ONNX Runtime's own operators share: its domain, what its kernels ask for, and sums of a bias."""
+"""What the passes to ONNX Runtime's own operators share: its domain, target checks, and additions of a bias."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOMAIN = "com.microsoft"
 
 
 def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:
-    """The match on the target that has the operator, else the opportunity told; functions keep their imports."""
+    """Return the match on the `ort` target, otherwise a refusal; None in functions, which keep their imports."""
     if graph.scope(match.root).in_function:
         return None
     if graph.target != "ort":
@@ -25,14 +25,14 @@ def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Biased:
-    """x + b, where b has one number for each element of x's last axis and x the shape of the sum."""
+    """x + b, where b has one number per element of the last axis of x, and x has the shape of the sum."""
 
     node: ir.Node
     source: ir.Value
     bias: ir.Value
 
     def vector(self, op: Builder, graph: Facts) -> ir.Value:
-        """The bias with one axis, as the kernels want it; a constant with more axes of length one is viewed so."""
+        """Return the bias as a vector, as the kernels require; a constant with leading axes of size one is reshaped."""
         tensor = graph.tensor(self.bias)
         if graph.rank(self.bias) == 1 or tensor is None:
             return self.bias
@@ -40,7 +40,7 @@ class Biased:
 
 
 def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None:
-    """The sum of a vector and something of the sum's own shape that makes `value`, where only `user` reads it."""
+    """Return the Add of a bias that produces `value` if `user` is its only consumer, otherwise None."""
     node = None if value is None else value.producer()
     if value is None or node is None or (node.domain, node.op_type) != ("", "Add") or node.graph is not user.graph:
         return None
@@ -48,7 +48,7 @@ def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None
 
 
 def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
-    """An Add of a vector and something of the sum's own shape."""
+    """Return an Add as the addition of a bias, otherwise None."""
     for source, bias in (node.inputs, node.inputs[::-1]):
         shape = graph.shape(source)
         if source is None or bias is None or shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
@@ -59,7 +59,7 @@ def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
 
 
 def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
-    """One axis of that length, or a constant with axes of length one before it, no more than `most` in all."""
+    """Return whether a value is a vector of that length, or such a constant with leading axes of size one."""
     shape = graph.shape(value)
     if not shape or shape[-1] != length or len(shape) > most:
         return False
@@ -67,7 +67,7 @@ def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
 
 
 def is_plain_conv(node: ir.Node) -> bool:
-    """A convolution to which nothing is applied yet; the runtime's own may have taken over a sum before."""
+    """Return whether a node is a Conv, or a FusedConv without an activation."""
     if node.op_type == "Conv":
         return node.domain == ""
     return (node.domain, node.op_type) == (DOMAIN, "FusedConv") and "activation" not in node.attributes

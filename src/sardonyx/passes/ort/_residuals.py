@@ -1,7 +1,7 @@
 """Residual sums before a normalisation, as the runtime's fused kernels take them: x + skip, and maybe a bias.
 
-The kernels take a batch of matrices, or one, and a skip of the same shape or without the batch; they can also give out
-the sum, which the next residual reads in networks that normalise first.
+The kernels take a matrix or a batch of matrices, and a skip of the same shape or without the batch. They can also
+return the sum, which is the next residual in networks that normalise first.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sardonyx.passes._matching import operand
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
-NOT_A_BATCH = "the kernel takes matrices or a batch of them only"
-NOT_EQUAL = "the summands are not known to have the same shape"
-NOT_LAST = "normalises over other axes than the last"
+NOT_A_BATCH = "the kernel takes only matrices or a batch of matrices"
+NOT_EQUAL = "the summands may have different shapes"
+NOT_LAST = "it normalises over more than the last axis"
 SCALE_SHAPE = "the scale is not a vector as long as the last axis"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
-    """The sum and its parts; `nodes` in the order of the graph, the sum last."""
+    """The sum and its parts; `nodes` are in graph order, the sum last."""
 
     source: ir.Value
     skip: ir.Value
@@ -36,7 +36,7 @@ class Residual:
 
 
 def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
-    """A normalisation over the last axis with a residual sum before it, ready for `skip_norm`."""
+    """Match a normalisation over the last axis with a residual sum before it, for `skip_norm`."""
     value, scale = norm.inputs[:2]
     add = value.producer() if value is not None else None
     if value is None or add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not norm.graph:
@@ -56,19 +56,22 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
         return None
     if not norm.attributes.get_float("epsilon", 1e-5) >= 0:
         return Refused("the kernel takes no negative epsilon", nodes)
-    if not all(graph.shape(each) == (shape[-1],) for each in norm.inputs[1:] if each is not None) or scale is None:
+    if (
+        not all(graph.shape(weight) == (shape[-1],) for weight in norm.inputs[1:] if weight is not None)
+        or scale is None
+    ):
         return Refused(SCALE_SHAPE, nodes)
-    found: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
+    details: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
     if graph.sole_user(value) is norm:
-        return Match(nodes, found)
-    if any(each is not None and each.producer() is not None for each in norm.inputs[1:]):
-        return Refused("the sum is also used elsewhere, maybe before the scale is known", nodes)
-    found["sum"] = True  # its readers may stand before the normalisation, so that the new node goes where the sum is
-    return Match((norm, *residual.nodes), found, outputs=(value, norm.outputs[0]))
+        return Match(nodes, details)
+    if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
+        return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
+    details["sum"] = True  # its consumers may precede the normalisation, so the new node goes where the sum is
+    return Match((norm, *residual.nodes), details, outputs=(value, norm.outputs[0]))
 
 
 def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
-    """The runtime's operator on the parts of the sum; its results in the order of the match's."""
+    """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
     norm: ir.Node = match.found["norm"]
     residual: Residual = match.found["residual"]
     wants_sum = "sum" in match.found
@@ -76,16 +79,16 @@ def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
     shift = (operand(norm, 2),) if operator == LAYER else ()
     inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
     epsilon = norm.attributes.get_float("epsilon", 1e-5)
-    made = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
+    results = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
     if not wants_sum:
-        return made
-    for unused in made[1:3]:
+        return results
+    for unused in results[1:3]:
         unused.name = ""
-    return made[3], made[0]
+    return results[3], results[0]
 
 
 def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
-    """The parts of the sum; why the kernel does not take them; None for the sum of a mere bias."""
+    """Return the parts of the sum, or why the kernel does not take them; None for the sum with a mere bias."""
     outer = as_biased(add, graph)
     if outer is not None:
         inner = outer.source.producer()
@@ -99,15 +102,15 @@ def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residu
     if isinstance(pair, str):
         return pair
     for index in (0, 1):
-        found = biased(pair[index], add, graph)
-        if found is not None and found.source not in pair:
-            others = (found.source, pair[1]) if index == 0 else (pair[0], found.source)
-            return Residual(*others, found, (found.node, add))
+        biased_summand = biased(pair[index], add, graph)
+        if biased_summand is not None and biased_summand.source not in pair:
+            summands = (biased_summand.source, pair[1]) if index == 0 else (pair[0], biased_summand.source)
+            return Residual(*summands, biased_summand, (biased_summand.node, add))
     return Residual(*pair, None, (add,))
 
 
 def _summands(add: ir.Node, shape: Shape, graph: Facts) -> tuple[ir.Value, ir.Value] | str:
-    """The summand of the sum's shape, then the other, which may lack the batch."""
+    """Return the summand with the shape of the sum, then the other, which may lack the batch; or why not."""
     if len(shape) not in (2, 3):
         return NOT_A_BATCH
     without_batch = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)

@@ -1,7 +1,7 @@
 """Gelu(x + b) => BiasGelu(x, b), or FastGelu(x, b) for the tanh form, of ONNX Runtime.
 
-Refuses where the sum is needed elsewhere. Only for single precision, the one type the runtime has kernels for, and a
-vector b along the last axis. Helps because the bias is added while the activation is computed.
+Refuses if the sum is used elsewhere. Only for single precision, the only type with a kernel, and a vector b along the
+last axis. Helps because the bias is added while the activation is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
 from sardonyx.records.run import Accuracy
@@ -21,7 +21,7 @@ _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 
 
 class FuseBiasGelu(NodePass):
-    """The bias before a Gelu into it."""
+    """A bias before a Gelu."""
 
     name = "fuse-bias-gelu"
     accuracy = Accuracy.REASSOCIATES
@@ -50,19 +50,19 @@ class FuseBiasGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """The Gelu of a sum with a vector."""
-        add = maker(node, 0, ("Add",))
-        found = None if add is None else as_biased(add, graph)
+        """Match the Gelu of a sum with a vector."""
+        add = operand_producer(node, 0, ("Add",))
+        bias_sum = None if add is None else as_biased(add, graph)
         operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))
-        if add is None or found is None or operator is None or graph.dtype(found.source) != ir.DataType.FLOAT:
+        if add is None or bias_sum is None or operator is None or graph.dtype(bias_sum.source) != ir.DataType.FLOAT:
             return None
         if graph.sole_user(add.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (add, node))
-        known = {"biased": found, "operator": operator, "graph": graph}
-        return on_ort(Match((add, node), known), operator, graph)
+        details = {"biased": bias_sum, "operator": operator, "graph": graph}
+        return on_ort(Match((add, node), details), operator, graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator on both."""
-        found: Biased = match.found["biased"]
-        bias = found.vector(op, match.found["graph"])
-        return op.node(match.found["operator"], (found.source, bias), domain=DOMAIN)
+        """Build the runtime's operator."""
+        bias_sum: Biased = match.found["biased"]
+        bias = bias_sum.vector(op, match.found["graph"])
+        return op.node(match.found["operator"], (bias_sum.source, bias), domain=DOMAIN)

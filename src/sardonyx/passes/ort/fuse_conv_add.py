@@ -1,8 +1,8 @@
 """Conv(x) + z => FusedConv(x, z), of ONNX Runtime.
 
-z must have the very shape of the convolution's result: the kernel does not broadcast. Refuses where that is not known,
-and where the result is needed elsewhere. Only for single precision, the one type the runtime has a kernel for. Helps
-because a residual is then added while the result is written, and an activation can follow.
+z must have exactly the shape of the convolution's result, since the kernel does not broadcast. Refuses if that is
+uncertain, and if the result is used elsewhere. Only for single precision, the only type with a kernel. Helps because a
+residual is added while the result is written, and an activation can be fused after it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
 from sardonyx.records.run import Accuracy
 
 
 class FuseConvAdd(NodePass):
-    """A residual into the convolution it is added to."""
+    """A residual added to a convolution."""
 
     name = "fuse-conv-add"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add",)
-    opset = 7  # before, Add broadcasts only on request
+    opset = 7  # before, Add broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -44,26 +44,26 @@ class FuseConvAdd(NodePass):
             agraph (float[N, 2, 4, 4] x, float[N, 2, 1, 1] z) => (float[N, 2, 4, 4] y)
             <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { a = Conv(x, w)  y = Add(z, a) }
         """,
-        refusal="same shape",
+        refusal="different shapes",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A sum with a convolution in single precision that nothing else reads."""
+        """Match a sum with a convolution in single precision that has no other consumer."""
         refused: Refused | None = None
         for side in (0, 1):
-            conv, other = maker(node, side, ("Conv",)), node.inputs[1 - side]
+            conv, other = operand_producer(node, side, ("Conv",)), node.inputs[1 - side]
             if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
                 continue
             if graph.sole_user(conv.outputs[0]) is not node:
                 refused = Refused(USED_ELSEWHERE, (conv, node))
             elif not graph.same_shape(conv.outputs[0], other):
-                refused = Refused("both sides of the sum are not known to have the same shape", (conv, node))
+                refused = Refused("both sides of the sum may have different shapes", (conv, node))
             else:
                 return on_ort(Match((conv, node), {"conv": conv, "sum": other}), "FusedConv", graph)
         return refused
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator, with all the convolution said."""
+        """Build the runtime's operator with the attributes of the convolution."""
         conv: ir.Node = match.found["conv"]
         inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), match.found["sum"])
         return op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN)

@@ -1,8 +1,8 @@
 """HardSwish(Conv(x)) => FusedConv(x), of ONNX Runtime.
 
-However the activation is spelled: HardSwish, or a value times its HardSigmoid with 1/6 and 1/2. Refuses where the
-convolution's result is needed elsewhere. Only for single precision, the one type the runtime has a kernel for. Helps
-because the runtime has no kernel for HardSwish alone: it would go through the data twice more.
+The activation is a HardSwish, or a value times its HardSigmoid with 1/6 and 1/2. Refuses if the convolution's result is
+used elsewhere. Only for single precision, the only type with a kernel. Helps because the runtime has no kernel for
+HardSwish alone and would pass over the data twice more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-7
 
 
 class FuseConvHardSwish(NodePass):
-    """A hard swish into the convolution before it."""
+    """A hard swish after a convolution."""
 
     name = "fuse-conv-hard-swish"
     accuracy = Accuracy.REASSOCIATES
@@ -51,7 +51,7 @@ class FuseConvHardSwish(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A convolution in single precision whose result only the activation reads."""
+        """Match a convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
@@ -65,16 +65,16 @@ class FuseConvHardSwish(NodePass):
         return on_ort(Match(nodes, {"conv": conv}), "FusedConv", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator, with all the convolution said."""
+        """Build the runtime's operator with the attributes of the convolution."""
         conv: ir.Node = match.found["conv"]
         attributes = {**conv.attributes, "activation": "HardSwish"}
         return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
 
 
 def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] | None:
-    """The hard sigmoid and its product with the value, where they make a hard swish."""
-    given = gate.attributes
-    if abs(given.get_float("alpha", 0.2) - _SIXTH) > _TOLERANCE or given.get_float("beta", 0.5) != 0.5:
+    """Return the hard sigmoid and its product with the value if they form a hard swish, otherwise None."""
+    attributes = gate.attributes
+    if abs(attributes.get_float("alpha", 0.2) - _SIXTH) > _TOLERANCE or attributes.get_float("beta", 0.5) != 0.5:
         return None
     product = graph.sole_user(gate.outputs[0])
     if product is None or (product.domain, product.op_type) != ("", "Mul") or value not in product.inputs:

@@ -1,9 +1,9 @@
 """Relu(Conv(x)) => FusedConv(x), of ONNX Runtime.
 
-Also LeakyRelu, Sigmoid, Tanh, HardSigmoid, and Clip to constants, and a FusedConv that has no activation yet. Standard
-ONNX has no such operator, so that on the portable target it is only told as an opportunity; on the other it is done for
-single precision, the one type the runtime has a kernel for. Refuses where the convolution's result is needed elsewhere.
-Helps because the activation is then applied while the result is still in the cache.
+Also LeakyRelu, Sigmoid, Tanh, HardSigmoid, and Clip to constants, and a FusedConv without an activation. Standard ONNX
+has no such operator, so on the portable target it is only reported as a missed fusion. Only for single precision, the
+only type with a kernel. Refuses if the convolution's result is used elsewhere. Helps because the activation is applied
+while the result is still in the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLIP_TAKES_INPUTS = 11
 
 
 class FuseConvRelu(NodePass):
-    """An activation into the convolution before it."""
+    """An activation after a convolution."""
 
     name = "fuse-conv-relu"
     accuracy = Accuracy.EXACT
@@ -55,7 +55,7 @@ class FuseConvRelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A convolution in single precision whose result only the activation reads."""
+        """Match a convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
@@ -68,24 +68,24 @@ class FuseConvRelu(NodePass):
         return on_ort(Match((conv, node), {"conv": conv, "parameters": parameters}), "FusedConv", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator, with all the convolution said."""
+        """Build the runtime's operator with the attributes of the convolution."""
         conv: ir.Node = match.found["conv"]
         parameters: tuple[float, ...] = match.found["parameters"]
-        added = {"activation": match.root.op_type, "activation_params": parameters or None}
-        attributes = {**conv.attributes, **added}
+        activation = {"activation": match.root.op_type, "activation_params": parameters or None}
+        attributes = {**conv.attributes, **activation}
         return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
 
 
 def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:
-    """What the runtime wants to know of an activation; None where that is not constant."""
-    given = node.attributes
+    """Return the parameters of an activation, or None if they are not constant."""
+    attributes = node.attributes
     match node.op_type:
         case "LeakyRelu":
-            return (given.get_float("alpha", 0.01),)
+            return (attributes.get_float("alpha", 0.01),)
         case "HardSigmoid":
-            return (given.get_float("alpha", 0.2), given.get_float("beta", 0.5))
+            return (attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5))
         case "Clip" if graph.opset(node) < _CLIP_TAKES_INPUTS:
-            return (given.get_float("min", -_LIMIT), given.get_float("max", _LIMIT))
+            return (attributes.get_float("min", -_LIMIT), attributes.get_float("max", _LIMIT))
         case "Clip":
             low, high = ((*node.inputs[1:3], None, None))[:2]
             bounds = (_bound(low, -_LIMIT, graph), _bound(high, _LIMIT, graph))

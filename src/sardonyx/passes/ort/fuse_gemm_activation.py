@@ -1,7 +1,7 @@
 """Tanh(Gemm(a, b, c)) => FusedGemm(a, b, c), of ONNX Runtime.
 
-Also Relu, LeakyRelu, Sigmoid, Softplus and Softsign. Refuses where the product is needed elsewhere. Only for single
-precision, the one type the runtime has a kernel for. Helps because the activation is applied to the product in place.
+Also Relu, LeakyRelu, Sigmoid, Softplus and Softsign. Refuses if the product is used elsewhere. Only for single
+precision, the only type with a kernel. Helps because the activation is applied to the product in place.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
 from sardonyx.records.run import Accuracy
 
 
 class FuseGemmActivation(NodePass):
-    """An activation into the matrix product before it."""
+    """An activation after a matrix product."""
 
     name = "fuse-gemm-activation"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Tanh", "Relu", "LeakyRelu", "Sigmoid", "Softplus", "Softsign")
-    opset = 11  # since then the third operand may be left out, as in the runtime's operator
+    opset = 11  # since then the third operand is optional, as in the runtime's operator
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -48,8 +48,8 @@ class FuseGemmActivation(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Gemm in single precision that only the activation reads."""
-        gemm = maker(node, 0, ("Gemm",))
+        """Match a Gemm in single precision that only the activation reads."""
+        gemm = operand_producer(node, 0, ("Gemm",))
         if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
             return None
         if graph.sole_user(gemm.outputs[0]) is not node:
@@ -57,7 +57,7 @@ class FuseGemmActivation(NodePass):
         return on_ort(Match((gemm, node), {"gemm": gemm}), "FusedGemm", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator, with all the product said."""
+        """Build the runtime's operator with the attributes of the Gemm."""
         gemm: ir.Node = match.found["gemm"]
         activation = match.root.op_type
         slope = match.root.attributes.get_float("alpha", 0.01) if activation == "LeakyRelu" else None

@@ -1,8 +1,8 @@
 """MatMul(x, Transpose(W)) => FusedMatMul(x, W), of ONNX Runtime, for a constant matrix W.
 
-Only for weights that other nodes read as they are, such as an embedding that is also the last projection: all others
-are stored transposed. Only for single precision, the one type the runtime has a kernel for. Helps because nothing has
-to hold the weight in two layouts.
+Only for weights that other nodes read in their original layout, such as an embedding that is also the last projection;
+all others are stored transposed. Only for single precision, the only type with a kernel. Helps because the weight is
+not stored in two layouts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
 from sardonyx.records.run import Accuracy
 
 
 class FuseMatMulTranspose(NodePass):
-    """The transpose of a shared weight into the product that reads it."""
+    """The transpose of a shared weight before a product."""
 
     name = "fuse-matmul-transpose"
     accuracy = Accuracy.REASSOCIATES
@@ -46,18 +46,18 @@ class FuseMatMulTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A product with a transposed constant matrix."""
-        turn = maker(node, 1, ("Transpose",))
-        weight = None if turn is None else turn.inputs[0]
+        """Match a product with a transposed constant matrix."""
+        transpose = operand_producer(node, 1, ("Transpose",))
+        weight = None if transpose is None else transpose.inputs[0]
         shape = graph.static_shape(weight)
-        if turn is None or weight is None or graph.tensor(weight) is None or shape is None or len(shape) != 2:
+        if transpose is None or weight is None or graph.tensor(weight) is None or shape is None or len(shape) != 2:
             return None
-        if tuple(turn.attributes.get_ints("perm", (1, 0))) != (1, 0) or graph.dtype(weight) != ir.DataType.FLOAT:
+        if tuple(transpose.attributes.get_ints("perm", (1, 0))) != (1, 0) or graph.dtype(weight) != ir.DataType.FLOAT:
             return None
         if (graph.rank(node.inputs[0]) or 0) < 2:
             return None
-        return on_ort(Match((turn, node), {"weight": weight}), "FusedMatMul", graph)
+        return on_ort(Match((transpose, node), {"weight": weight}), "FusedMatMul", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's product, which reads the weight as it is."""
+        """Build the runtime's product, which reads the weight untransposed."""
         return op.node("FusedMatMul", (match.root.inputs[0], match.found["weight"]), {"transB": 1}, domain=DOMAIN)

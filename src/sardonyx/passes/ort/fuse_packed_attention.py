@@ -1,11 +1,11 @@
 """Attention(x Wq + bq, x Wk + bk, x Wv + bv, mask) => Attention(x, [Wq Wk Wv], [bq bk bv], mask), of ONNX Runtime.
 
-The projections may be one product that is split already. Refuses projections of different states, weights that are not
+The projections may already be one product that is split. Refuses projections of different states, weights that are not
 constant or read elsewhere (packing would store them twice), grouped heads, a past, a softcap, a condition as mask, a
-mask whose shape the kernel does not take, and one that may hide all keys of a row by -inf or the lowest number: the
-standard's operator answers 0 there, the runtime's NaN or a mean. Refuses batches known to be larger than one, such as
-windows: the kernel projects each apart, which measured 4 to 12 % slower. Helps because nothing is moved between the
-projections and the heads; for one sequence at a time it measured no slower than any other form.
+mask whose shape the kernel does not take, and one that may mask all keys of a row by -inf or the lowest number: the
+standard operator returns 0 there, the runtime's NaN or a mean. Refuses batches known to be larger than one, such as
+windows: the kernel projects each separately, which measured 4 to 12 % slower. Helps because nothing is moved between
+the projections and the heads; for one sequence at a time it measured no slower than any other form.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.ort._attention_operands import Heads, Packed, packed, read_heads
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.passes.ort._projections import Packed, packed
-from sardonyx.passes.ort._runtime_attention import Heads, read_heads
 from sardonyx.records.run import Accuracy
 
-BATCHES = "the batch is known to be larger than one, and the kernel projects each part of it apart, which is slower"
+BATCHES = "the batch is larger than one, and the kernel projects each element separately, which is slower"
 
 
 class FusePackedAttention(NodePass):
@@ -66,34 +65,34 @@ class FusePackedAttention(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Attention of projections of one and the same states."""
+        """Match the attention of projections of the same states."""
         heads = read_heads(node, graph)
         if heads is None or isinstance(heads, Refused):
             return heads
-        found = packed(heads.operands, heads.readers, graph)
-        if found is None:
+        projections = packed(heads.operands, heads.readers, graph)
+        if projections is None:
             return None
         nodes = (*heads.before, node, *heads.after)
-        if isinstance(found, str):
-            return Refused(found, nodes)
-        source = graph.shape(found.source)
-        if source is None or graph.dtype(found.source) != ir.DataType.FLOAT:
+        if isinstance(projections, str):
+            return Refused(projections, nodes)
+        source = graph.shape(projections.source)
+        if source is None or graph.dtype(projections.source) != ir.DataType.FLOAT:
             return None
         if isinstance(source[0], int) and source[0] > 1:
             return Refused(BATCHES, nodes)
         refusal = heads.mask_refusal(source[0], source[1], source[1], graph)
         if refusal is not None:
             return Refused(refusal, nodes)
-        told = {"heads": heads, "packed": found, "graph": graph}
-        match = Match((*found.nodes, *nodes), told, outputs=(nodes[-1].outputs[0],))
+        details = {"heads": heads, "packed": projections, "graph": graph}
+        match = Match((*projections.nodes, *nodes), details, outputs=(nodes[-1].outputs[0],))
         return on_ort(match, "Attention", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator on the states and the packed projections."""
+        """Build the runtime's operator on the states and the packed projections."""
         heads: Heads = match.found["heads"]
-        found: Packed = match.found["packed"]
+        projections: Packed = match.found["packed"]
         graph: Facts = match.found["graph"]
-        widths = found.widths
+        widths = projections.widths
         attributes = {
             "num_heads": heads.count,
             "scale": heads.scale,
@@ -101,5 +100,5 @@ class FusePackedAttention(NodePass):
             "qkv_hidden_sizes": list(widths) if len(set(widths)) > 1 else None,
         }
         bias = heads.runtime_mask(op, graph)
-        inputs = (found.source, found.weight(op, graph), found.bias(op, graph), None, None, bias)
+        inputs = (projections.source, projections.weight(op, graph), projections.bias(op, graph), None, None, bias)
         return op.node("Attention", inputs, attributes, domain=DOMAIN)

@@ -1,8 +1,7 @@
 """x * Sigmoid(alpha * x) => QuickGelu(x, alpha), of ONNX Runtime.
 
-With alpha = 1 it is what others call SiLU or Swish. Refuses where the gate is needed elsewhere. Only for single
-precision, the one type the runtime has a kernel for. Helps because the data is
-gone through once.
+With alpha = 1 this is SiLU, also called Swish. Refuses if the gate is used elsewhere. Only for single precision, the
+only type with a kernel. Helps because it takes one pass over the data.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import maker
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
 from sardonyx.records.run import Accuracy
@@ -25,7 +24,7 @@ class FuseQuickGelu(NodePass):
     name = "fuse-quick-gelu"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Mul",)
-    opset = 7  # before, Mul broadcasts only on request
+    opset = 7  # before, Mul broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -47,9 +46,9 @@ class FuseQuickGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A product of a value and its own gate."""
+        """Match a product of a value and its own gate."""
         for side in (0, 1):
-            gate, value = maker(node, side, ("Sigmoid",)), node.inputs[1 - side]
+            gate, value = operand_producer(node, side, ("Sigmoid",)), node.inputs[1 - side]
             if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
                 continue
             scaled = _scaled(gate, value, graph)
@@ -62,15 +61,15 @@ class FuseQuickGelu(NodePass):
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The runtime's operator on the value."""
+        """Build the runtime's operator."""
         return op.node("QuickGelu", (match.found["source"],), {"alpha": match.found["alpha"]}, domain=DOMAIN)
 
 
 def _scaled(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[float, tuple[ir.Node, ...]] | None:
-    """What the gate multiplies the value by, and the node that does so; nodes that others read stay anyway."""
+    """Return the factor of the value inside the gate, and the node that multiplies; otherwise None."""
     if gate.inputs[0] is value:
         return 1.0, ()
-    times = maker(gate, 0, ("Mul",))
+    times = operand_producer(gate, 0, ("Mul",))
     if times is None:
         return None
     for factor, other in (times.inputs, times.inputs[::-1]):

@@ -1,7 +1,7 @@
 """SkipLayerNormalization(x + b, skip) => SkipLayerNormalization(x, skip, bias = b), of ONNX Runtime.
 
-Likewise for its simplified form, and for a bias on the skip. Refuses where the sum is read elsewhere. For biases that
-came to stand before the norm only after it was fused. Helps because the sum is then done while it is normalised.
+Also its simplified form, and a bias on the skip. Refuses if the sum is read elsewhere. For a bias that came to be
+before the norm only after the norm was fused. Helps because the sum is computed together with the norm.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
 from sardonyx.passes.ort._residuals import LAYER, RMS
@@ -20,7 +20,7 @@ from sardonyx.records.run import Accuracy
 
 
 class FuseSkipBias(NodePass):
-    """A bias before a fused residual norm into it."""
+    """A bias before a fused residual norm."""
 
     name = "fuse-skip-bias"
     accuracy = Accuracy.REASSOCIATES
@@ -54,34 +54,34 @@ class FuseSkipBias(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A norm that has no bias yet, of a sum with a vector."""
-        if operand(node, _place(node)) is not None:
+        """Match a norm without a bias of a sum with a vector."""
+        if operand(node, _bias_index(node)) is not None:
             return None
         refused: Refused | None = None
         for side in (0, 1):
-            add = maker(node, side, ("Add",))
-            found = None if add is None else as_biased(add, graph)
-            if add is None or found is None:
+            add = operand_producer(node, side, ("Add",))
+            bias_sum = None if add is None else as_biased(add, graph)
+            if add is None or bias_sum is None:
                 continue
             if graph.sole_user(add.outputs[0]) is not node:
                 refused = Refused(USED_ELSEWHERE, (add, node))
                 continue
-            return on_ort(Match((add, node), {"biased": found, "side": side, "graph": graph}), node.op_type, graph)
+            return on_ort(Match((add, node), {"biased": bias_sum, "side": side, "graph": graph}), node.op_type, graph)
         return refused
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The same norm with one more operand."""
-        found: Biased = match.found["biased"]
+        """Build the same norm with the bias as one more operand."""
+        bias_sum: Biased = match.found["biased"]
         node = match.root
-        inputs = [operand(node, index) for index in range(_place(node))]
-        inputs[match.found["side"]] = found.source
-        inputs.append(found.vector(op, match.found["graph"]))
-        made = op.node(node.op_type, tuple(inputs), {**node.attributes}, domain=DOMAIN, outputs=len(node.outputs))
-        for old, new in zip(node.outputs, made, strict=True):
+        inputs = [operand(node, index) for index in range(_bias_index(node))]
+        inputs[match.found["side"]] = bias_sum.source
+        inputs.append(bias_sum.vector(op, match.found["graph"]))
+        results = op.node(node.op_type, tuple(inputs), {**node.attributes}, domain=DOMAIN, outputs=len(node.outputs))
+        for old, new in zip(node.outputs, results, strict=True):
             new.name = new.name if old.name else ""
-        return [new if old.name else None for old, new in zip(node.outputs, made, strict=True)]
+        return [new if old.name else None for old, new in zip(node.outputs, results, strict=True)]
 
 
-def _place(node: ir.Node) -> int:
-    """Where the bias goes."""
+def _bias_index(node: ir.Node) -> int:
+    """Return the index of the bias operand."""
     return 4 if node.op_type == LAYER else 3

@@ -1,9 +1,9 @@
 """LayerNormalization(x + skip [+ bias]) => SkipLayerNormalization(x, skip, scale, shift, bias), of ONNX Runtime.
 
-The sum itself comes out beside it where something else reads it. Refuses sums whose parts may differ in shape by more
-than a missing batch, more than three axes, and other axes than the last: the kernel takes nothing else. Helps where
-nodes count: two additions go. Where only time counts, leave it out: in ONNX Runtime 1.31 the CPU kernel measured 3 to 5
-times slower than the sum and the norm apart, which made whole encoders 4 to 9 % slower.
+The sum is an additional output if something else reads it. Refuses sums whose parts may differ in shape by more than a
+missing batch, more than three axes, and normalisation over other axes than the last: the kernel takes nothing else.
+Helps if the number of nodes counts: two additions go. If only time counts, skip it: in ONNX Runtime 1.31 the CPU kernel
+measured 3 to 5 times slower than the sum and the norm separately, which made whole encoders 4 to 9 % slower.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sardonyx.records.run import Accuracy
 
 
 class FuseSkipLayerNorm(NodePass):
-    """A residual sum into the layer normalisation after it."""
+    """A residual sum before a layer normalisation."""
 
     name = "fuse-skip-layer-norm"
     accuracy = Accuracy.REASSOCIATES
@@ -50,14 +50,14 @@ class FuseSkipLayerNorm(NodePass):
             agraph (float[N, H, S, 2] x, float[N, H, S, 2] skip) => (float[N, H, S, 2] y)
             <float[2] scale = {2, 3}> { s = Add(x, skip)  y = LayerNormalization(s, scale) }
         """,
-        refusal="matrices or a batch of them",
+        refusal="matrices or a batch of matrices",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A residual sum, normalised."""
-        found = skip_match(node, graph)
-        return on_ort(found, LAYER, graph) if isinstance(found, Match) else found
+        """Match a normalised residual sum."""
+        result = skip_match(node, graph)
+        return on_ort(result, LAYER, graph) if isinstance(result, Match) else result
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One node for the sum, its bias and its norm."""
+        """Build one node for the sum, its bias and its norm."""
         return skip_norm(LAYER, match, op)

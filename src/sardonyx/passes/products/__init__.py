@@ -1,4 +1,4 @@
-"""Matrix products and convolutions take over what stands next to them."""
+"""Fuse arithmetic into the matrix products and convolutions next to it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """BatchNormalization(Conv(x, W, b)) => Conv(x, W', b').
 
 W' = W * gamma / sqrt(var + epsilon), b' = (b - mean) * gamma / sqrt(var + epsilon) + beta; for Conv, ConvTranspose,
-Gemm, and MatMul of a matrix. Refuses in training mode, and where weights or statistics are not constant, the value
-in between is needed elsewhere, or a scale is not finite. Helps because a normalisation at inference is a
-multiplication and an addition over every activation that the convolution can do for free.
+Gemm, and MatMul of a matrix. Refuses in training mode, and if weights or statistics are not constant, the value in
+between is used elsewhere, or a scale is not finite. Helps because a normalisation at inference is a multiplication and
+an addition over every activation, which the convolution can do for free.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sardonyx.records.run import Accuracy
 
 
 class FuseBatchNorm(NodePass):
-    """Normalisation into the convolution or matrix product before it."""
+    """A batch normalisation after a convolution or matrix product."""
 
     name = "fuse-batch-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ("BatchNormalization",)
-    opset = 7  # before, its attributes said otherwise what now follows from inputs and outputs
+    opset = 7  # before, attributes expressed what now follows from inputs and outputs
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -58,39 +58,39 @@ class FuseBatchNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A normalisation at inference whose input comes from a linear operator and goes nowhere else."""
-        if _trains(node):
+        """Match a normalisation at inference that is the only consumer of a linear operator."""
+        if _is_training(node):
             return Refused("it is in training mode", (node,))
         if node.attributes.get_int("spatial", 1) == 0:
-            return Refused("it normalises every position for itself", (node,))
-        found = linear_before(node.inputs[0], node, graph, CONVOLUTIONS | MATRIX_PRODUCTS)
-        if found is None:
+            return Refused("it normalises every position separately", (node,))
+        linear = linear_before(node.inputs[0], node, graph, CONVOLUTIONS | MATRIX_PRODUCTS)
+        if linear is None:
             return Refused("no convolution or matrix product with a constant weight comes before it", (node,))
-        if isinstance(found, str):
-            return Refused(found, (node,))
+        if isinstance(linear, str):
+            return Refused(linear, (node,))
         parameters = [graph.array(value) for value in node.inputs[1:5]]
         numbers = [array.astype(np.float64) for array in parameters if array is not None]
         if len(numbers) < 4:
             return Refused("its parameters are not constants", (node,))
-        if any(array.shape != (found.channels,) for array in numbers):
+        if any(array.shape != (linear.channels,) for array in numbers):
             return None
         scale, shift = _affine(numbers, node.attributes.get_float("epsilon", 1e-5))
         if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
             return Refused("its statistics give no finite scale", (node,))
-        return Match((found.node, node), {"linear": found, "scale": scale, "shift": shift}, (node.outputs[0],))
+        return Match((linear.node, node), {"linear": linear, "scale": scale, "shift": shift}, (node.outputs[0],))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The linear operator with the normalisation in its weight and bias."""
+        """Build the linear operator with the normalisation in its weight and bias."""
         return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
 
 
-def _trains(node: ir.Node) -> bool:
-    """Newer versions say so; older ones have further outputs then."""
+def _is_training(node: ir.Node) -> bool:
+    """Return whether the node is in training mode: an attribute in newer opsets, further outputs in older ones."""
     return node.attributes.get_int("training_mode", 0) != 0 or any(output.name for output in node.outputs[1:])
 
 
 def _affine(parameters: list[np.ndarray], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     gamma, beta, mean, variance = parameters
-    with np.errstate(all="ignore"):  # what is not finite is refused
+    with np.errstate(all="ignore"):  # a result that is not finite is refused
         scale = gamma / np.sqrt(variance + epsilon)
         return scale, beta - mean * scale

@@ -1,9 +1,9 @@
 """Conv(x, W, b) * s + t => Conv(x, s * W, s * b + t).
 
 For Mul, Add, Sub and Div after a Conv or ConvTranspose, with a constant that has at most one number per output channel
-and does not enlarge the result. Never before a convolution: its padding would have to be shifted too. Refuses where
-the value in between is needed elsewhere, or the constant varies within a channel. Helps because the arithmetic then
-costs nothing at run time.
+and does not enlarge the result. Not before a convolution, since its padding would have to be shifted too. Refuses if
+the value in between is used elsewhere, or the constant varies within a channel. Helps because the arithmetic then costs
+nothing at run time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sardonyx.records.run import Accuracy
 
 
 class FuseConvAffine(NodePass):
-    """Arithmetic with constants into the convolution before it."""
+    """Arithmetic with constants after a convolution."""
 
     name = "fuse-conv-affine"
     accuracy = Accuracy.REASSOCIATES
     roots = tuple(sorted(ARITHMETIC))
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -49,31 +49,31 @@ class FuseConvAffine(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A convolution's result, read only here, and a constant."""
+        """Match a constant and the result of a convolution that has no other consumer."""
         for place, value in enumerate(node.inputs):
             constant = graph.array(node.inputs[1 - place])
             if constant is None:
                 continue
-            found = linear_before(value, node, graph, CONVOLUTIONS)
-            if isinstance(found, str):
-                return Refused(found, (node,))
-            if found is not None:
-                return _matched(node, found, constant, graph, constant_first=place == 1)
+            linear = linear_before(value, node, graph, CONVOLUTIONS)
+            if isinstance(linear, str):
+                return Refused(linear, (node,))
+            if linear is not None:
+                return _matched(node, linear, constant, graph, constant_first=place == 1)
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The convolution with the arithmetic in its weight and bias."""
+        """Build the convolution with the arithmetic in its weight and bias."""
         return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
 
 
 def _matched(
-    node: ir.Node, found: Linear, constant: np.ndarray, graph: Facts, *, constant_first: bool
+    node: ir.Node, linear: Linear, constant: np.ndarray, graph: Facts, *, constant_first: bool
 ) -> Match | Refused | None:
-    nodes = (found.node, node)
-    numbers = _per_channel(constant, found)
+    nodes = (linear.node, node)
+    numbers = _per_channel(constant, linear)
     if numbers is None:
         return Refused("the constant varies within a channel", nodes)
-    ones, zeros = np.ones(found.channels), np.zeros(found.channels)
+    ones, zeros = np.ones(linear.channels), np.zeros(linear.channels)
     match node.op_type, constant_first:
         case "Mul", _:
             scale, shift = numbers, zeros
@@ -84,23 +84,23 @@ def _matched(
         case "Sub", True:
             scale, shift = -ones, numbers
         case "Div", False:
-            with np.errstate(all="ignore"):  # what is not finite is refused
+            with np.errstate(all="ignore"):  # a result that is not finite is refused
                 scale, shift = 1.0 / numbers, zeros
         case _:
             return None
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         return Refused("the constant gives no finite scale", nodes)
     if may_flip(scale, shift, node.outputs[0], graph):
-        return Refused("the sign of a zero may show in a division", nodes)
-    return Match(nodes, {"linear": found, "scale": scale, "shift": shift})
+        return Refused("the sign of a zero may affect a division", nodes)
+    return Match(nodes, {"linear": linear, "scale": scale, "shift": shift})
 
 
-def _per_channel(constant: np.ndarray, found: Linear) -> np.ndarray | None:
-    """The constant as one number for every output channel; None where it has more to say or enlarges the result."""
-    rank = len(found.weight.shape)
+def _per_channel(constant: np.ndarray, linear: Linear) -> np.ndarray | None:
+    """Return the constant as one number per output channel, or None if it varies more or enlarges the result."""
+    rank = len(linear.weight.shape)
     if constant.ndim > rank:
         return None
     shape = (1,) * (rank - constant.ndim) + constant.shape
-    if any(dim != 1 for axis, dim in enumerate(shape) if axis != 1) or shape[1] not in (1, found.channels):
+    if any(dim != 1 for axis, dim in enumerate(shape) if axis != 1) or shape[1] not in (1, linear.channels):
         return None
-    return np.broadcast_to(constant.astype(np.float64).reshape(-1), (found.channels,))
+    return np.broadcast_to(constant.astype(np.float64).reshape(-1), (linear.channels,))

@@ -1,7 +1,7 @@
 """MatMul(x, W) + b => Gemm(x, W, b), for matrices.
 
-Also a Gemm without its third operand. Refuses where x or W may have more than two axes, where b could enlarge the
-result, and where the product is read elsewhere. Helps because the sum is then done while the product is written.
+Also a Gemm without its third operand. Refuses if x or W may not have rank two, if b could enlarge the result, and if
+the product is read elsewhere. Helps because the sum is computed while the product is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -26,7 +26,7 @@ class FuseMatMulAdd(NodePass):
     name = "fuse-matmul-add"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add",)
-    opset = 7  # before, Add and Gemm broadcast only on request
+    opset = 7  # before, Add and Gemm broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -51,17 +51,17 @@ class FuseMatMulAdd(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A sum with a product of two matrices."""
+        """Match a sum with a product of two matrices."""
         refused: Refused | None = None
         for side in (0, 1):
-            found = _fused(node, side, graph)
-            if isinstance(found, Match):
-                return found
-            refused = refused or found
+            result = _fused(node, side, graph)
+            if isinstance(result, Match):
+                return result
+            refused = refused or result
         return refused
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """One Gemm."""
+        """Build one Gemm."""
         product, bias = match.nodes[0], match.found["bias"]
         first, second = product.inputs[:2]
         if product.op_type == "Gemm":
@@ -70,8 +70,8 @@ class FuseMatMulAdd(NodePass):
 
 
 def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
-    """The match with the product on that side of the sum."""
-    product, bias = maker(node, side, MATRIX_PRODUCTS), node.inputs[1 - side]
+    """Return the match with the product on that side of the sum."""
+    product, bias = operand_producer(node, side, MATRIX_PRODUCTS), node.inputs[1 - side]
     if product is None or bias is None or operand(product, 2) is not None:
         return None
     value = product.outputs[0]
@@ -80,10 +80,14 @@ def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
     if first is None or second is None or graph.shape(bias) is None:
         return None
     if len(first) != 2 or len(second) != 2:
-        return Refused("an operand has not exactly two axes", nodes) if graph.tensor(bias) is not None else None
+        return (
+            Refused("an operand of the product does not have two axes", nodes)
+            if graph.tensor(bias) is not None
+            else None
+        )
     if not _has_kernel(graph.dtype(value) or graph.dtype(bias), graph.opset(node)) or 0 in (*first, *second):
         return None
-    rows, columns = _result(product, first, second)
+    rows, columns = _result_shape(product, first, second)
     if not _broadcasts(graph.shape(bias) or (), rows, columns):
         return Refused("the bias could enlarge the product", nodes)
     if graph.sole_user(value) is not node:
@@ -95,14 +99,14 @@ def _has_kernel(dtype: ir.DataType | None, opset: int) -> bool:
     return dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and opset >= _BFLOAT16_SINCE)
 
 
-def _result(product: ir.Node, first: Shape, second: Shape) -> tuple[Dim, Dim]:
-    """Rows and columns of the product of two matrices."""
+def _result_shape(product: ir.Node, first: Shape, second: Shape) -> tuple[Dim, Dim]:
+    """Return rows and columns of the product of two matrices."""
     return first[product.attributes.get_int("transA", 0)], second[1 - product.attributes.get_int("transB", 0)]
 
 
 def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:
-    """Whether the bias certainly spreads over the product and not the other way round."""
+    """Return whether the bias certainly broadcasts to the product and not the other way round."""
     if len(bias) > 2:
         return False
-    own = (rows, columns)[2 - len(bias) :]
-    return all(dim in (1, size) for dim, size in zip(bias, own, strict=True))
+    trailing = (rows, columns)[2 - len(bias) :]
+    return all(dim in (1, size) for dim, size in zip(bias, trailing, strict=True))

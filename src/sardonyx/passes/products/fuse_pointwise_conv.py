@@ -1,11 +1,11 @@
-"""Transpose(MatMul(x, W) + b) => Conv(Transpose(x), W, b), where channels go from last to second.
+"""Transpose(MatMul(x, W) + b) => Conv(Transpose(x), W, b), if channels move from the last axis to the second.
 
-For images: the Transpose moves up through products with constant weights, biases and element by element work, as long
-as a product begins it that reads no more channels than leave. Only for single precision, the one type the runtime has a
-kernel for everywhere. Refuses where a value between has other consumers, where fewer channels would leave than enter,
-where a weight is shared or empty, and where the image may be empty, which the runtime's Conv does not take. Helps
-because a convolution with a kernel of one element adds its bias by itself, and the runtime has faster kernels for it:
-0.84-0.99 of the time of the products.
+For images. The Transpose moves up through products with constant weights, biases and elementwise work, up to a product
+that has no more input channels than the last one has output channels. Only for single precision, the only type with a
+kernel everywhere. Refuses if an inner value has other consumers, if the result has fewer channels than the input, if a
+weight is shared or empty, and if the image may be empty, which the runtime's Conv does not accept. Helps because a
+convolution with a 1x1 kernel adds its bias itself, and the runtime has faster kernels for it: 0.84-0.99 of the time of
+the products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.ir.ops import UNARY
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import ComputedTensor
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
@@ -32,7 +32,7 @@ _TO_SECOND = (0, 3, 1, 2)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """A product with its bias, or one element by element step."""
+    """A product with its bias, or one elementwise step."""
 
     node: ir.Node
     weight: ir.TensorProtocol | None = None
@@ -41,7 +41,7 @@ class _Layer:
 
     @property
     def channels(self) -> tuple[int, int]:
-        """How many enter and leave a product."""
+        """Return the numbers of input and output channels of a product."""
         assert self.weight is not None
         entering, leaving = self.weight.shape.numpy()
         return entering, leaving
@@ -52,12 +52,12 @@ class _Layer:
 
 
 class FusePointwiseConv(NodePass):
-    """Products over the channels of an image that is wanted channels first."""
+    """Products over the channels of an image that is then transposed to channels first."""
 
     name = "fuse-pointwise-conv"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Transpose",)
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -81,7 +81,7 @@ class FusePointwiseConv(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A Transpose to channels first of what products made."""
+        """Match a Transpose to channels first after products over the channels."""
         if permutation(node, graph) != _TO_SECOND or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
             return None
         layers = _layers(node, graph)
@@ -91,15 +91,15 @@ class FusePointwiseConv(NodePass):
         leaving = products[0].channels[1]
         while layers and not (layers[-1].weight is not None and layers[-1].channels[0] <= leaving):
             layers.pop()
-        nodes = (*(each for layer in reversed(layers) for each in layer.nodes), node)
+        nodes = (*(member for layer in reversed(layers) for member in layer.nodes), node)
         if not any(layer.add is not None for layer in layers):
-            return Refused("fewer channels leave than enter", (*products[0].nodes, node))
+            return Refused("the result has fewer channels than the input", (*products[0].nodes, node))
         if not _has_pixels(layers[-1].node.inputs[0], graph):
             return Refused("the image may be empty", nodes)
         return Match(nodes, {"layers": layers})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Channels first from where the products begin."""
+        """Transpose to channels first before the products."""
         layers: list[_Layer] = match.found["layers"]
         value = op.Transpose(layers[-1].node.inputs[0], perm=_TO_SECOND)
         for layer in reversed(layers):
@@ -111,9 +111,10 @@ class FusePointwiseConv(NodePass):
 
 
 def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
-    """Whether height and width of an image, channels last, are certainly not 0: they are numbers, or a Conv made them.
+    """Return whether height and width of a channels-last image are certainly not 0.
 
-    The runtime's Conv neither takes nor gives an empty image.
+    That is so if they are static, or if a Conv produced them: the runtime's Conv neither accepts nor returns an empty
+    image.
     """
     shape = graph.shape(image)
     if shape is None or len(shape) != 4:
@@ -126,38 +127,38 @@ def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
         if node is None:
             return False
         if (node.domain, node.op_type) == ("", "Conv"):
-            made = graph.shape(node.outputs[0])
-            return made is not None and made[2:] == sizes
+            conv_shape = graph.shape(node.outputs[0])
+            return conv_shape is not None and conv_shape[2:] == sizes
         image = operand(node, 0)
     return False
 
 
 def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
-    """What stands above a Transpose, nearest first, each read by the next alone."""
-    found: list[_Layer] = []
+    """Return the layers above a Transpose, nearest first, each read by the next one only."""
+    layers: list[_Layer] = []
     user, value = root, root.inputs[0]
-    while value is not None and len(found) < LONGEST and graph.sole_user(value) is user:
+    while value is not None and len(layers) < LONGEST and graph.sole_user(value) is user:
         layer = _layer(user, graph)
         if layer is None:
             break
-        found.append(layer)
+        layers.append(layer)
         user, value = layer.node, layer.node.inputs[0]
-    return found
+    return layers
 
 
 def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
-    """The layer that makes the first input of a node."""
-    step = maker(user, 0, UNARY)
+    """Return the layer that produces the first input of a node, otherwise None."""
+    step = operand_producer(user, 0, UNARY)
     if step is not None:
         return _Layer(step)
-    product, add = maker(user, 0, ("MatMul",)), maker(user, 0, ("Add",))
+    product, add = operand_producer(user, 0, ("MatMul",)), operand_producer(user, 0, ("Add",))
     if product is not None:
         weight = _own_weight(product, graph)
         return None if weight is None else _Layer(product, weight)
     if add is None:
         return None
     for side in (0, 1):
-        product, bias = maker(add, side, ("MatMul",)), add.inputs[1 - side]
+        product, bias = operand_producer(add, side, ("MatMul",)), add.inputs[1 - side]
         weight = None if product is None else _own_weight(product, graph)
         if product is None or weight is None or graph.tensor(bias) is None:
             continue
@@ -167,7 +168,7 @@ def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
 
 
 def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
-    """A product's second operand, where it is a constant matrix that nothing else reads."""
+    """Return the second operand of a product if it is a constant matrix without other consumers, otherwise None."""
     weight = operand(product, 1)
     tensor = graph.tensor(weight)
     if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_user(weight) is not product:
@@ -176,7 +177,7 @@ def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
 
 
 def _kernel(weight: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The weight of a product as that of a convolution, for later."""
+    """Return the weight of a product as the lazy weight of a convolution."""
     entering, leaving = weight.shape.numpy()
     shape = (leaving, entering, 1, 1)
     return ComputedTensor(weight.dtype, shape, lambda: np.ascontiguousarray(weight.numpy().T).reshape(shape))

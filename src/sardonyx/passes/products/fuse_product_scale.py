@@ -1,9 +1,9 @@
 """(MatMul(x, W) + b) * s => MatMul(x, s * W) + s * b.
 
-For Mul by a constant with one number per column, or one in all, and for Div by one; also of a Gemm, of a product
-without a bias, and with a Transpose between. Refuses where W or b is not a constant or is shared, where a value in
-between is read elsewhere, and where the constant varies within a column. Helps because a scale over every activation
-is then part of the weight.
+For Mul by a constant with one number per column or a single number, and for Div by one; also of a Gemm, of a product
+without a bias, and with a Transpose in between. Refuses if W or b is not a constant or is shared, if a value in between
+is read elsewhere, and if the constant varies within a column. Helps because a scale over every activation becomes part
+of the weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import FLOATS, Linear
-from sardonyx.passes._matching import maker, operand
+from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes._rows import permuted_back
 from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Example, NodePass
@@ -28,7 +28,7 @@ from sardonyx.records.run import Accuracy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scaled:
-    """A product, its sum with a bias where there is one, a Transpose where there is one, and the scale."""
+    """A product, the Add of its bias and a Transpose if there are any, and the scale."""
 
     linear: Linear
     add: ir.Node | None
@@ -37,16 +37,16 @@ class _Scaled:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        return tuple(each for each in (self.linear.node, self.add, self.move, self.node) if each is not None)
+        return tuple(node for node in (self.linear.node, self.add, self.move, self.node) if node is not None)
 
 
 class FuseProductScale(NodePass):
-    """A scale into the weight before it."""
+    """A scale after a product with a constant weight."""
 
     name = "fuse-product-scale"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Mul", "Div")
-    opset = 7  # before, operands were broadcast by an attribute
+    opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
             <ir_version: 10, opset_import: ["" : 18]>
@@ -70,49 +70,49 @@ class FuseProductScale(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """A constant times what a product with a constant weight made."""
+        """Match a constant times the result of a product with a constant weight."""
         for place in (0, 1) if node.op_type == "Mul" else (0,):
             constant = graph.array(node.inputs[1 - place])
-            found = None if constant is None else _scaled(node, place, graph)
-            if constant is None or found is None:
+            scaled = None if constant is None else _scaled(node, place, graph)
+            if constant is None or scaled is None:
                 continue
-            if isinstance(found, Refused):
-                return found
-            return _matched(found, constant, graph)
+            if isinstance(scaled, Refused):
+                return scaled
+            return _matched(scaled, constant, graph)
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """The product with the scale in its weight and bias."""
-        found: _Scaled = match.found["scaled"]
+        """Build the product with the scale in its weight and bias."""
+        scaled: _Scaled = match.found["scaled"]
         scale: np.ndarray = match.found["scale"]
-        node = found.linear.node
-        weight = op.constant(found.linear.scaled_weight(scale), "weight")
+        node = scaled.linear.node
+        weight = op.constant(scaled.linear.scaled_weight(scale), "weight")
         bias = None
-        if found.linear.bias is not None:
-            bias = op.constant(found.linear.changed_bias(scale, np.zeros(1)), "bias")
+        if scaled.linear.bias is not None:
+            bias = op.constant(scaled.linear.changed_bias(scale, np.zeros(1)), "bias")
         if node.op_type == "Gemm":
             value = op.like(node, (node.inputs[0], weight, bias), beta=None)
         else:
             value = op.MatMul(node.inputs[0], weight)
             value = value if bias is None else op.Add(value, bias)
-        return value if found.move is None else op.like(found.move, (value,))
+        return value if scaled.move is None else op.like(scaled.move, (value,))
 
 
 def _scaled(node: ir.Node, place: int, graph: Facts) -> _Scaled | Refused | None:
-    """What the constant scales, where that is a product."""
-    move = maker(node, place, ("Transpose",))
-    below, at = (node, place) if move is None else (move, 0)
-    add = maker(below, at, ("Add",))
+    """Return what the constant scales if it is a product, otherwise None."""
+    move = operand_producer(node, place, ("Transpose",))
+    consumer, index = (node, place) if move is None else (move, 0)
+    add = operand_producer(consumer, index, ("Add",))
     if add is None:
-        return _found(maker(below, at, MATRIX_PRODUCTS), None, None, move, node, graph)
+        return _checked(operand_producer(consumer, index, MATRIX_PRODUCTS), None, None, move, node, graph)
     for side in (0, 1):
-        product, bias = maker(add, side, ("MatMul",)), add.inputs[1 - side]
+        product, bias = operand_producer(add, side, ("MatMul",)), add.inputs[1 - side]
         if product is not None and graph.tensor(bias) is not None:
-            return _found(product, bias, add, move, node, graph)
+            return _checked(product, bias, add, move, node, graph)
     return None
 
 
-def _found(
+def _checked(
     product: ir.Node | None,
     bias: ir.Value | None,
     add: ir.Node | None,
@@ -127,32 +127,32 @@ def _found(
     shift = graph.tensor(bias)
     if weight is None or weight.dtype not in FLOATS or len(weight.shape) != 2:
         return None
-    found = _Scaled(Linear(product, weight, shift), add, move, node)
-    if bias is not None and (shift is None or shift.shape.numpy() not in ((), (found.linear.channels,))):
-        return Refused("the bias before it is not one number per column", found.nodes)
-    if any(graph.sole_user(each.outputs[0]) is None for each in found.nodes[:-1]):
-        return Refused("the value before it is also used elsewhere", found.nodes)
+    scaled = _Scaled(Linear(product, weight, shift), add, move, node)
+    if bias is not None and (shift is None or shift.shape.numpy() not in ((), (scaled.linear.channels,))):
+        return Refused("the bias before it does not have one number per column", scaled.nodes)
+    if any(graph.sole_user(inner.outputs[0]) is None for inner in scaled.nodes[:-1]):
+        return Refused("the value before it is also used elsewhere", scaled.nodes)
     if any(value is not None and graph.sole_user(value) is None for value in (product.inputs[1], bias)):
-        return Refused("the weight before it is shared", found.nodes)
-    return found
+        return Refused("the weight before it is shared", scaled.nodes)
+    return scaled
 
 
-def _matched(found: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Refused | None:
-    if found.move is not None:
-        perm = permutation(found.move, graph)
+def _matched(scaled: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Refused | None:
+    if scaled.move is not None:
+        perm = permutation(scaled.move, graph)
         if perm is None or constant.ndim > len(perm):
             return None
         constant = permuted_back(constant, perm)
-    rank, columns = graph.rank(found.linear.node.outputs[0]), found.linear.channels
+    rank, columns = graph.rank(scaled.linear.node.outputs[0]), scaled.linear.channels
     if rank is None or constant.ndim > rank:
         return None
     if constant.size != 1 and (constant.size != constant.shape[-1] or constant.size != columns):
-        return Refused("the constant varies within a column", found.nodes)
-    with np.errstate(all="ignore"):  # what is not finite is refused
+        return Refused("the constant varies within a column", scaled.nodes)
+    with np.errstate(all="ignore"):  # a result that is not finite is refused
         numbers = constant.astype(np.float64).reshape(-1)
-        scale = np.broadcast_to(1.0 / numbers if found.node.op_type == "Div" else numbers, (columns,))
+        scale = np.broadcast_to(1.0 / numbers if scaled.node.op_type == "Div" else numbers, (columns,))
     if not np.isfinite(scale).all():
-        return Refused("the constant gives no finite scale", found.nodes)
-    if may_flip(scale, np.zeros(columns), found.node.outputs[0], graph):
-        return Refused("the sign of a zero may show in a division", found.nodes)
-    return Match(found.nodes, {"scaled": found, "scale": scale})
+        return Refused("the constant gives no finite scale", scaled.nodes)
+    if may_flip(scale, np.zeros(columns), scaled.node.outputs[0], graph):
+        return Refused("the sign of a zero may affect a division", scaled.nodes)
+    return Match(scaled.nodes, {"scaled": scaled, "scale": scale})

@@ -1,26 +1,29 @@
-"""Pieces of a value's last axis: which part a Slice or Split takes, how two are put together, what repeats one.
+"""Parts of a value along an axis: what a Slice or Split takes, what a Concat joins, and what repeats a part.
 
-Rotations of positions are written with these in several ways; each question here has one answer for all of them.
+Exporters write the rotation of positions with these operators in several ways; the functions here recognise all of
+them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import REPEATS
-from sardonyx.passes._matching import given, ints, maker, operand
-from sardonyx.passes._views import normal_axes
+from sardonyx.passes._matching import ints, is_specified, operand, operand_producer
+from sardonyx.passes._shapes import normal_axes
 
-CACHE = 1 << 26  # bytes of a constant table that is looked into
+CACHE = 1 << 26  # bytes of a constant table that is read
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The elements start, start + step, … below stop of a value's last axis."""
+    """The elements start, start + step, … below stop of the last axis of a value."""
 
     source: ir.Value
     start: int
@@ -30,13 +33,13 @@ class Piece:
 
     @property
     def width(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return len(range(self.start, self.stop, self.step))
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two values of equal width side by side, or element by element in turn."""
+    """Two values of equal width joined along the last axis: concatenated, or interleaved element by element."""
 
     first: ir.Value
     second: ir.Value
@@ -45,18 +48,18 @@ class Pair:
 
 
 def width(value: ir.Value | None, graph: Facts) -> int | None:
-    """The size of the last axis, where it is a number."""
+    """Return the size of the last axis if it is static, otherwise None."""
     shape = graph.shape(value)
     return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
 def is_last(axis: int, value: ir.Value | None, graph: Facts) -> bool:
-    """Whether an axis is the last one of a value."""
+    """Return whether an axis is the last one of a value."""
     return axis == -1 or (graph.rank(value) or 0) - 1 == axis >= 0
 
 
 def piece_of(value: ir.Value | None, graph: Facts) -> Piece | None:
-    """The part of another value's last axis that this one is, taken by a Slice or a Split."""
+    """Return which part of the last axis of another value a Slice or Split takes, otherwise None."""
     node = None if value is None else value.producer()
     source = None if node is None else operand(node, 0)
     if value is None or node is None or source is None or node.domain or (total := width(source, graph)) is None:
@@ -65,7 +68,7 @@ def piece_of(value: ir.Value | None, graph: Facts) -> Piece | None:
         return _sliced(node, source, total, graph)
     if node.op_type != "Split" or not is_last(node.attributes.get_int("axis", 0), source, graph):
         return None
-    sizes = ints(node, "split", 1, graph) if given(node, "split", 1) else _even(total, len(node.outputs))
+    sizes = ints(node, "split", 1, graph) if is_specified(node, "split", 1) else _even(total, len(node.outputs))
     if sizes is None:
         return None
     start = sum(sizes[: value.index()])
@@ -78,7 +81,7 @@ def _even(total: int, count: int) -> tuple[int, ...] | None:
 
 def _sliced(node: ir.Node, source: ir.Value, total: int, graph: Facts) -> Piece | None:
     starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    axes = ints(node, "axes", 3, graph) if given(node, "axes", 3) else (0,)
+    axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else (0,)
     steps = (1,) if operand(node, 4) is None else graph.ints(operand(node, 4))
     if not starts or not ends or not axes or not steps or len(starts) != 1 or not is_last(axes[0], source, graph):
         return None
@@ -89,26 +92,26 @@ def _sliced(node: ir.Node, source: ir.Value, total: int, graph: Facts) -> Piece 
 
 
 def halves(first: ir.Value | None, second: ir.Value | None, graph: Facts) -> tuple[ir.Value, Pair] | None:
-    """The value that two others are the halves of, in this order: left and right, or even and odd elements."""
-    one, two = piece_of(first, graph), piece_of(second, graph)
-    if first is None or second is None or one is None or two is None or one.source is not two.source:
+    """Return the value whose halves the two are, in this order: left and right half, or even and odd elements."""
+    left, right = piece_of(first, graph), piece_of(second, graph)
+    if first is None or second is None or left is None or right is None or left.source is not right.source:
         return None
-    total = width(one.source, graph) or 0
+    total = width(left.source, graph) or 0
     if total % 2 or total == 0:
         return None
-    nodes = tuple(dict.fromkeys((one.node, two.node)))
+    nodes = tuple(dict.fromkeys((left.node, right.node)))
     half = total // 2
-    if one.width != half or two.width != half:
+    if left.width != half or right.width != half:
         return None
-    if (one.step, two.step) == (1, 1) and (one.start, two.start) == (0, half):
-        return one.source, Pair(first, second, False, nodes)
-    if (one.step, two.step) == (2, 2) and (one.start, two.start) == (0, 1):
-        return one.source, Pair(first, second, True, nodes)
+    if (left.step, right.step) == (1, 1) and (left.start, right.start) == (0, half):
+        return left.source, Pair(first, second, False, nodes)
+    if (left.step, right.step) == (2, 2) and (left.start, right.start) == (0, 1):
+        return left.source, Pair(first, second, True, nodes)
     return None
 
 
 def pair_of(value: ir.Value | None, graph: Facts) -> Pair | None:
-    """The two values of equal width that this one is made of, along its last axis."""
+    """Return the two values of equal width that are joined along the last axis to form this one, otherwise None."""
     node = None if value is None else value.producer()
     if node is None or node.domain or value is None:
         return None
@@ -122,8 +125,8 @@ def pair_of(value: ir.Value | None, graph: Facts) -> Pair | None:
 
 
 def _stacked(node: ir.Node, value: ir.Value, graph: Facts) -> Pair | None:
-    """Reshape(Concat(a[..., None], b[..., None])): the elements of a and b in turn."""
-    concat = maker(node, 0, ("Concat",)) if node.op_type in ("Reshape", "Flatten") else None
+    """Match Reshape(Concat(a[..., None], b[..., None])): the elements of a and b in turn."""
+    concat = operand_producer(node, 0, ("Concat",)) if node.op_type in ("Reshape", "Flatten") else None
     if concat is None or len(concat.inputs) != 2:
         return None
     if not is_last(concat.attributes.get_int("axis", 0), concat.outputs[0], graph):
@@ -132,25 +135,28 @@ def _stacked(node: ir.Node, value: ir.Value, graph: Facts) -> Pair | None:
     first, second = (None if part is None else operand(part, 0) for part in parts)
     if first is None or second is None:
         return None
-    shape, made = graph.shape(first), graph.shape(value)
-    if not shape or made is None or None in shape or not isinstance(shape[-1], int):
+    shape, result = graph.shape(first), graph.shape(value)
+    if not shape or result is None or None in shape or not isinstance(shape[-1], int):
         return None
-    if made != (*shape[:-1], 2 * shape[-1]) or graph.shape(second) != shape:
+    if result != (*shape[:-1], 2 * shape[-1]) or graph.shape(second) != shape:
         return None
     return Pair(first, second, True, (*(part for part in parts if part is not None), concat, node))
 
 
 def _unsqueezed_last(node: ir.Node, index: int, graph: Facts) -> ir.Node | None:
-    made_by = maker(node, index, ("Unsqueeze",))
-    if made_by is None:
+    unsqueeze = operand_producer(node, index, ("Unsqueeze",))
+    if unsqueeze is None:
         return None
-    rank = graph.rank(made_by.outputs[0])
-    axes = normal_axes(ints(made_by, "axes", 1, graph) or (), rank)
-    return made_by if rank is not None and axes == (rank - 1,) else None
+    rank = graph.rank(unsqueeze.outputs[0])
+    axes = normal_axes(ints(unsqueeze, "axes", 1, graph) or (), rank)
+    return unsqueeze if rank is not None and axes == (rank - 1,) else None
 
 
 def repeated(value: ir.Value, interleaved: bool, graph: Facts) -> ir.Value | np.ndarray | None:
-    """The half that a value has twice along its last axis, side by side or every element twice; None where not so."""
+    """Return the half that a value contains twice along its last axis, otherwise None.
+
+    The halves are (h, h) side by side, or if `interleaved` every element of h twice: (h0, h0, h1, h1, …).
+    """
     table = graph.array(value, CACHE)
     if table is not None:
         return _repeated_numbers(table, interleaved)
@@ -164,14 +170,14 @@ def _repeated_numbers(table: np.ndarray, interleaved: bool) -> np.ndarray | None
     if table.ndim == 0 or table.shape[-1] % 2:
         return None
     half = table.shape[-1] // 2
-    one, two = (table[..., 0::2], table[..., 1::2]) if interleaved else (table[..., :half], table[..., half:])
-    return one if np.array_equal(one, two) else None
+    first, second = (table[..., 0::2], table[..., 1::2]) if interleaved else (table[..., :half], table[..., half:])
+    return first if np.array_equal(first, second) else None
 
 
 def _expanded(value: ir.Value, graph: Facts) -> ir.Value | None:
-    """Reshape(Expand(a[..., None])) or Reshape(Tile(a[..., None])): every element of a twice."""
+    """Match Reshape(Expand(a[..., None])) or Reshape(Tile(a[..., None])): every element of a twice."""
     view = value.producer()
-    repeat = None if view is None or view.op_type != "Reshape" else maker(view, 0, REPEATS)
+    repeat = None if view is None or view.op_type != "Reshape" else operand_producer(view, 0, REPEATS)
     unsqueeze = None if repeat is None else _unsqueezed_last(repeat, 0, graph)
     half = None if unsqueeze is None else operand(unsqueeze, 0)
     shape = graph.shape(half)
@@ -179,3 +185,35 @@ def _expanded(value: ir.Value, graph: Facts) -> ir.Value | None:
         return None
     twice = graph.shape(repeat.outputs[0]) == (*shape, 2)
     return half if twice and graph.shape(value) == (*shape[:-1], 2 * shape[-1]) else None
+
+
+SIZES_AS_INPUT_SINCE = 13
+
+Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
+
+
+def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -> tuple[ir.Value, ...]:
+    """Build a Split of a value along an axis, in the form of the opset."""
+    if op.scope.opset < SIZES_AS_INPUT_SINCE:
+        return op.node("Split", (source,), {"axis": axis, "split": list(sizes)}, outputs=len(sizes))
+    lengths = op.constant(np.array(sizes, np.int64), "sizes")
+    return op.node("Split", (source, lengths), {"axis": axis}, outputs=len(sizes))
+
+
+def ranges(node: ir.Node, graph: Facts) -> Ranges | None:
+    """Return the constant ranges of a Slice by axis, or None if one is computed or the rank is unknown."""
+    rank = graph.rank(node.inputs[0])
+    starts, ends = graph.ints(operand(node, 1)), graph.ints(operand(node, 2))
+    if rank is None or starts is None or ends is None:
+        return None
+    axes, steps = operand(node, 3), operand(node, 4)
+    sliced = tuple(range(len(starts))) if axes is None else graph.ints(axes)
+    strides = (1,) * len(starts) if steps is None else graph.ints(steps)
+    if sliced is None or strides is None or not len(starts) == len(ends) == len(sliced) == len(strides) or 0 in strides:
+        return None
+    if any(not -rank <= axis < rank for axis in sliced):
+        return None
+    by_axis = {
+        axis % rank: bounds for axis, bounds in zip(sliced, zip(starts, ends, strides, strict=True), strict=True)
+    }
+    return by_axis if len(by_axis) == len(sliced) else None

@@ -1,0 +1,391 @@
+"""Axes as products of parts: trace a value back through layout operators, and convert one layout into another.
+
+Exporters split heads off and merge them in many ways: reshapes, transposes, flattened batches, repeated heads. Passes
+do not match these forms one by one. They write every axis as a product of parts, such as batch, length, head and width,
+and ask in which order the parts stand.
+
+Invariant: an axis [p1, p2, …, pn] has size p1.size * p2.size * … * pn.size, and its index is ((i1 * p2.size + i2) *
+p3.size + i3) …, so that the last part varies fastest. The parts of all axes in order describe the order of the elements
+in memory: a Transpose permutes axes, and a view (Reshape, Squeeze, Unsqueeze, Flatten) keeps the order of the parts and
+only moves the borders between axes, splitting a part in two if a border falls inside it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.ops import VIEWS
+from sardonyx.ir.shapes.expr import exact_quotient, product
+from sardonyx.passes._matching import operand
+from sardonyx.passes._shapes import reshape_target
+
+
+class Part:
+    """A factor of an axis; parts are compared by identity.
+
+    Splitting a part replaces it in every axis that contains it (see `refined`), so that layouts of the same value stay
+    comparable.
+    """
+
+    __slots__ = ("finer", "picked", "repeats", "size")
+
+    def __init__(self, size: Dim, *, repeats: bool = False, picked: int | None = None) -> None:
+        """Create a part of this size.
+
+        `repeats` marks a part along which the source is repeated, and `picked` one of which a single index is selected.
+        """
+        self.size = size
+        self.repeats = repeats
+        self.picked = picked
+        self.finer: tuple[Part, Part] | None = None
+
+    def split(self, outer: Dim, inner: Dim) -> tuple[Part, Part]:
+        """Split the part into an outer and an inner one."""
+        self.finer = (Part(outer, repeats=self.repeats), Part(inner, repeats=self.repeats))
+        return self.finer
+
+
+Axis = list[Part]
+Axes = list[Axis]
+
+
+def new_axes(shape: Shape) -> Axes:
+    """Return one new part for every dim; a dim of size one has none."""
+    return [[] if dim == 1 else [Part(dim)] for dim in shape]
+
+
+def refined(axis: Iterable[Part]) -> Axis:
+    """Return the parts of an axis, each replaced by the parts it has been split into."""
+    parts: Axis = []
+    for part in axis:
+        parts += [part] if part.finer is None else refined(part.finer)
+    return parts
+
+
+def flat(axes: Iterable[Iterable[Part]]) -> Axis:
+    """Return all parts in the order of the elements in memory."""
+    return [part for axis in axes for part in refined(axis)]
+
+
+def same_axes(first: Axes, second: Axes) -> bool:
+    """Return whether two layouts are equal, dims of size one included."""
+    return list(map(refined, first)) == list(map(refined, second))
+
+
+def sizes(axes: Axes) -> Shape:
+    """Return the shape of a layout."""
+    return tuple(size(axis) for axis in axes)
+
+
+def size(axis: Axis) -> Dim:
+    """Return the size of an axis."""
+    return product(part.size for part in refined(axis))
+
+
+def regroup(parts: Axis, shape: Shape) -> Axes | None:
+    """Assign the parts to the dims of another shape in the same element order, or return None if that is ambiguous.
+
+    Parts are split as needed. Dims are matched from the front and then from the back; one dim that matches from neither
+    end takes the remaining parts.
+    """
+    remaining, axes = deque(parts), list[Axis]()
+    for dim in shape:
+        taken = _take(remaining, dim, front=True)
+        if taken is None:
+            break
+        axes.append(taken)
+    rest, trailing = shape[len(axes) :], list[Axis]()
+    for dim in reversed(rest[1:]):
+        taken = _take(remaining, dim, front=False)
+        if taken is None:
+            return None
+        trailing.insert(0, taken)
+    if not rest:
+        return None if remaining else axes
+    return [*axes, list(remaining), *trailing]
+
+
+def _take(parts: deque[Part], dim: Dim, *, front: bool) -> Axis | None:
+    """Remove the parts at one end that make up a dim and return them, or return None and remove nothing.
+
+    At each step `need` is the part of the dim that is not covered yet: a whole part is taken if it divides `need`; a
+    part that is a multiple of `need` is split.
+    """
+    if dim == 0:
+        return None
+    remaining, taken, need = deque(parts), list[Part](), dim
+    while need != 1:
+        if not remaining:
+            return None
+        part = remaining.popleft() if front else remaining.pop()
+        quotient, surplus = exact_quotient(need, part.size), exact_quotient(part.size, need)
+        if quotient is not None:
+            need = quotient
+        elif surplus is not None and part.picked is None:
+            halves = part.split(need, surplus) if front else part.split(surplus, need)
+            part, rest = halves if front else reversed(halves)
+            remaining.appendleft(rest) if front else remaining.append(rest)
+            need = 1
+        else:
+            return None
+        taken.append(part) if front else taken.insert(0, part)
+    parts.clear()
+    parts.extend(remaining)
+    return taken
+
+
+@dataclass(eq=False)
+class Stage:
+    """A value on the path of a trace, with its axes written in parts."""
+
+    value: ir.Value
+    axes: Axes
+    factor: float = 1.0  # the traced value is factor * this value
+
+    @property
+    def picks(self) -> bool:
+        """Return whether the traced value is only a selection of this one."""
+        return any(part.picked is not None for part in flat(self.axes))
+
+
+@dataclass(eq=False)
+class Trail:
+    """A value and what it is computed from by views, transposes, repetition, selection and scaling, nearest first."""
+
+    stages: list[Stage]
+    nodes: list[ir.Node] = field(default_factory=list[ir.Node])  # nodes[i] computes stages[i] from stages[i + 1]
+
+    @property
+    def axes(self) -> Axes:
+        """Return the axes of the traced value."""
+        return self.stages[0].axes
+
+    @property
+    def source(self) -> Stage:
+        """Return the stage where the trace ends."""
+        return self.stages[-1]
+
+    def dying(self, count: int, graph: Facts) -> int:
+        """Return how many of the nearest `count` nodes have no other consumer and go with the traced value."""
+        for index, node in enumerate(self.nodes[:count]):
+            value = self.stages[index].value
+            if len(node.outputs) > 1 or len(value.uses()) != 1 or value.is_graph_output():
+                return index
+        return count
+
+
+def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool) -> Trail | None:
+    """Trace an operand of `node` back through views, transposes, repetition and selection.
+
+    With `scales` also through multiplication and division by a scalar constant.
+    """
+    shape = graph.shape(value)
+    if shape is None or 0 in shape:
+        return None
+    trail = Trail([Stage(value, new_axes(shape))])
+    while True:
+        last = trail.source
+        producer = last.value.producer()
+        if producer is None or producer.graph is not node.graph or producer.domain:
+            return trail
+        previous = _before(last, producer, graph, scales=scales)
+        if previous is None:
+            return trail
+        trail.nodes.append(producer)
+        trail.stages.append(previous)
+
+
+def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> Stage | None:
+    """Return the value that a node computes this stage from, with its axes in the same parts."""
+    if any(attribute.is_ref() for attribute in producer.attributes.values()):
+        return None
+    if producer.op_type in ("Mul", "Div"):
+        return _unscaled(stage, producer, graph) if scales else None
+    source = operand(producer, 0)
+    shape = graph.shape(source)
+    if source is None or shape is None or 0 in shape:
+        return None
+    match producer.op_type:
+        case "Transpose":
+            perm = producer.attributes.get_ints("perm", tuple(reversed(range(len(shape)))))
+            axes: Axes | None = [stage.axes[perm.index(axis)] for axis in range(len(shape))]
+        case "Expand":
+            axes = _unrepeated(stage.axes, graph.shape(stage.value) or (), shape)
+        case "Gather":
+            axes = _unpicked(stage.axes, producer, shape, graph)
+        case "Split" | "Slice":
+            axes = _uncut(stage, producer, shape, graph)
+        case kind if kind in VIEWS:
+            axes = regroup(flat(stage.axes), shape)
+        case _:
+            return None
+    return None if axes is None else Stage(source, axes, stage.factor)
+
+
+def _unscaled(stage: Stage, producer: ir.Node, graph: Facts) -> Stage | None:
+    for side in (0, 1) if producer.op_type == "Mul" else (1,):
+        by, source = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
+        if by and source is not None and graph.same_shape(source, stage.value):
+            factor = stage.factor * by if producer.op_type == "Mul" else stage.factor / by
+            return Stage(source, stage.axes, factor)
+    return None
+
+
+def _unrepeated(axes: Axes, result: Shape, shape: Shape) -> Axes | None:
+    """Return the axes before an Expand; the parts along which it repeats are marked."""
+    missing = len(result) - len(shape)
+    source_axes: Axes = []
+    for axis, dim in enumerate(result):
+        source_dim = shape[axis - missing] if axis >= missing else 1
+        if source_dim != dim and source_dim != 1:
+            return None
+        if source_dim == 1 and dim != 1:
+            for part in refined(axes[axis]):
+                part.repeats = True
+        if axis >= missing:
+            source_axes.append([] if source_dim == 1 else axes[axis])
+    return source_axes
+
+
+def _unpicked(axes: Axes, gather: ir.Node, shape: Shape, graph: Facts) -> Axes | None:
+    """Return the axes before a Gather of a single index: the gathered axis becomes a picked part."""
+    place, axis = graph.scalar(gather.inputs[1]), gather.attributes.get_int("axis", 0) % len(shape)
+    count = shape[axis]
+    if place is None or graph.rank(gather.inputs[1]) != 0 or not isinstance(count, int) or count == 1:
+        return None
+    return [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
+
+
+def _uncut(stage: Stage, node: ir.Node, shape: Shape, graph: Facts) -> Axes | None:
+    """Return the axes before a Split or Slice into equal pieces: [n * piece] becomes a picked part n and the piece."""
+    if node.op_type == "Split":
+        axis, start = node.attributes.get_int("axis", 0) % len(shape), 0
+        for output in node.outputs[: stage.value.index()]:
+            length = (graph.shape(output) or (None,) * len(shape))[axis]
+            if not isinstance(length, int):
+                return None
+            start += length
+    else:
+        starts, axes, steps = graph.ints(operand(node, 1)), graph.ints(operand(node, 3)), graph.ints(operand(node, 4))
+        if starts is None or axes is None or len(axes) != 1 or len(starts) != 1 or steps not in (None, (1,)):
+            return None
+        axis, start = axes[0] % len(shape), starts[0]
+    piece, whole = (graph.shape(stage.value) or ())[axis], shape[axis]
+    if not isinstance(piece, int) or not isinstance(whole, int) or whole == piece or whole % piece:
+        return None
+    start = start + whole if start < 0 else start
+    if start % piece or not 0 <= start < whole:
+        return None
+    picked = Part(whole // piece, picked=start // piece)
+    return [*stage.axes[:axis], [picked, *stage.axes[axis]], *stage.axes[axis + 1 :]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Reshape and Transpose nodes that convert one layout into another."""
+
+    steps: tuple[tuple[str, tuple[int, ...], Shape], ...] = ()  # operator, target or perm, shape after it
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.steps)
+
+    def write(self, value: ir.Value, op: Builder, dtype: ir.DataType | None) -> ir.Value:
+        """Build the nodes and return the value in the new layout."""
+        for kind, numbers, shape in self.steps:
+            if kind == "Transpose":
+                value = op.Transpose(value, perm=list(numbers))
+            else:
+                value = op.Reshape(value, op.constant(np.array(numbers, np.int64), "target"))
+            op.learn(value, dtype, shape)
+        return value
+
+
+def conversion(source: Axes, target: Axes) -> Conversion | None:
+    """Return the fewest nodes that convert one layout into another of the same parts.
+
+    Equal order of parts needs at most a Reshape; otherwise a Transpose with up to two Reshapes around it. Returns None
+    if a Reshape has no constant target.
+    """
+    if same_axes(source, target):
+        return Conversion()
+    if flat(source) == flat(target):
+        return _reshape(source, target)
+    if set(flat(source)) != set(flat(target)):
+        return None
+    split_axes, ordered = _pieces(source, target)
+    perm = _permutation(split_axes, ordered)
+    assert perm is not None, "both lists contain the same runs of parts"
+    before, after = _reshape(source, split_axes), _reshape(ordered, target)
+    if before is None or after is None:
+        return None
+    return Conversion((*before.steps, ("Transpose", perm, sizes(ordered)), *after.steps))
+
+
+def _reshape(source: Axes, target: Axes) -> Conversion | None:
+    """Return the Reshape between two layouts with the same order of parts."""
+    if same_axes(source, target):
+        return Conversion()
+    numbers = reshape_target(sizes(source), sizes(target))
+    return None if numbers is None else Conversion((("Reshape", numbers, sizes(target)),))
+
+
+def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
+    """Return the axes that the Transpose permutes, in the order before and after it.
+
+    Dims of size one are included such that, if possible, one side equals the layout itself and needs no Reshape.
+    """
+    places = [_places(axes) for axes in (source, target)]
+    source_runs, target_runs = ([list(_runs(refined(axis), places)) for axis in axes] for axes in (source, target))
+    if all(len(runs) <= 1 for runs in target_runs):
+        after, ones = [list(refined(axis)) for axis in target], target_runs.count([])
+    else:
+        ones = source_runs.count([]) if all(len(runs) <= 1 for runs in source_runs) else 0
+        after = [*([] for _ in range(ones)), *(run for runs in target_runs for run in runs)]
+    before: Axes = []
+    for runs in source_runs:
+        if runs:
+            before += runs
+        elif ones:
+            before.append([])
+            ones -= 1
+    return [*([] for _ in range(ones)), *before], after
+
+
+def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
+    """Return how whole axes are permuted, or None if they are not the same axes."""
+    if len(source) != len(target):
+        return None
+    unused = list(range(len(source)))
+    perm: list[int] = []
+    for axis in target:
+        position = next((index for index in unused if refined(source[index]) == refined(axis)), None)
+        if position is None:
+            return None
+        unused.remove(position)
+        perm.append(position)
+    return tuple(perm)
+
+
+def _places(axes: Axes) -> dict[Part, tuple[int, int]]:
+    """Return the axis of each part and its position within the axis."""
+    return {part: (index, place) for index, axis in enumerate(axes) for place, part in enumerate(refined(axis))}
+
+
+def _runs(axis: Axis, places: Sequence[Mapping[Part, tuple[int, int]]]) -> Iterator[Axis]:
+    """Return the longest runs of parts of an axis that are adjacent in all layouts."""
+    run: Axis = []
+    for part in axis:
+        if run and any(place[part] != (place[run[-1]][0], place[run[-1]][1] + 1) for place in places):
+            yield run
+            run = []
+        run.append(part)
+    if run:
+        yield run

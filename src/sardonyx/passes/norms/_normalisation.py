@@ -1,0 +1,286 @@
+"""Recognise c / sqrt(mean(c * c) + eps), which layer and root-mean-square normalisation have in common.
+
+The search starts at the square root. Operands may be in any order, with the casts of half-precision exports: to a wider
+type, which preserves values, and of the root back to half. A scale may be applied before, in between, or not at all,
+and the difference x - mean(x) may be multiplied out: x * r - mean(x) * r with r = 1 / sqrt(…).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Refused
+from sardonyx.passes._matching import consumer_of, ints, is_specified, other_operand, producer_of
+from sardonyx.passes.norms._arithmetic import (
+    last_axes,
+    near,
+    power,
+    squared,
+    uncast,
+    value_and_factor,
+    value_and_scalar,
+)
+
+_REDUCTIONS = ("ReduceMean", "ReduceSum")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mean:
+    """A mean over the last axes that keeps them; `fault` is why it is not exactly that, if so."""
+
+    source: ir.Value
+    axes: int
+    nodes: tuple[ir.Node, ...]
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Centred:
+    """A value minus its mean."""
+
+    source: ir.Value
+    mean: ir.Value
+    axes: int
+    nodes: tuple[ir.Node, ...]
+
+
+def sizes(value: ir.Value, axes: int, graph: Facts) -> tuple[int, ...] | None:
+    """Return the last sizes of a value if they are static, otherwise None."""
+    shape = graph.shape(value)
+    last = None if shape is None else shape[len(shape) - axes :]
+    numbers = [dim for dim in last or () if isinstance(dim, int)]
+    return tuple(numbers) if len(numbers) == axes else None
+
+
+def mean(value: ir.Value | None, beside: ir.Node, graph: Facts) -> Mean | None:
+    """Return what a value is the mean of: a ReduceMean, or a ReduceSum divided by the size, maybe reshaped."""
+    result, factor, nodes = value, 1.0, list[ir.Node]()
+    while (node := producer_of(value, beside, "Reshape", "Unsqueeze", "Mul", "Div", *_REDUCTIONS)) is not None:
+        nodes.append(node)
+        scaled = value_and_factor(node, graph)
+        if node.op_type in _REDUCTIONS:
+            break
+        if node.op_type in ("Mul", "Div") and scaled is None:
+            return None
+        value, factor = (node.inputs[0], factor) if scaled is None else (scaled[0], factor * scaled[1])
+    if node is None or result is None or (source := node.inputs[0]) is None:
+        return None
+    axes = ints(node, "axes", 1, graph)
+    count = last_axes(axes, graph.rank(source))
+    fault = None
+    if axes is None and (is_specified(node, "axes", 1) or node.attributes.get_int("noop_with_empty_axes", 0)):
+        fault = "the axes of the mean are computed"
+    elif count is None:
+        fault = "the mean is not over the last axes"
+    elif not _keeps_axes(node, result, nodes, count, graph):
+        fault = "the mean drops its axes"
+    elif not _is_mean(node, factor, count, graph):
+        fault = (
+            "the sum is not divided by the number of its summands"
+            if node.op_type == "ReduceSum"
+            else "the mean is scaled"
+        )
+    return Mean(source, count or 0, tuple(reversed(nodes)), fault)
+
+
+def _keeps_axes(node: ir.Node, result: ir.Value, nodes: list[ir.Node], count: int, graph: Facts) -> bool:
+    """Return whether the reduced axes are kept with size one, after the views that follow."""
+    if not any(view.op_type in ("Reshape", "Unsqueeze") for view in nodes):
+        return bool(node.attributes.get_int("keepdims", 1))
+    source_shape, shape = graph.shape(node.inputs[0]), graph.shape(result)
+    if source_shape is None or shape is None or None in shape:
+        return False
+    return shape == (*source_shape[: len(source_shape) - count], *(1,) * count)
+
+
+def _is_mean(node: ir.Node, factor: float, count: int, graph: Facts) -> bool:
+    dtype = graph.dtype(node.inputs[0]) or ir.DataType.FLOAT
+    if node.op_type == "ReduceMean":
+        return near(factor, 1.0, dtype)
+    assert node.inputs[0] is not None
+    extent = sizes(node.inputs[0], count, graph)
+    return extent is not None and near(factor * math.prod(extent), 1.0, dtype)
+
+
+def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused | None:
+    """Match source - mean(source)."""
+    node = producer_of(value, beside, "Sub")
+    if node is None or (source := node.inputs[0]) is None or (mean_value := node.inputs[1]) is None:
+        return None
+    mean_of = mean(mean_value, beside, graph)
+    if mean_of is None or uncast(mean_of.source, beside, graph)[0] is not uncast(source, beside, graph)[0]:
+        return None
+    if mean_of.fault is not None:
+        return Refused(mean_of.fault, (*mean_of.nodes, node))
+    return Centred(source, mean_value, mean_of.axes, (*mean_of.nodes, node))
+
+
+ROOTS = ("Sqrt", "Pow")
+
+# Types to which exports cast a root computed in a wider type, and the least epsilon for which they represent it: the
+# root of 2**-28 is the least normal number of half precision, and its reciprocal is in range.
+_NARROW: Mapping[ir.DataType, float] = MappingProxyType({ir.DataType.FLOAT16: 2.0**-28, ir.DataType.BFLOAT16: 0.0})
+_ANOTHER = "the divided value is not the one that is squared"
+_ELSEWHERE = "the deviation is read elsewhere"
+_NOTHING = "nothing is divided by the deviation"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Normalised:
+    """A value divided by the root of its mean square."""
+
+    source: ir.Value  # the value that is squared
+    axes: int  # the number of normalised last axes
+    epsilon: float
+    result: ir.Value
+    nodes: tuple[ir.Node, ...]
+    scale: ir.Value | None = None  # what the result is already multiplied by
+    bias: ir.Value | None = None  # what is already added to it
+
+    @property
+    def end(self) -> ir.Node:
+        """Return the node that produces the result."""
+        return self.nodes[-1]
+
+
+def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised | Refused | None:
+    """Return the normalisation with its square root at this node.
+
+    With `about_mean` the value is centred about its mean (layer normalisation), otherwise it is not.
+    """
+    root_power = power(root, graph)
+    if root_power is None or root_power[1] not in (0.5, -0.5):
+        return None
+    radicand, exponent, _ = root_power
+    added, epsilon = producer_of(radicand, root, "Add"), 0.0
+    if added is not None:
+        beside = value_and_scalar(added, graph)
+        if beside is None or beside[1] < 0:
+            return None
+        radicand, epsilon = beside
+    mean_square = mean(radicand, root, graph)
+    square = None if mean_square is None else squared(mean_square.source, root, graph)
+    if mean_square is None or square is None or _is_about_mean(square[0], root, graph) != about_mean:
+        return None
+    source, squaring = square
+    nodes = (squaring, *mean_square.nodes, *((added,) if added is not None else ()), root)
+    if mean_square.fault is not None:
+        return Refused(mean_square.fault, nodes)
+    norm = Normalised(source, mean_square.axes, epsilon, root.outputs[0], nodes)
+    return _applied(norm, graph, inverted=exponent < 0)
+
+
+def _is_about_mean(value: ir.Value, beside: ir.Node, graph: Facts) -> bool:
+    """Return whether some mean is subtracted from the value."""
+    node = producer_of(uncast(value, beside, graph)[0], beside, "Sub")
+    return node is not None and isinstance(mean(node.inputs[1], beside, graph), Mean)
+
+
+def _applied(norm: Normalised, graph: Facts, *, inverted: bool) -> Normalised | Refused:
+    """Follow the root of the mean square to where the value is divided by it."""
+    if not inverted:
+        user = consumer_of(norm.result, graph, "Reciprocal", "Div")
+        reciprocal = None if user is None else power(user, graph)
+        if reciprocal is not None and reciprocal[1] == -1 and reciprocal[0] is norm.result:
+            norm, inverted = after(norm, reciprocal[2]), True
+    cast = consumer_of(norm.result, graph, "Cast")
+    if cast is not None:  # back to half precision before the division
+        narrow = ir.DataType(cast.attributes.get_int("to", 0))
+        if narrow not in _NARROW or norm.epsilon < _NARROW[narrow]:
+            return Refused("the deviation is cast to a type that does not represent it", (*norm.nodes, cast))
+        norm = after(norm, cast)
+    if inverted:
+        return _multiplied(norm, graph)
+    user = graph.sole_user(norm.result)
+    if user is None:
+        return Refused(_ELSEWHERE, norm.nodes)
+    if user.op_type in ("Add", "Max", "Clip"):
+        return Refused("epsilon is outside the square root", (*norm.nodes, user))
+    if consumer_of(norm.result, graph, "Div") is None or user.inputs[1] is not norm.result:
+        return Refused(_NOTHING, (*norm.nodes, user))
+    return _with_numerator(norm, user, user.inputs[0], graph) or Refused(_ANOTHER, (*norm.nodes, user))
+
+
+def _multiplied(norm: Normalised, graph: Facts) -> Normalised | Refused:
+    """Follow 1 / root to its product with the value, with the scale first, or with the difference multiplied out."""
+    user = consumer_of(norm.result, graph, "Mul")
+    if user is None:
+        reason = _ELSEWHERE if graph.sole_user(norm.result) is None else _NOTHING
+        return _multiplied_out(norm, graph) or Refused(reason, norm.nodes)
+    other = other_operand(user, norm.result)
+    divided = _with_numerator(norm, user, other, graph)
+    if divided is not None:
+        return divided
+    if norm.scale is not None or other is None or other is norm.result:
+        return Refused(_ANOTHER, (*norm.nodes, user))
+    return _multiplied(replace(after(norm, user), scale=other), graph)
+
+
+def _with_numerator(norm: Normalised, user: ir.Node, value: ir.Value | None, graph: Facts) -> Normalised | None:
+    """Return the division if its numerator is the squared value, or that value scaled; otherwise None."""
+    alike = None if value is None else same(value, norm.source, user, graph)
+    if alike is not None:
+        return after(norm, *alike, user)
+    scaled = producer_of(value, user, "Mul") if norm.scale is None else None
+    if scaled is None:
+        return None
+    for first, scale in ((scaled.inputs[0], scaled.inputs[1]), (scaled.inputs[1], scaled.inputs[0])):
+        alike = None if first is None else same(first, norm.source, user, graph)
+        if alike is not None and scale is not None:
+            return replace(after(norm, *alike, scaled, user), scale=scale)
+    return None
+
+
+def _multiplied_out(norm: Normalised, graph: Facts) -> Normalised | None:
+    """Match x * r + (beta - mean * r), or x * r - mean * r, where r is the reciprocal root, scaled or not."""
+    middle, factor = centred(norm.source, norm.end, graph), norm.result
+    users = [use.node for use in factor.uses()]
+    if not isinstance(middle, Centred) or len(users) != 2 or any(user.op_type != "Mul" for user in users):
+        return None
+    for first, second in (users, users[::-1]):
+        if other_operand(first, factor) is not middle.source or other_operand(second, factor) is not middle.mean:
+            continue
+        for last, bias, between in _differences(first.outputs[0], second.outputs[0], graph):
+            return replace(after(norm, *users, *between, last), bias=bias)
+    return None
+
+
+def _differences(
+    first: ir.Value, second: ir.Value, graph: Facts
+) -> Iterator[tuple[ir.Node, ir.Value | None, tuple[ir.Node, ...]]]:
+    """Yield where `second` is subtracted from `first`, directly or from a bias: last node, bias, nodes between."""
+    difference = consumer_of(second, graph, "Sub")
+    if difference is None or difference.inputs[1] is not second or difference.inputs[0] is second:
+        return
+    if difference.inputs[0] is first:
+        yield difference, None, ()
+        return
+    added = consumer_of(difference.outputs[0], graph, "Add")
+    if added is not None and other_operand(added, difference.outputs[0]) is first:
+        yield added, difference.inputs[0], (difference,)
+
+
+def after(norm: Normalised, *nodes: ir.Node) -> Normalised:
+    """Return the normalisation extended by these nodes."""
+    return replace(norm, result=nodes[-1].outputs[0], nodes=(*norm.nodes, *nodes))
+
+
+def same(value: ir.Value, other: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Node, ...] | None:
+    """Return the nodes that compute `value` if it equals `other`: cast, or centred a second time; otherwise None."""
+    if value is other:
+        return ()
+    (bare, casts), (wanted, _) = uncast(value, beside, graph), uncast(other, beside, graph)
+    if bare is wanted:
+        return casts
+    if graph.dtype(bare) != graph.dtype(wanted):
+        return None  # centring in different types gives different numbers
+    first, second = centred(bare, beside, graph), centred(wanted, beside, graph)
+    if not (isinstance(first, Centred) and isinstance(second, Centred)) or first.axes != second.axes:
+        return None
+    return (*first.nodes, *casts) if first.source is second.source else None
