@@ -115,7 +115,7 @@ def test_a_container_is_held_to_the_whole_model(exported: Export) -> None:
     assert made.live is None
     assert made.verdict is not None
     assert made.verdict.passed
-    assert made.notes == ("blocks is never called itself on plain tensors: it was compared with the whole model only",)
+    assert made.notes == ("blocks is never called with plain tensors: it was compared with the whole model only",)
 
 
 def test_another_models_module_is_refused_and_nothing_is_written(exported: Export, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class TestFaults:
     def check(self, module: Any, path: Path) -> tuple[list[Any], list[str]]:
         example = decoder_example(module, 0)
         engine = TorchEngine(Call(module, example.args, example.kwargs))
-        check = GenerationCheck(module, engine, path, threads=1, tell=lambda _: None)
+        check = GenerationCheck(module, engine, path, threads=1, report=lambda _: None)
         return check.run(random_prompts(module, attention_window(module), STEPS, 0), STEPS)
 
     def changed(self, folder: Path, weight: str, change: Any) -> Path:

@@ -1,4 +1,4 @@
-"""`sardonyx.adopt`: a file that another tool wrote, with every node's module written down the way we write it."""
+"""`sardonyx.adopt`: write our module tags into a model that another tool exported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.records.inspection import Adoption
 
 
 class Adopted(Adoption, HasModel, frozen=True):
-    """An Adoption together with the tagged model."""
+    """An Adoption record together with the tagged model."""
 
     model: ir.Model | None = None
 
@@ -28,36 +28,36 @@ def adopt(
     tag_attributes: bool = False,
     force: bool = False,
 ) -> Adopted:
-    """Write the tags of a model that came without: from torch's metadata, scoped names, or attributes that came back.
+    """Tag every node with its module, from torch's metadata, scoped names, or tags in node attributes.
 
     Args:
-        source: a path, a ModelProto or an onnx-ir Model; never changed.
-        output: where to write the result; nothing is written where None.
-        tag_attributes: write the tags as node attributes too, for tools that drop metadata.
-        force: overwrite an existing output.
+        source: A path, a ModelProto or an onnx-ir Model. It is not changed.
+        output: Where to write the result. If None, nothing is written.
+        tag_attributes: Write the tags as node attributes too, for tools that drop metadata.
+        force: Overwrite an existing output.
 
     Returns:
-        What was found, with the model as `.model`.
+        The record of what was tagged and from which evidence, with the model as `.model`.
     """
     if output is not None:
         io.check_free(os.fspath(output), force=force)
-    found = tagged(source)
-    nodes = Census.of(found.model).nodes
-    for node in nodes:
-        if tag_attributes:
+    tagged_model = tagged(source)
+    nodes = Census.of(tagged_model.model).nodes
+    if tag_attributes:
+        for node in nodes:
             attribute_tags.order(node)
-    origins.write(found.model, found.hierarchy)
+    origins.write(tagged_model.model, tagged_model.hierarchy)
     if output is not None:
-        io.save(found.model, output, force=force)
-    told = Counter(kind for node in nodes if (kind := origins.evidence(node)) is not None)
+        io.save(tagged_model.model, output, force=force)
+    evidence = Counter(kind for node in nodes if (kind := origins.evidence(node)) is not None)
     return Adopted(
-        source=found.name,
+        source=tagged_model.name,
         output=None if output is None else os.fspath(output),
         nodes=len(nodes),
         modules=len({module_of(origins.owner(node)) for node in nodes}),
         coverage=coverage(nodes),
-        evidence={kind.value: count for kind, count in told.most_common()},
+        evidence={kind.value: count for kind, count in evidence.most_common()},
         root_nodes=root_nodes(nodes),
         attributes=any(map(attribute_tags.has_attribute_tags, nodes)),
-        model=found.model,
+        model=tagged_model.model,
     )

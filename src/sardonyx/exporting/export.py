@@ -1,13 +1,13 @@
-"""`sardonyx.export`: a module becomes an ONNX file whose nodes know their modules, proven against PyTorch."""
+"""`sardonyx.export`: write a PyTorch module as an ONNX file, tagged with modules and verified against PyTorch."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ from sardonyx.verification.half_precision_export import check_in_float32
 from sardonyx.verification.upcast import upcast
 
 _DEFAULTS = ExportOptions()
-_VARIANTS = 2  # of the example, where random inputs are refused because values depend on each other
-_DRAWN_TRIALS = 3  # signed, large, and wide numbers, each at sizes of its own
+_VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
+_RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
 class Exported(Export, HasModel, frozen=True):
-    """An Export together with the model it made."""
+    """An Export record together with the model."""
 
     model: ir.Model | None = None
 
@@ -83,37 +83,37 @@ def export(
     options: ExportOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Exported:
-    """Export a module to ONNX, tell every node its module, and prove the result against the module.
+    """Export a module to ONNX, tag every node with its module, and verify the graph against the module.
 
     Args:
-        source: any module, which is run in eval mode and left as it was; or where one comes from, as the command line
-            takes it (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`).
-        inputs: example inputs: a tensor, positional ones, or a mapping by name. Where None they are derived, and where
-            the mapping holds specifications or numpy arrays, those that it lacks are.
-        output: where to write the result; nothing is written where None.
-        kwargs: keyword inputs beside positional ones.
-        task: which head a Hugging Face model gets.
-        dtype: export in this floating-point type, by a copy where the module is the caller's; "keep" keeps its own. If
+        source: A module, which is run in eval mode and left unchanged; or a source string as on the command line
+            (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`).
+        inputs: Example inputs: a tensor, a sequence of positional inputs, or a mapping by name. If None, they are
+            derived. A mapping of specifications or numpy arrays may be incomplete; the rest is derived.
+        output: Where to write the result. If None, nothing is written.
+        kwargs: Keyword inputs in addition to positional ones.
+        task: Selects the head of a Hugging Face model.
+        dtype: The floating-point type to export in; a module of the caller is copied first. "keep" keeps its own. If
             None, `hf:` checkpoints are exported in float32 and everything else in its own type.
         exporter: torch.export ("dynamo") or the tracer ("torchscript").
-        dynamic: dims to leave open, as input -> axis -> name; "auto" finds them.
-        opset: the ONNX opset; the exporter's own default where None.
-        for_generation: export a decoder as a folder that onnxruntime-genai loads: `output` is the folder, the cache is
-            an input and an output, all lengths are dynamic, and the tokenizer is saved beside the model.
-        verify: compare with the module on the example and on drawn inputs.
-        optimize: optimize the result, with proof.
-        seed: of what is drawn.
-        threads: of the runtime.
-        force: overwrite an existing output.
-        options: what is rarely needed: a decoder's past, tags, torch's metadata, external data.
-        progress: told the phase.
+        dynamic: Dynamic dimensions, as input -> axis -> name; "auto" finds them.
+        opset: The ONNX opset. If None, the exporter's default.
+        for_generation: Export a decoder as a folder that onnxruntime-genai loads: `output` is the folder, the cache is
+            an input and an output, all lengths are dynamic, and the tokenizer is saved with the model.
+        verify: Compare with the module on the example and on random inputs.
+        optimize: Optimize the result and verify it again.
+        seed: Seed of the random inputs and weights.
+        threads: Threads of the runtime.
+        force: Overwrite an existing output.
+        options: Rarely used options: a decoder's past, tags, torch's metadata, external data.
+        progress: Called with the current phase.
 
     Returns:
         The record of the export, with the model as `.model`.
 
     Raises:
-        ModelError: torch cannot export the module.
-        VerificationFailed: the graph does not compute what the module does; nothing is written.
+        ModelError: If torch cannot export the module.
+        VerificationFailed: If the graph does not compute what the module computes. Nothing is written then.
     """
     _check_destination(output, force=force, for_generation=for_generation)
     clock = Clock(progress)
@@ -125,45 +125,46 @@ def export(
             if isinstance(source, nn.Module)
             else resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
         )
-    with prepared(resolved.module) as plain, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with prepared(resolved.module) as module, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
             if for_generation:
-                example, lazy = decoder_example(plain, seed), ()
+                example, lazy_notes = decoder_example(module, seed), ()
             else:
-                example = example_for(plain, resolved, inputs, kwargs, seed)
-                lazy = initialize(plain, example.args, example.kwargs)
-                example = continued(plain, example) if options.with_past else example
-            call = Call(plain, example.args, example.kwargs)
+                example = example_for(module, resolved, inputs, kwargs, seed)
+                lazy_notes = initialize(module, example.args, example.kwargs)
+                example = continued(module, example) if options.with_past else example
+            call = Call(module, example.args, example.kwargs)
             dims = open_dims(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(_inputs(call, dims.axes))
-        variants = example.variants(plain, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
-        others = [Call(plain, each.args, each.kwargs) for each in variants]
+        variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
+        calls = (call, *(Call(module, variant.args, variant.kwargs) for variant in variants))
 
-        def attempt(dims: OpenDims) -> tuple[_Job, ir.Model, Sequence[str], Verdict | None]:
-            draft = _Draft(Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx", external=None if optimize else True)
-            job = _Job((call, *others), draft, exporter, seed, threads, clock)
+        def attempt(dims: OpenDims) -> tuple[_ExportJob, Sequence[str], Verdict | None]:
             with clock.phase("export"), gc_pause.paused():
-                model, noted = traced.export(call, exporter, dims.axes, opset, style)
-            return job, model, noted, job.prove(model, dims) if verify else None
+                model, notes = traced.export(call, exporter, dims.axes, opset, style)
+            draft = Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx"
+            external = None if optimize else True
+            job = _ExportJob(calls, model, draft, exporter, seed, threads, clock, external=external)
+            return job, notes, job.verify(dims) if verify else None
 
-        (job, model, noted, verdict), dims = with_fewer_dims(call, dims, attempt)
-        missed = unreached(plain, lambda: call.run(call.tensors))
+        (job, notes, verdict), dims = with_fewer_dims(call, dims, attempt)
+        unreached_modules = unreached(module, lambda: call.run(call.tensors))
         described = _inputs(call, dims.axes)
         if for_generation:
             require_dynamic(described)
-        with _placed(output, force=force, for_generation=for_generation) as place:
-            run = job.optimize(model, place, force=force, external=options.external) if optimize else None
-            result = (
-                run.result
-                if run is not None
-                else job.write(model, place, force=force, external=options.external, hashed=verify)
-            )
-            noted = list(noted)
-            if for_generation and place is not None:
-                verdict = verdict and job.generate(place, verdict, options.verify_tokens)
-                noted += write_beside(place.parent, plain, described)
-        result, run = _moved(result, place, output), run and replace(run, result=_moved(run.result, place, output))
+        with _model_path(output, force=force, for_generation=for_generation) as path:
+            run = job.optimize(path, force=force, external=options.external) if optimize else None
+            if run is not None:
+                result = run.result
+            else:
+                result = job.write(path, force=force, external=options.external, hashed=verify)
+            notes = list(notes)
+            if for_generation and path is not None:
+                verdict = verdict and job.check_generation(path, verdict, options.verify_tokens)
+                notes += write_beside(path.parent, module, described)
+        result = _at_destination(result, path, output)
+        run = run and replace(run, result=_at_destination(run.result, path, output))
         return Exported(
             status="done",
             environment=environment(),
@@ -176,143 +177,154 @@ def export(
                 "seed": seed,
                 "optimize": optimize,
             },
-            module=_identified(plain, resolved.label, hashed=verify),
+            module=_source_module(module, resolved.label, hashed=verify),
             inputs=described,
             outputs=tuple(call.outputs),
             result=result,
-            **_census(model),
+            **_census(job.model),
             verdict=verdict,
             optimized=run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *lazy, *dims.notes, *noted))),
-            unreached=missed,
-            model=model if run is None else run.model,
+            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *lazy_notes, *dims.notes, *notes))),
+            unreached=unreached_modules,
+            model=job.model if run is None else run.model,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The graph as a file to prove and to optimize, before anything is written where the user asked."""
+class _ExportJob:
+    """An exported graph that is verified, optimized and written.
 
-    path: Path
-    external: bool | None  # weights beside it: the runtime maps them. What is optimized decides on the result's place.
-
-    def of(self, model: ir.Model) -> Path:
-        """The file, written once."""
-        if not self.path.exists():
-            io.save(model, self.path, external=self.external)
-        return self.path
-
-
-class _Job:
-    """A module on its way to a file."""
+    Args:
+        calls: The module on its example inputs, then on variants of them.
+        model: The exported graph.
+        draft: Path of the temporary file that is verified and optimized.
+        exporter: Which exporter made the graph.
+        seed: Seed of the random inputs.
+        threads: Threads of the runtime.
+        clock: Times the phases.
+        external: Whether the draft's weights are in a file of their own, which the runtime maps. The optimized model
+            follows its source in this, so a draft to be optimized leaves it to `io.save` (None).
+    """
 
     def __init__(
         self,
         calls: Sequence[Call],
-        draft: _Draft,
+        model: ir.Model,
+        draft: Path,
         exporter: Exporter,
         seed: int,
         threads: int | None,
         clock: Clock,
+        *,
+        external: bool | None,
     ) -> None:
-        """Calls are of one module, on the example inputs and on others like them."""
+        self.model = model
         self._calls, self._call, self._draft, self._exporter = calls, calls[0], draft, exporter
-        self._seed, self._threads, self._clock = seed, threads, clock
+        self._seed, self._threads, self._clock, self._external = seed, threads, clock, external
 
-    def prove(self, model: ir.Model, dims: OpenDims) -> Verdict:
-        """Compare with the module on the example and on drawn inputs, of other sizes where dims are dynamic.
+    @functools.cached_property
+    def _file(self) -> io.LoadedFile:
+        """The draft, written and loaded once for verification and optimization."""
+        io.save(self.model, self._draft, external=self._external)
+        return io.LoadedFile.read(self._draft)
+
+    def verify(self, dims: OpenDims) -> Verdict:
+        """Compare with the module on the example and on random inputs, at other sizes of the dynamic dimensions.
 
         Raises:
-            VerificationFailed: where they disagree.
-            ModelError: where a dim that the user named could be tried at no other size than the example's.
+            VerificationFailed: If they disagree.
+            ModelError: If a dimension that the user named could only be tried at the size of the example.
         """
         with self._clock.phase("proof"):
-            verdict = self._verdict(model)
+            verdict = self._verdict()
             larger = self._larger(dims.axes, verdict) if verdict.passed else []
-            verdict = self._verdict(model, larger) if larger else verdict
+            verdict = self._verdict(larger) if larger else verdict
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
                 hint="torchscript keeps only the branch and sizes it saw, dynamo all; `verify=False` writes it anyway",
             )
-        if stiff := _seen_at_one_size(dims.named, verdict):
+        if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
-                f"the dim '{stiff[0]}' cannot be shown to be dynamic: the module took no other size of those tried",
+                f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
                 hint="leave it out of `dynamic`, or `verify=False`",
             )
         return verdict
 
     def _larger(self, axes: Axes, verdict: Verdict) -> list[dict[str, torch.Tensor]]:
-        """Larger examples for the dynamic dims that the random inputs had at one size only."""
+        """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
         example = dict(zip(self._call.inputs, self._call.tensors, strict=True))
         return larger_examples(self._call.run, example, axes, _seen_at_one_size(axes, verdict))
 
-    def _verdict(self, model: ir.Model, larger: Sequence[Mapping[str, torch.Tensor]] = ()) -> Verdict:
-        """By running both; in float32 where the graph computes in half precision."""
-        given = [*(dict(zip(call.inputs, call.tensors, strict=True)) for call in self._calls), *larger]
-        examples = [{name: to_array(tensor) for name, tensor in each.items()} for each in given]
-        how: dict[str, Any] = {
+    def _verdict(self, larger: Sequence[Mapping[str, torch.Tensor]] = ()) -> Verdict:
+        """Run both and compare; in float32 if the graph computes in half precision."""
+        tensors = [*(dict(zip(call.inputs, call.tensors, strict=True)) for call in self._calls), *larger]
+        examples = [{name: to_array(tensor) for name, tensor in feeds.items()} for feeds in tensors]
+        settings: dict[str, Any] = {
             "seeds": seeds_from(self._seed),
-            "trials": _DRAWN_TRIALS,
+            "trials": _RANDOM_TRIALS,
             "threads": self._threads,
-            "progress": self._tell,
+            "progress": self._report,
         }
-        ordered = any(node.op_type == "TopK" for node in model.graph.all_nodes())
-        wide = upcast(model, constants="widen")
+        ordered = any(node.op_type == "TopK" for node in self.model.graph.all_nodes())
+        wide = upcast(self.model, constants="widen")
         if wide is None:
             engine = TorchEngine(self._call, ordered=ordered)
-            oracle = Oracle(self._draft.of(model), inputs=examples, engine=engine, **how)
-            return oracle.check(self._draft.of(model), Accuracy.REASSOCIATES)
+            oracle = Oracle(self._file, inputs=examples, engine=engine, **settings)
+            return oracle.check(self._file, Accuracy.REASSOCIATES)
         return check_in_float32(
-            self._draft.of(model),
+            self._file,
             wide,
             module=TorchEngine(self._call, in_float32=True, ordered=ordered),
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
             inputs=examples,
             other_exporter=traced.OTHER[self._exporter],
-            **how,
+            **settings,
         )
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._clock.tell(text, None)
 
-    def generate(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
-        """Compare the tokens that the written decoder generates with the module's own.
+    def check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
+        """Compare the tokens that the written decoder generates with those of the module.
 
         Raises:
-            VerificationFailed: where logits or tokens differ.
+            VerificationFailed: If logits or tokens differ.
         """
         with self._clock.phase("generation"):
-            module, wide = self._call.module, in_float32(io.load(path))
-            if wide is not None:  # half precision is compared in float32, as everywhere
+            file, module = io.LoadedFile.read(path), self._call.module
+            wide = in_float32(file.model)
+            if wide is not None:  # half precision is compared in float32
                 module = copy.deepcopy(module).float()
-            found = check_generation(
+            generated = check_generation(
                 module,
                 TorchEngine(self._call.with_module(module)),
-                path if wide is None else wide,
+                file if wide is None else wide,
                 window=attention_window(module),
                 steps=steps,
                 seed=self._seed,
                 threads=self._threads,
-                tell=lambda text: self._clock.tell(text, None),
+                report=self._report,
             )
-        if found.failures:
+        if generated.failures:
             raise VerificationFailed(
-                f"the exported decoder does not generate what the module does: {found.failures[0]}",
+                f"the exported decoder does not generate what the module does: {generated.failures[0]}",
                 hint="try the other `exporter`",
             )
-        gaps = (*verdict.not_covered, *found.not_covered)
-        return replace(verdict, generation=found.batches, not_covered=gaps, notes=(*verdict.notes, *found.not_covered))
+        gaps = generated.not_covered
+        return replace(
+            verdict,
+            generation=generated.batches,
+            not_covered=(*verdict.not_covered, *gaps),
+            notes=(*verdict.notes, *gaps),
+        )
 
-    def optimize(
-        self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None
-    ) -> pipeline.Optimized:
-        """Make it smaller, with proof, and write that."""
+    def optimize(self, output: str | Path | None, *, force: bool, external: bool | None) -> pipeline.Optimized:
+        """Optimize the draft, verify the result and write it."""
         with self._clock.phase("optimize"):
             return pipeline.optimize(
-                self._draft.of(model),
+                self._file,
                 output,
                 seed=self._seed,
                 threads=self._threads,
@@ -321,28 +333,26 @@ class _Job:
                 progress=self._clock.tell,
             )
 
-    def write(
-        self, model: ir.Model, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool
-    ) -> Artifact:
-        """Write it where the user asked."""
+    def write(self, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool) -> Artifact:
+        """Write the exported graph to the user's path."""
         with self._clock.phase("writing"):
             if output is not None:
-                io.save(model, output, force=force, external=external)
-            return run_tables.artifact(model, output, hashed=hashed)
+                io.save(self.model, output, force=force, external=external)
+            return run_tables.artifact(self.model, output, hashed=hashed)
 
 
 def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:
-    """Refuse at once what could not be written after all the work."""
+    """Refuse an unusable output path before any work is done."""
     if for_generation and output is None:
-        raise UsageError("an export for generation is a folder", hint="name one as the output")
+        raise UsageError("an export for generation writes a folder", hint="give its path as `output`")
     if output is not None:
         check = io.check_free_folder if for_generation else io.check_free
         check(os.fspath(output), force=force)
 
 
 @contextlib.contextmanager
-def _placed(output: str | Path | None, *, force: bool, for_generation: bool) -> Generator[Path | None]:
-    """Where to write the model: the output itself, or a file in a folder that appears when everything is in it."""
+def _model_path(output: str | Path | None, *, force: bool, for_generation: bool) -> Generator[Path | None]:
+    """Yield the path to write the model to: the output, or a file in a folder that appears when it is complete."""
     if not for_generation or output is None:
         yield None if output is None else Path(output)
         return
@@ -350,21 +360,21 @@ def _placed(output: str | Path | None, *, force: bool, for_generation: bool) -> 
         yield Path(folder) / MODEL
 
 
-def _moved(artifact: Artifact, place: Path | None, output: str | Path | None) -> Artifact:
-    """The artifact under the name that it has in the end."""
-    if place is None or output is None or place == Path(output):
+def _at_destination(artifact: Artifact, path: Path | None, output: str | Path | None) -> Artifact:
+    """Return the artifact with its final path instead of the temporary folder's."""
+    if path is None or output is None or path == Path(output):
         return artifact
     return replace(artifact, path=os.fspath(Path(output) / MODEL))
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
-    """Dynamic dims that no two trials had different sizes of."""
-    asked = dict.fromkeys(dim for spec in named.values() for dim in spec.values() if dim_terms(dim) == [dim])
-    sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in asked}
+    """Return the dynamic dimensions that had the same size in all trials."""
+    dims = dict.fromkeys(dim for spec in named.values() for dim in spec.values() if dim_terms(dim) == [dim])
+    sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in dims}
     return [dim for dim, seen in sizes.items() if len(seen) < 2]
 
 
-def _identified(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
+def _source_module(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
     kind = type(module)
     return SourceModule(
         label=label,
@@ -383,12 +393,12 @@ def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
 
 
 def _census(model: ir.Model) -> dict[str, Any]:
-    """What the record says of the exported graph, whose nodes have their origins with them."""
-    counted = census.Census.of(model)
+    """Return the record's fields that describe the exported, tagged graph."""
+    graph_census = census.Census.of(model)
     return {
-        "counts": counted.counts,
-        "modules": len({module_of(owner(node)) for node in counted.nodes}),
-        "coverage": census.coverage(counted.nodes),
-        "root_nodes": census.root_nodes(counted.nodes),
-        "tied": census.tied(counted.initializers),
+        "counts": graph_census.counts,
+        "modules": len({module_of(owner(node)) for node in graph_census.nodes}),
+        "coverage": census.coverage(graph_census.nodes),
+        "root_nodes": census.root_nodes(graph_census.nodes),
+        "tied": census.tied(graph_census.initializers),
     }

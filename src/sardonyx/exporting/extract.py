@@ -1,4 +1,4 @@
-"""`sardonyx.extract`: one module of a model as a model of its own, proven before it is written."""
+"""`sardonyx.extract`: write one module of a model as a model of its own, verified first."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from sardonyx.verification.module_check import LiveProof, ModuleProof
 
 Progress = Callable[[str, float | None], None]
-_DRAWN_BESIDE_LIVE = 2  # trials on drawn inputs where the example is there as well: two sizes of every dynamic dim
+_RANDOM_TRIALS_WITH_LIVE = 2  # in addition to the example: two sizes of every dynamic dimension
 
 
 class Extracted(Extraction, HasModel, frozen=True):
-    """An Extraction together with the model it made."""
+    """An Extraction record together with the model."""
 
     model: ir.Model | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Proven:
-    """What the proofs said."""
+class _Verified:
+    """The results of verification."""
 
     verdict: Verdict | None = None
     live: LiveProof | None = None
@@ -69,62 +69,62 @@ def extract(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Extracted:
-    """Cut a module out of a model and prove that it computes what it computed there.
+    """Extract a module from a model and verify that it computes what it computes there.
 
     Args:
-        source: a path, a ModelProto or an onnx-ir Model; never changed.
-        module: its tag, its instance path, or a glob that names one.
-        output: where to write the result; nothing is written where None.
-        live: the module that the file was exported from, to compare with what its part really computes.
-        inputs: example inputs of the live module: a tensor, positional ones, or a mapping by name.
-        kwargs: keyword inputs beside positional ones.
-        call: which call of the module, where it is called more than once.
-        exact: refuse where fused nodes would make the cut wider than what was asked for.
-        force: overwrite an existing output.
-        verify: prove the result before it is written.
-        seed: of the drawn inputs.
-        threads: of the runtime.
-        progress: told the phase, and how far it is where that is known.
+        source: A path, a ModelProto or an onnx-ir Model. It is not changed.
+        module: The module's tag, its instance path, or a glob that matches one module.
+        output: Where to write the result. If None, nothing is written.
+        live: The PyTorch model that the file was exported from, to compare the extracted module with it.
+        inputs: Example inputs of the live model: a tensor, a sequence of positional inputs, or a mapping by name.
+        kwargs: Keyword inputs in addition to positional ones.
+        call: Which call of the module to extract, if it is called more than once.
+        exact: Refuse if fused nodes would make the extracted part larger than the module.
+        force: Overwrite an existing output.
+        verify: Verify the result before it is written.
+        seed: Seed of the random inputs.
+        threads: Threads of the runtime.
+        progress: Called with the current phase, and the completed fraction if known.
 
     Returns:
-        The record of the cut, with the model as `.model`.
+        The record of the extraction, with the model as `.model`.
 
     Raises:
-        VerificationFailed: where the result does not compute what it should; nothing is written then.
+        VerificationFailed: If the result does not compute what the module computes. Nothing is written then.
     """
     began = time.perf_counter()
-    tell: Progress = progress or (lambda _phase, _fraction: None)
+    report: Progress = progress or (lambda _phase, _fraction: None)
     if output is not None:
         io.check_free(os.fspath(output), force=force)
     whole = tagged(source)
     for scope in scopes(whole.model):
         if not is_sorted(scope.graph) and scope.holder is None:
             scope.graph.sort()
-    tell("cutting", None)
+    report("cutting", None)
     cut = cutting.extract(whole.model, whole.hierarchy, _path(whole, module), call=call, exact=exact)
     cut_seconds = time.perf_counter() - began
-    proven = _Proven()
+    verified = _Verified()
     if verify:
-        args, named = _arguments(live, inputs, kwargs)
-        with _prepared(live, args, named) as plain:
-            _insist_on_types(whole, plain)
-            proof = _proof(whole, cut, plain, args, named, seed=seed, threads=threads, tell=tell)
-            proven = _judged(proof, whole, cut, plain, args, named)
-        _learn_ranks(cut.model, proof)
+        args, keywords = _arguments(live, inputs, kwargs)
+        with _prepared(live, args, keywords) as plain:
+            _check_types(whole, plain)
+            check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
+            verified = _verified(check, whole, cut, plain, args, keywords)
+        _set_ranks(cut.model, check)
     if output is not None:
-        tell("writing", None)
+        report("writing", None)
         io.save(cut.model, output, force=force)
     total = time.perf_counter() - began
-    return _record(whole, cut, proven, output, call, {"cut": cut_seconds, "total": total})
+    return _record(whole, cut, verified, output, call, {"cut": cut_seconds, "total": total})
 
 
 def path_of(source: Source, module: str) -> str:
-    """The instance path of the one module that a tag, a path or a glob names."""
+    """Return the instance path of the module that a tag, a path or a glob names."""
     return _path(tagged(source), module)
 
 
 def _path(whole: Tagged, wanted: str) -> str:
-    """A module that runs is meant first; one that never does is found too, to say so."""
+    """Look among the modules that have nodes first, then among all, so that the error can name one without nodes."""
     running = sorted(merge(origins.origins(node) for scope in scopes(whole.model) for node in scope.graph))
     try:
         return find_module(whole.hierarchy, running, wanted)
@@ -144,7 +144,7 @@ def _arguments(
 
 @contextlib.contextmanager
 def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[nn.Module | None]:
-    """The live module as an exporter sees it: hooks can be put on it where it was scripted or compiled."""
+    """Yield the live model in the form that is exported: hooks work on it even if it was scripted or compiled."""
     if live is None:
         yield None
         return
@@ -156,7 +156,7 @@ def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, 
         yield plain
 
 
-def _proof(
+def _module_check(
     whole: Tagged,
     cut: cutting.Extract,
     live: nn.Module | None,
@@ -165,7 +165,7 @@ def _proof(
     *,
     seed: int,
     threads: int | None,
-    tell: Progress,
+    report: Progress,
 ) -> ModuleProof:
     from sardonyx.verification import seeds_from
     from sardonyx.verification.module_check import ModuleProof
@@ -182,52 +182,54 @@ def _proof(
         cut,
         inputs=feeds,
         seeds=seeds_from(seed),
-        trials=None if live is None else _DRAWN_BESIDE_LIVE,
+        trials=None if live is None else _RANDOM_TRIALS_WITH_LIVE,
         threads=threads,
-        progress=lambda text: tell(text, None),
+        progress=lambda text: report(text, None),
     )
 
 
-def _judged(
-    proof: ModuleProof,
+def _verified(
+    check: ModuleProof,
     whole: Tagged,
     cut: cutting.Extract,
     live: nn.Module | None,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> _Proven:
-    """Both proofs, as far as there is something to compare with.
+) -> _Verified:
+    """Compare with the whole model, and with the live model if there is one.
 
     Raises:
-        VerificationFailed: where one of them fails.
+        VerificationFailed: If either comparison fails.
     """
-    verdict = proof.against_model()
-    _insist(verdict, f"{cut.path or 'the model'} does not compute on its own what it computes in the whole model")
+    verdict = check.against_model()
+    _require_passed(
+        verdict, f"{cut.path or 'the model'} does not compute on its own what it computes in the whole model"
+    )
     if live is None:
-        return _Proven(verdict)
+        return _Verified(verdict)
     from sardonyx.frontend.tracing.capture import capture
     from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
 
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)
     if not calls:
-        note = f"{name} is never called itself on plain tensors: it was compared with the whole model only"
-        return _Proven(verdict, notes=(note,))
-    inputs, outputs = _one_of(calls, cut)
+        note = f"{name} is never called with plain tensors: it was compared with the whole model only"
+        return _Verified(verdict, notes=(note,))
+    inputs, outputs = _tensors_of_call(calls, cut)
     with UnattendedRows() as rows:
-        _, disturbed = _one_of(capture(live, args, kwargs, name), cut)
-    against = proof.against_live(name, inputs, outputs, disturbed, rows.lengths)
+        _, disturbed = _tensors_of_call(capture(live, args, kwargs, name), cut)
+    against = check.against_live(name, inputs, outputs, disturbed, rows.lengths)
     if not against.verdict.passed:
-        _insist_on_weights(whole, live)
-    _insist(against.verdict, f"the cut does not compute what the live module {name} computes")
-    return _Proven(verdict, against)
+        _check_weights(whole, live)
+    _require_passed(against.verdict, f"the extracted model does not compute what the live module {name} computes")
+    return _Verified(verdict, against)
 
 
-def _insist_on_types(whole: Tagged, live: nn.Module | None) -> None:
-    """Refuse a live model in another floating-point type than the file: its inputs and values would differ as well.
+def _check_types(whole: Tagged, live: nn.Module | None) -> None:
+    """Refuse a live model in another floating-point type than the file's: its values could not be compared.
 
     Raises:
-        UsageError: with the type that the file has.
+        UsageError: If the types differ.
     """
     from sardonyx.frontend.models.weights import named_state
 
@@ -236,58 +238,58 @@ def _insist_on_types(whole: Tagged, live: nn.Module | None) -> None:
         kind = None if value is None else value.dtype
         if kind is None or not kind.is_floating_point() or not tensor.is_floating_point():
             continue
-        own, other = kind.numpy().name, str(tensor.dtype).removeprefix("torch.")
-        if own != other:
+        file_type, live_type = kind.numpy().name, str(tensor.dtype).removeprefix("torch.")
+        if file_type != live_type:
             raise UsageError(
-                f"the live model is {other} and the file {own}: '{name}'",
-                hint=f'`dtype="{own}"`, or convert the live model; nothing was written',
+                f"the live model is {live_type} and the file is {file_type}: '{name}'",
+                hint=f'`dtype="{file_type}"`, or convert the live model; nothing was written',
             )
 
 
-def _insist_on_weights(whole: Tagged, live: nn.Module) -> None:
-    """Say so where the live model has other weights than the file: then nothing else can be compared.
+def _check_weights(whole: Tagged, live: nn.Module) -> None:
+    """Refuse a live model whose weights differ from the file's: that explains any other difference.
 
     Raises:
-        VerificationFailed: the weights differ.
+        VerificationFailed: If the weights differ.
     """
     from sardonyx.frontend.models.weights import named_state
     from sardonyx.frontend.tracing.engine import to_array
     from sardonyx.verification.module_check import other_weights
 
-    other = other_weights(whole.model, ((name, to_array(tensor)) for name, tensor in named_state(live)))
-    if other:
-        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+    differing = other_weights(whole.model, ((name, to_array(tensor)) for name, tensor in named_state(live)))
+    if differing:
+        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
         raise VerificationFailed(
-            f"the live model has other weights than the file: '{other[0]}'{more} differ{'' if more else 's'}",
+            f"the live model has other weights than the file: '{differing[0]}'{more} differ{'' if more else 's'}",
             hint="give the checkpoint, or the `seed`, that the file was exported from; nothing was written",
         )
 
 
-def _insist(verdict: Verdict, message: str) -> None:
+def _require_passed(verdict: Verdict, message: str) -> None:
     if not verdict.passed:
         raise VerificationFailed(
             f"{message}: {verdict.failures[0]}", hint="nothing was written; `verify=False` writes it"
         )
 
 
-def _one_of(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tensors of the call that was cut out; those of all calls where the file does not tell them apart."""
+def _tensors_of_call(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tensors of the extracted call; those of all calls if the file does not distinguish them."""
     if len(calls) == cut.calls:
         return dict(calls[cut.call].inputs), dict(calls[cut.call].outputs)
     inputs: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
     for number, call in enumerate(calls):
-        mark = f"@{number}" if number else ""
-        inputs |= {name + mark: tensor for name, tensor in call.inputs.items()}
-        outputs |= {name + mark: tensor for name, tensor in call.outputs.items()}
+        suffix = f"@{number}" if number else ""
+        inputs |= {name + suffix: tensor for name, tensor in call.inputs.items()}
+        outputs |= {name + suffix: tensor for name, tensor in call.outputs.items()}
     return inputs, outputs
 
 
-def _learn_ranks(model: ir.Model, proof: ModuleProof) -> None:
-    """Where inference knows no shape, a file still needs a rank, and the whole model was seen running."""
-    seen = proof.values()
+def _set_ranks(model: ir.Model, check: ModuleProof) -> None:
+    """Give inputs and outputs of unknown shape the rank that they had when the whole model ran: a file needs one."""
+    arrays = check.values()
     for value in (*model.graph.inputs, *model.graph.outputs):
-        array = seen.get(value.name or "")
+        array = arrays.get(value.name or "")
         if value.shape is None and isinstance(array, np.ndarray):
             value.shape = ir.Shape([None] * array.ndim)
 
@@ -295,17 +297,17 @@ def _learn_ranks(model: ir.Model, proof: ModuleProof) -> None:
 def _record(
     whole: Tagged,
     cut: cutting.Extract,
-    proven: _Proven,
+    verified: _Verified,
     output: str | os.PathLike[str] | None,
     call: int,
     seconds: dict[str, float],
 ) -> Extracted:
-    makers = {value.name: origins.owner(node) for node in whole.model.graph for value in node.outputs}
-    found = inspect(cut.model)
-    live = proven.live
+    producers = {value.name: origins.owner(node) for node in whole.model.graph for value in node.outputs}
+    inspection = inspect(cut.model)
+    live = verified.live
     arguments: Mapping[str, str] = live.arguments if live is not None else {}
     results: Mapping[str, str] = live.results if live is not None else {}
-    proofs = {"proof": seconds["total"] - seconds["cut"]} if proven.verdict is not None else {}
+    check_seconds = {"proof": seconds["total"] - seconds["cut"]} if verified.verdict is not None else {}
     return Extracted(
         status="done",
         environment=environment(),
@@ -316,18 +318,18 @@ def _record(
         tag=whole.hierarchy.tag(cut.path),
         call=call,
         calls=cut.calls,
-        counts=found.counts,
-        inputs=tuple(_value(each, makers, arguments) for each in found.inputs),
-        outputs=tuple(_value(each, makers, results) for each in found.outputs),
+        counts=inspection.counts,
+        inputs=tuple(_value(port, producers, arguments) for port in inspection.inputs),
+        outputs=tuple(_value(port, producers, results) for port in inspection.outputs),
         straddling=cut.straddling,
         dropped=live.dropped if live is not None else (),
-        verdict=proven.verdict,
+        verdict=verified.verdict,
         live=live.verdict if live is not None else None,
-        seconds={**seconds, **proofs},
-        notes=(*cut.notes, *proven.notes),
+        seconds={**seconds, **check_seconds},
+        notes=(*cut.notes, *verified.notes),
         model=cut.model,
     )
 
 
-def _value(port: Port, makers: Mapping[str | None, str], live: Mapping[str, str]) -> BoundaryValue:
-    return BoundaryValue(port.name, port.type, port.shape, makers.get(port.name), live.get(port.name))
+def _value(port: Port, producers: Mapping[str | None, str], live: Mapping[str, str]) -> BoundaryValue:
+    return BoundaryValue(port.name, port.type, port.shape, producers.get(port.name), live.get(port.name))

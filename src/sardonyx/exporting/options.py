@@ -1,4 +1,4 @@
-"""What `export` is rarely told: one frozen object for Python and for the command line, without torch."""
+"""The rarely used options of `export`, shared by Python and the command line. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """Options of `export` beside its parameters.
+    """Rarely used options of `export`.
 
     Attributes:
-        with_past: export a decoder as the continuation of a past: its cache becomes inputs and outputs.
-        verify_tokens: how many tokens to generate from each prompt to verify a decoder that is exported for generation.
-        include_torch_nn: let tags go down to torch's own modules.
-        tag_attributes: write tags as node attributes as well.
-        keep_stack_traces: keep all of torch's metadata, which names files of this machine.
-        external: weights in a file of their own or inside; by size if None.
+        with_past: Export a decoder that continues a past: its cache becomes inputs and outputs.
+        verify_tokens: How many tokens to generate from each prompt to verify a decoder exported for generation.
+        include_torch_nn: Let tags include torch's own modules.
+        tag_attributes: Write tags as node attributes as well.
+        keep_stack_traces: Keep all of torch's metadata, which includes file names of this machine.
+        external: Whether to store the weights in a separate file. If None, decided by size.
     """
 
     with_past: bool = False

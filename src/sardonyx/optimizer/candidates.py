@@ -29,7 +29,7 @@ from sardonyx.provenance import Hierarchy
 from sardonyx.records import gc_pause
 from sardonyx.records.run import Artifact, RolledBack, Verdict
 
-Source = str | Path | onnx.ModelProto | ir.Model
+Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 Progress = Callable[[str, float | None], None]
 Forbidden = frozenset[tuple[str, str]]
 WHOLE_PASS = "*"
@@ -72,7 +72,11 @@ class RewriteJob:
         keep_modules: Sequence[str] = (),
     ) -> None:
         self.source = source
-        self.path = None if isinstance(source, (onnx.ModelProto, ir.Model)) else Path(source)
+        self.path: Path | None = None
+        if isinstance(source, io.LoadedFile):
+            self.path = source.path
+        elif isinstance(source, (str, Path)):
+            self.path = Path(source)
         self.passes = passes
         self.tell = tell
         self._target = target
@@ -92,6 +96,8 @@ class RewriteJob:
                     return io.from_proto(self.source)
                 case ir.Model():
                     return self.source.clone()
+                case io.LoadedFile():
+                    return self.source.model.clone()
                 case path:
                     return io.load(path)
 

@@ -9,7 +9,6 @@ invalid types, and run where the runtime has kernels.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -22,13 +21,13 @@ from sardonyx.runtime.library import NoKernel
 from sardonyx.verification.compare import Oracle
 from sardonyx.verification.reference import Progress
 from sardonyx.verification.rounding import LiveEngine
-from sardonyx.verification.subject import Subject
+from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.tolerance import float_difference, is_float
 from sardonyx.verification.upcast import constants_cast
 
 
 def check_in_float32(
-    exported: Path,
+    exported: Model,
     wide: ir.Model,
     *,
     module: LiveEngine,
@@ -87,7 +86,9 @@ def check_in_float32(
     )
 
 
-def _as_it_is(exported: Path, module: Engine, feeds: Mapping[str, Value], threads: int | None) -> tuple[list[str], str]:
+def _as_it_is(
+    exported: Model, module: Engine, feeds: Mapping[str, Value], threads: int | None
+) -> tuple[list[str], str]:
     """What is wrong with the graph in its own types, and a sentence on how it ran there.
 
     Raises:

@@ -20,7 +20,7 @@ from sardonyx.runtime import Source as _Source
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 
-Model: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+Model: TypeAlias = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 _T = TypeVar("_T")
 _SAFE_IN_MEMORY = 1 << 30  # a protobuf message ends at 2 GB
 _SENT = 1 << 23  # bytes of constants up to which a model goes to the worker process without a file
@@ -33,9 +33,11 @@ class Subject:
     Source: TypeAlias = _Source
 
     def __init__(self, given: Model) -> None:
-        self._given = given
+        self._given = given.path if isinstance(given, io.LoadedFile) else given
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # lives as long as this object
-        if isinstance(given, (str, Path)):
+        if isinstance(given, io.LoadedFile):
+            self.model = given.model
+        elif isinstance(given, (str, Path)):
             self.model = io.load(Path(given))
         else:
             self.model = io.from_proto(given) if isinstance(given, onnx.ModelProto) else given

@@ -1,7 +1,7 @@
-"""Verifies an exported decoder by generation: every step's logits, and the tokens, against the module's `generate()`.
+"""Verify an exported decoder by generation: compare the logits and tokens of every step with the module's `generate()`.
 
-The runtime starts with an empty past and gets its own cache back at each step. It is given the module's tokens, so that
-one different token does not make all later steps incomparable.
+The runtime starts with an empty past and gets its own cache back at each step. It reads the module's tokens, so that
+one differing token does not make all later steps incomparable.
 """
 
 from __future__ import annotations
@@ -29,19 +29,17 @@ from sardonyx.verification.rounding import LiveEngine, rounded_anew
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
-# The tokens that the module itself generates, greedily, and the logits that they were chosen by.
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompts:
     """A batch of prompts, padded on the left."""
 
     ids: Array  # [rows, length]
-    mask: Array  # 0 where there is padding
+    mask: Array  # [rows, length], 0 for padding
 
     @classmethod
     def of(cls, rows: Sequence[Array]) -> Prompts:
-        """Prompts of any lengths side by side."""
+        """Return prompts of any lengths as one batch."""
         length = max(len(row) for row in rows)
         ids, mask = np.zeros((len(rows), length), np.int64), np.zeros((len(rows), length), np.int64)
         for number, row in enumerate(rows):
@@ -51,20 +49,20 @@ class Prompts:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many tokens each prompt has."""
+        """The number of tokens in each prompt."""
         return tuple(int(count) for count in self.mask.sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Continuation:
-    """What a module makes of prompts."""
+    """The tokens that the module generates greedily, and the logits that they were chosen by."""
 
     tokens: Array  # [rows, steps]
     logits: Array  # [rows, steps, vocabulary]
 
 
 def continued(module: Any, prompts: Prompts, steps: int) -> Continuation:
-    """Let the module generate with its own `generate()`: the most likely token each time, and no stopping."""
+    """Generate with the module's own `generate()`: the most likely token at each step, without an early stop."""
     with torch.no_grad(), quietly(), _greedy(module, steps):
         answer = module.generate(torch.tensor(prompts.ids), attention_mask=torch.tensor(prompts.mask))
     tokens = to_array(answer.sequences)[:, prompts.ids.shape[1] :]
@@ -73,7 +71,7 @@ def continued(module: Any, prompts: Prompts, steps: int) -> Continuation:
 
 @contextlib.contextmanager
 def _greedy(module: Any, steps: int) -> Generator[None]:
-    """Set aside what the model's authors recommend for sampling, penalties and the end of a text, for a while."""
+    """Replace the generation config, so that sampling, penalties and end tokens have no effect, and restore it."""
     own: Any = module.generation_config
     module.generation_config = own.__class__(
         max_new_tokens=steps, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
@@ -84,49 +82,47 @@ def _greedy(module: Any, steps: int) -> Generator[None]:
         module.generation_config = own
 
 
-# An exported decoder in the runtime, one step after another: it gets back the cache that it gave.
-
 _PAST, _PRESENT = "past_key_values.", "present."
 
 
 class Stepper:
-    """The names and sizes of a decoder's inputs and outputs."""
+    """Runs an exported decoder step by step: each step gets back the cache that the previous one returned."""
 
     def __init__(self, model: ir.Model) -> None:
         self._inputs = {value.name or "": value for value in model.graph.inputs}
         self._outputs = [value.name or "" for value in model.graph.outputs]
-        self.place = self._outputs.index(LOGITS)
+        self.logits_index = self._outputs.index(LOGITS)
 
     def empty_past(self, rows: int) -> dict[str, Value]:
-        """A cache of no positions."""
+        """Return a cache without positions."""
         return {name: _empty(value, rows) for name, value in self._inputs.items() if name.startswith(_PAST)}
 
     def feeds(self, ids: Array, mask: Array, past: Feeds) -> dict[str, Value]:
-        """What a step reads: new tokens, the mask over past and new ones, and the positions of the new ones."""
+        """Return the inputs of a step: new tokens, the mask over past and new tokens, and positions of the new ones."""
         positions = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        given = {IDS: ids, MASK: mask, POSITIONS: positions, **past}
-        return {name: value for name, value in given.items() if name in self._inputs}
+        feeds = {IDS: ids, MASK: mask, POSITIONS: positions, **past}
+        return {name: value for name, value in feeds.items() if name in self._inputs}
 
     def logits(self, session: RemoteSession, prompts: Prompts, tokens: Array) -> Array:
-        """The logits of every step, if these tokens are chosen: [rows, steps, vocabulary]."""
+        """Return the logits of every step when these tokens are chosen: [rows, steps, vocabulary]."""
         ids, mask, past = prompts.ids, prompts.mask, self.empty_past(len(prompts.ids))
-        found: list[Array] = []
+        step_logits: list[Array] = []
         for step in range(tokens.shape[1]):
             outputs = dict(zip(self._outputs, session.run(self.feeds(ids, mask, past)), strict=True))
-            found.append(np.asarray(outputs[LOGITS])[:, -1])
+            step_logits.append(np.asarray(outputs[LOGITS])[:, -1])
             past = {_PAST + name.removeprefix(_PRESENT): outputs[name] for name in outputs if name != LOGITS}
             ids, mask = tokens[:, step : step + 1], np.pad(mask, ((0, 0), (0, 1)), constant_values=1)
-        return np.stack(found, axis=1)
+        return np.stack(step_logits, axis=1)
 
     def at_once(self, prompts: Prompts, tokens: Array) -> dict[str, Value]:
-        """The same tokens read in one step without a past; the last logits are those of every step."""
+        """Return feeds that read all tokens in one step without a past; the last logits are those of every step."""
         ids = np.concatenate([prompts.ids, tokens[:, :-1]], axis=1)
         mask = np.pad(prompts.mask, ((0, 0), (0, tokens.shape[1] - 1)), constant_values=1)
         return self.feeds(ids, mask, self.empty_past(len(ids)))
 
 
 def _empty(value: ir.Value, rows: int) -> Array:
-    """Rows come first and positions last but one; a cache's other sizes are fixed."""
+    """Return an empty cache tensor: rows are the first axis, positions the last but one, other sizes are fixed."""
     shape = value.shape or ()
     sizes = [size if isinstance(size, int) else 0 for size in shape]
     dtype = value.dtype or ir.DataType.FLOAT
@@ -135,13 +131,13 @@ def _empty(value: ir.Value, rows: int) -> Array:
 
 STEPS = 32
 _LENGTHS = ((1,), (7,), (24,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
-_LONGEST_WINDOW = 1024  # a longer window of attention is not exceeded: the prompt would take too long
+_LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What generating showed."""
+    """The result of the check."""
 
     batches: tuple[GeneratedBatch, ...]
     failures: tuple[str, ...]
@@ -149,16 +145,16 @@ class Generated:
 
 
 def random_prompts(module: Any, window: int | None, steps: int, seed: int) -> list[Prompts]:
-    """Prompts of random tokens: short, long, longer than the window of attention, and a padded batch."""
+    """Return prompts of random tokens: short, long, longer than the attention window, and a padded batch."""
     facts, source = Facts(module), np.random.default_rng(seed)
-    most = (facts.count("positions") or 1 << 30) - steps
+    longest = (facts.count("positions") or 1 << 30) - steps
     beyond = () if window is None or window > _LONGEST_WINDOW else ((window + _BEYOND_WINDOW,),)
-    lengths = dict.fromkeys(tuple(max(1, min(each, most)) for each in rows) for rows in (*_LENGTHS, *beyond))
-    return [Prompts.of([source.integers(facts.vocabulary or 2, size=each) for each in rows]) for rows in lengths]
+    lengths = dict.fromkeys(tuple(max(1, min(length, longest)) for length in rows) for rows in (*_LENGTHS, *beyond))
+    return [Prompts.of([source.integers(facts.vocabulary or 2, size=length) for length in rows]) for rows in lengths]
 
 
 def in_float32(model: ir.Model) -> ir.Model | None:
-    """A copy of a decoder in half precision that computes in float32, its cache included; None for other decoders."""
+    """Return a float32 copy, cache included, of a decoder in half precision; None for other decoders."""
     wide = upcast(model, constants="widen")
     for value in wide.graph.inputs if wide is not None else ():
         if value.dtype in noise.NARROW:
@@ -167,72 +163,74 @@ def in_float32(model: ir.Model) -> ir.Model | None:
 
 
 class GenerationCheck:
-    """An exported decoder against the module that it was exported from.
+    """Compares an exported decoder with the module that it was exported from.
 
     Args:
-        module: the module, with its `generate()`.
-        engine: the same module under the names of the graph's inputs.
-        model: the exported model.
-        threads: threads of the runtime.
-        tell: told in one line what is being done.
+        module: The module, with its `generate()`.
+        engine: The same module under the names of the graph's inputs.
+        model: The exported model.
+        threads: Threads of the runtime.
+        report: Called with one line that says what is being done.
     """
 
     def __init__(
-        self, module: Any, engine: LiveEngine, model: Model, *, threads: int | None, tell: Callable[[str], None]
+        self, module: Any, engine: LiveEngine, model: Model, *, threads: int | None, report: Callable[[str], None]
     ) -> None:
-        self._module, self._engine, self._tell, self._threads = module, engine, tell, threads
+        self._module, self._engine, self._report, self._threads = module, engine, report, threads
         self._subject = Subject(model)
         self._stepper = Stepper(self._subject.model)
         self._probe: RemoteSession | None = None
 
     def run(self, batches: Sequence[Prompts], steps: int) -> tuple[list[GeneratedBatch], list[str]]:
-        """Generate so many tokens from each batch of prompts; what was found, and what is wrong."""
-        found: list[GeneratedBatch] = []
+        """Generate `steps` tokens from each batch of prompts; return the results and the failures."""
+        results: list[GeneratedBatch] = []
         failures: list[str] = []
         with self._subject.session(threads=self._threads) as session:
             for number, prompts in enumerate(batches):
-                self._tell(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
-                wanted = continued(self._module, prompts, steps)
+                self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
+                expected = continued(self._module, prompts, steps)
                 try:
-                    logits = self._stepper.logits(session, prompts, wanted.tokens)
+                    logits = self._stepper.logits(session, prompts, expected.tokens)
                 except RuntimeFailure as failure:
-                    failures.append(f"generating after {_said(prompts)}: {failure.message}")
+                    failures.append(f"generating after {_describe(prompts)}: {failure.message}")
                     continue
-                batch, lines = self._compared(session, prompts, wanted, logits)
-                found.append(batch)
-                failures += [f"generating after {_said(prompts)}: {line}" for line in lines]
+                batch, lines = self._compared(session, prompts, expected, logits)
+                results.append(batch)
+                failures += [f"generating after {_describe(prompts)}: {line}" for line in lines]
         if self._probe is not None:
             self._probe.close()
-        return found, failures
+        return results, failures
 
     def _compared(
-        self, session: RemoteSession, prompts: Prompts, wanted: Continuation, logits: Array
+        self, session: RemoteSession, prompts: Prompts, expected: Continuation, logits: Array
     ) -> tuple[GeneratedBatch, list[str]]:
-        """Logits within the tolerance; then a token can differ only where the two best logits are as close."""
-        reference = wanted.logits.astype(logits.dtype)
+        """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close."""
+        reference = expected.logits.astype(logits.dtype)
         judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        lines = judge.compare([reference], [logits], lambda: self._noise(session, prompts, wanted, reference))
-        rows, steps = np.nonzero(logits.argmax(axis=-1) != wanted.tokens)
+        lines = judge.compare([reference], [logits], lambda: self._noise(session, prompts, expected, reference))
+        rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
-            _tie(int(row), int(step), int(wanted.tokens[row, step]), reference[row, step], logits[row, step])
+            _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
             for row, step in zip(rows, steps, strict=True)
         )
         worst = judge.outputs()[0].max_abs
-        equal = wanted.tokens.size - len(ties)
-        return GeneratedBatch(prompts.lengths, wanted.tokens.shape[1], equal, worst, ties, not lines), lines
+        equal = expected.tokens.size - len(ties)
+        return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 
-    def _noise(self, session: RemoteSession, prompts: Prompts, wanted: Continuation, reference: Array) -> Noise | None:
-        """What rounding alone does to the logits of every step, from runs that read all tokens at once."""
-        feeds, steps = self._stepper.at_once(prompts, wanted.tokens), wanted.tokens.shape[1]
+    def _noise(
+        self, session: RemoteSession, prompts: Prompts, expected: Continuation, reference: Array
+    ) -> Noise | None:
+        """Return how much rounding alone changes the logits of every step, from runs that read all tokens at once."""
+        feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
 
         def last(outputs: Sequence[Value] | None) -> list[Value]:
-            return [] if outputs is None else [np.asarray(outputs[self._stepper.place])[:, -steps:]]
+            return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:]]
 
         try:
             clean = last(session.run(feeds))
             probe = self._probe or self._opened_probe()
             first = None if probe is None else last(probe.run({**feeds, **noise.draw(0)}))
-        except RuntimeFailure:  # no kernel for the probe's types: no noise is known
+        except RuntimeFailure:  # no kernel for the probe's types: the noise is unknown
             return None
         if probe is None or first is None:
             return None
@@ -256,7 +254,7 @@ def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> To
     return TokenTie(row, step, token, other, float(reference[token]) - float(reference[other]))
 
 
-def _said(prompts: Prompts) -> str:
+def _describe(prompts: Prompts) -> str:
     lengths = ", ".join(map(str, prompts.lengths))
     return f"prompts of {lengths} tokens" if len(prompts.lengths) > 1 else f"a prompt of {lengths} tokens"
 
@@ -270,15 +268,15 @@ def check_generation(
     steps: int = STEPS,
     seed: int = 0,
     threads: int | None = None,
-    tell: Callable[[str], None] = lambda _text: None,
+    report: Callable[[str], None] = lambda _text: None,
 ) -> Generated:
-    """Generate from random prompts with the file and with the module, and compare every step."""
+    """Generate from random prompts with the model file and with the module, and compare every step."""
     limit = Facts(module).count("positions")
     steps = steps if limit is None else max(1, min(steps, limit // 2))
-    batches, failures = GenerationCheck(module, engine, model, threads=threads, tell=tell).run(
+    batches, failures = GenerationCheck(module, engine, model, threads=threads, report=report).run(
         random_prompts(module, window, steps, seed), steps
     )
     longest = max((max(batch.prompts) + batch.steps for batch in batches), default=0)
     missed = window is not None and longest <= window
-    gaps = (f"the window of attention, {window} tokens: the longest sequence had {longest}",) if missed else ()
+    gaps = (f"the attention window of {window} tokens: the longest sequence had {longest}",) if missed else ()
     return Generated(tuple(batches), tuple(failures), gaps)

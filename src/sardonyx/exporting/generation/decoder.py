@@ -1,4 +1,4 @@
-"""What a decoder is exported with so that a runtime can generate: tokens, mask and positions that continue a past."""
+"""Example inputs of a decoder that is exported for generation: tokens, mask and positions that continue a past."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROWS, _TOKENS = 2, 5
 
 
 def decoder_example(module: nn.Module, seed: int) -> Example:
-    """Token ids, and positions where the module takes them, after a past that the module has read.
+    """Return token ids, and positions if the module takes them, after a past that the module has computed.
 
     Raises:
-        UsageError: the module cannot generate, or only together with an encoder.
+        UsageError: If the module cannot generate, or only together with an encoder.
     """
     kind, parameters = type(module).__name__, inspect.signature(module.forward).parameters
     if not callable(getattr(module, "generate", None)) or IDS not in parameters:
@@ -48,18 +48,18 @@ def decoder_example(module: nn.Module, seed: int) -> Example:
 
 
 def require_dynamic(inputs: Iterable[ExampleInput]) -> None:
-    """Refuse a decoder that takes one batch size or one length only.
+    """Refuse a decoder with a fixed batch size or length.
 
     Raises:
-        UsageError: with the dimension that stays fixed.
+        UsageError: If a dimension is fixed.
     """
-    named = {dim for each in inputs for dim in each.dynamic.values()}
+    named = {dim for example in inputs for dim in example.dynamic.values()}
     for dim in (BATCH, SEQUENCE, PAST):
         if dim not in named:
-            raise UsageError(f"the decoder takes one size of {dim} only", hint="export it without `for_generation`")
+            raise UsageError(f"the decoder accepts only one size of {dim}", hint="export it without `for_generation`")
 
 
 def attention_window(module: nn.Module) -> int | None:
-    """How many positions the module's own cache keeps, where it does not keep all of them."""
+    """Return how many positions the module's cache keeps; None if it keeps all."""
     ids = torch.zeros(1, 1, dtype=torch.int64)
     return window(run(module, (), {IDS: ids, SWITCH: True}).past_key_values)

@@ -1,7 +1,7 @@
-"""The files beside an exported decoder that runtimes read: `genai_config.json`, configs and the tokenizer.
+"""Write the files that runtimes read beside an exported decoder: `genai_config.json`, configs and the tokenizer.
 
-Fields of `genai_config.json` are those of onnxruntime-genai's generic `decoder` type. Sizes of the cache come from the
-exported graph; the rest from the module's configs.
+The fields of `genai_config.json` are those of onnxruntime-genai's generic `decoder` type. Cache sizes come from the
+exported graph, the rest from the module's configs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sardonyx.frontend.quiet import quietly
 from sardonyx.records.export import ExampleInput
 
 MODEL, CONFIG = "model.onnx", "genai_config.json"
-_USUAL_CONTEXT = 2048  # where the config limits no positions
+_DEFAULT_CONTEXT = 2048  # if the config sets no maximum
 
 
 def write_beside(folder: Path, module: Any, inputs: Sequence[ExampleInput]) -> list[str]:
-    """Write what a runtime reads beside the model; what a reader should know of it.
+    """Write the files and return notes for the user.
 
     Args:
-        folder: where the model is written to.
-        module: the module that was exported; the tokenizer is looked for where it was loaded from.
-        inputs: the inputs that it was exported with.
+        folder: The folder of the model file.
+        module: The exported module; the tokenizer is loaded from where the module was loaded from.
+        inputs: The inputs that it was exported with.
     """
     notes: list[str] = []
     content = genai_config(module, inputs, notes)
@@ -41,17 +41,17 @@ def write_beside(folder: Path, module: Any, inputs: Sequence[ExampleInput]) -> l
 
 
 def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) -> dict[str, Any]:
-    """What onnxruntime-genai wants to know of a decoder; `notes` gets what had to be assumed."""
+    """Return the content of `genai_config.json`; assumptions are appended to `notes`."""
     facts = Facts(module)
     keys, values = (_cache_shape(inputs, part) for part in ("key", "value"))
     if keys != values:
-        notes.append("onnxruntime-genai holds keys and values of one size, and this cache has two: it cannot load it")
+        notes.append("onnxruntime-genai cannot load this cache: its keys and values differ in size")
     heads, size = keys[1], keys[3]
     context = facts.count("positions")
     if context is None:
-        context = _USUAL_CONTEXT
-        notes.append(f"the config limits no positions; {CONFIG} says {context}")
-    names = {each.name for each in inputs}
+        context = _DEFAULT_CONTEXT
+        notes.append(f"the config sets no maximum position; {CONFIG} uses {context}")
+    names = {example.name for example in inputs}
     cached = {f"past_{part}_names": f"{PAST}.%d.{part}" for part in ("key", "value")}
     decoder: dict[str, Any] = {
         "filename": MODEL,
@@ -75,37 +75,35 @@ def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) 
 
 
 def _cache_shape(inputs: Sequence[ExampleInput], part: str) -> tuple[int, ...]:
-    """The sizes of the first layer's keys or values."""
-    return next(each.shape for each in inputs if each.name.startswith(PAST) and each.name.endswith(f".{part}"))
+    """Return the shape of the first layer's keys or values."""
+    return next(x.shape for x in inputs if x.name.startswith(PAST) and x.name.endswith(f".{part}"))
 
 
 def _special_tokens(module: Any, facts: Facts) -> dict[str, Any]:
-    """The ids of special tokens: the generation config's, else the config's; without a padding, the end is one."""
-    own: Any = module.generation_config
+    """Return the ids of special tokens from the generation config or the config; padding defaults to the end token."""
+    generation: Any = module.generation_config
 
-    def token(name: str, meaning: str) -> Any:
-        said = getattr(own, name, None)
-        return facts.find(meaning) if said is None else said
-
-    def known(value: Any) -> list[int]:
-        """One id or several, without those that the vocabulary has not: the runtime refuses them."""
+    def ids_of(name: str, meaning: str) -> list[int]:
+        """Return the ids that are in the vocabulary: the runtime refuses others."""
+        value = getattr(generation, name, None)
+        value = facts.find(meaning) if value is None else value
         ids = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else [value]
-        return [each for each in ids if isinstance(each, int) and 0 <= each < (facts.vocabulary or 0)]
+        return [token for token in ids if isinstance(token, int) and 0 <= token < (facts.vocabulary or 0)]
 
-    begin, ends = known(token("bos_token_id", "beginning")), known(token("eos_token_id", "end"))
-    padding = known(token("pad_token_id", "padding")) or ends
-    found = {"bos_token_id": begin[:1], "eos_token_id": ends, "pad_token_id": padding[:1]}
-    return {name: ids if name == "eos_token_id" else ids[0] for name, ids in found.items() if ids}
+    begin, end = ids_of("bos_token_id", "beginning"), ids_of("eos_token_id", "end")
+    padding = ids_of("pad_token_id", "padding") or end
+    tokens = {"bos_token_id": begin[:1], "eos_token_id": end, "pad_token_id": padding[:1]}
+    return {name: ids if name == "eos_token_id" else ids[0] for name, ids in tokens.items() if ids}
 
 
 def _tokenizer(folder: Path, source: str) -> list[str]:
-    """Save the tokenizer of the source in the folder."""
+    """Save the tokenizer of the source in the folder; return a note if there is none."""
     if not source:
-        return ["no tokenizer is written: the model comes from no folder or hub that has one"]
+        return ["no tokenizer was written: the model was not loaded from a folder or hub"]
     try:
         with quietly():
             auto = importlib.import_module("transformers").AutoTokenizer
             auto.from_pretrained(source).save_pretrained(str(folder))
     except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
-        return [f"no tokenizer is written: {reason(error)}"]
+        return [f"no tokenizer was written: {reason(error)}"]
     return []

@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -32,6 +33,19 @@ MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own de
 LARGE = 1 << 12  # bytes from which on a tensor stays in its file; a page
 _INLINE_LIMIT = (1 << 31) - 1  # protobuf reads no message above this
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedFile:
+    """A model file together with its graph, for steps that need both: the file is then read once for all of them."""
+
+    path: Path
+    model: ir.Model
+
+    @staticmethod
+    def read(path: Path) -> LoadedFile:
+        """Read a model file; large tensors stay in it."""
+        return LoadedFile(path, load(path))
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
