@@ -232,5 +232,5 @@ def test_leaves_dims_open_and_checks_what_the_code_found_out(model: Model, x: to
     for copied in (result, pickled(result)):
         with pytest.raises(UsageError, match=r"the graph holds only where x.shape\[1\] > 2"):
             copied(torch.randn(2, 2, WIDTH))
-    with pytest.raises(ModelError, match=r"the dim x:2 \('width'\) cannot be dynamic: the model fixes it at 12"):
+    with pytest.raises(ModelError, match=r"dimension x:2 \('width'\) cannot be dynamic: the model fixes it at 12"):
         decompose(model, x, dynamic={"x": {2: "width"}})

@@ -40,7 +40,7 @@ def test_the_task_picks_the_head(task: str, kind: str) -> None:
 
 def test_a_model_class_is_its_own_head() -> None:
     assert type(resolve(f"hf-config:BertForMaskedLM?{TINY}").module).__name__ == "BertForMaskedLM"
-    with pytest.raises(UsageError, match="already says the head"):
+    with pytest.raises(UsageError, match="already has a head"):
         resolve(f"hf-config:BertForMaskedLM?{TINY}", task="fill-mask")
 
 
@@ -106,7 +106,7 @@ def test_the_generator_is_given_back_after_a_failure() -> None:
         ("hf-config:BertConfig?num_hidden_layer=1", None, "has no 'num_hidden_layer'", "num_hidden_layers"),
         ("hf-config:BertConfig?hidden_size", None, "not a config value", "key=value"),
         ("hf-config:BertConfig?hidden_size=15,num_attention_heads=2", None, "cannot be built", "key=value"),
-        ("hf-config:BertConfig?hidden_size=wide", None, "does not take these values", "hf-config"),
+        ("hf-config:BertConfig?hidden_size=wide", None, "does not accept these values", "hf-config"),
         (f"hf-config:BertConfig?{TINY}", "text-clasification", "no task", "text-classification"),
         (f"hf-config:BertConfig?{TINY}", "AutoModelForCTC", "has no model for AutoModelForCTC", "`task`"),
         ("torchvision:resnet50", "fill-mask", "a task chooses", "leave it out"),
@@ -227,7 +227,7 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
         ("modul", "has no function 'modul'", "module"),
         ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "see the traceback"),
         ("text", "returned str, not a module", "torch.nn.Module"),
-        ("triple", "returned 3 things", "torch.nn.Module"),
+        ("triple", "returned 3 values", "torch.nn.Module"),
         ("with_junk", "returned int as example inputs", "a tensor"),
     ],
 )

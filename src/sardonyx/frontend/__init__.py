@@ -1,1 +1,1 @@
-"""The torch side: where a model comes from, how it is exported, and which module every node was run by."""
+"""The PyTorch side: loading a model, its example inputs, both exporters, and attention on torch.fx graphs."""

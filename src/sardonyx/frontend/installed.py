@@ -1,4 +1,4 @@
-"""Which optional packages are there; one that is missing is a usage error that says what to install."""
+"""Checks for optional packages. A missing one is a usage error that says what to install."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _INSTALL = 'pip install "sardonyx[torch]"'
 
 
 def require_torch() -> None:
-    """Load torch.
+    """Import torch.
 
     Raises:
-        UsageError: it is not installed, or does not load.
+        UsageError: If it is not installed or cannot be imported.
     """
     try:
-        import torch as _  # noqa: F401 (whether it loads is the question)
+        import torch as _  # noqa: F401 (only tests whether it can be imported)
     except ModuleNotFoundError as error:
         raise missing("torch", "PyTorch models need") from error
     except (ImportError, OSError) as error:  # a library that it was built against is missing
@@ -24,19 +24,23 @@ def require_torch() -> None:
 
 
 def require_installed(package: str, needed_by: str) -> None:
-    """Refuse to go on without a package, which is not loaded; `needed_by` begins the sentence: "the demo needs".
+    """Check that a package is installed, without importing it.
+
+    Args:
+        package: The name to import it by.
+        needed_by: The beginning of the error message, such as "the demo needs".
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: If it is not installed.
     """
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except ImportError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise missing(package, needed_by)
 
 
 def missing(package: str, needed_by: str) -> UsageError:
-    """The error for a package of the extra `torch` that is not installed."""
+    """Return the error for a missing package of the extra `torch`."""
     return UsageError(f"{needed_by} {package}, which is not installed", hint=_INSTALL)

@@ -1,7 +1,7 @@
-"""Leaves a caller's module as it was: attributes, classes, flags, contents of tensors, random number generators.
+"""Restores a caller's module after runs: attributes, classes, flags, tensor contents, random number generators.
 
-A forward may change anything that it can reach: it counts in a buffer, keeps a cache on itself, and the first call of a
-lazy module turns it into another class. Tracing and recording call forwards many times, so all of it is taken back.
+A forward may change anything that it can reach: it counts in a buffer, stores a cache on itself, and the first call of
+a lazy module changes its class. Tracing and recording call forwards many times, so all of these changes are undone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.errors import ModelError
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type, FunctionType, MethodType, ModuleType})
-_MOST = 200_000  # objects that are looked at; modules and what they hold directly come first
-_CLOSED = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # whose objects a module uses but does not own
+_MOST_OBJECTS = 200_000  # to visit; modules and their direct attributes come first
+_EXTERNAL = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages whose objects a module does not own
 
 
 @contextmanager
 def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generator[None]:
-    """Other forward passes on the classes, for a while."""
+    """Replace the `forward` of classes, and restore it on exit."""
     before = {layer: layer.forward for layer in forwards}
     try:
         for layer, forward in forwards.items():
@@ -43,15 +43,15 @@ def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generato
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Generator[None]:
-    """Take back everything that a run leaves on a model, whatever happens, except what is written into its tensors.
+    """Restore on exit everything that a run changes on a model, except values written into its tensors.
 
-    `undoing_writes` does that. Both are apart because torch's exporters cannot be run under the latter.
+    `undoing_writes` restores those. The two are separate because torch's exporters do not run under the latter.
 
     Raises:
-        ModelError: torch cannot work with the model's classes.
+        ModelError: If torch cannot work with the model's classes.
     """
     _check_hashable(model)
-    states, tensors = _held(model)
+    states, tensors = _reachable(model)
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     generators = _generators()
     try:
@@ -61,7 +61,7 @@ def left_as_it_was(model: nn.Module) -> Generator[None]:
             tensor.restore()
         for state in states:
             state.restore()
-        for module, flag in training:  # scripted modules keep theirs where Python does not see it
+        for module, flag in training:  # scripted modules store it outside of Python
             if module.training != flag:
                 module.training = flag
         for restore in generators:
@@ -69,22 +69,22 @@ def left_as_it_was(model: nn.Module) -> Generator[None]:
 
 
 def _check_hashable(model: nn.Module) -> None:
-    """Torch itself looks modules up in dictionaries."""
+    """Refuse modules that cannot be dictionary keys: torch itself uses them as such."""
     waiting: list[nn.Module] = [model]
     while waiting:
-        each = waiting.pop()
-        if type(each).__hash__ is None:
+        module = waiting.pop()
+        if type(module).__hash__ is None:
             raise ModelError(
-                f"torch cannot tell modules of class {type(each).__name__} apart: it has __eq__ but no __hash__",
+                f"torch cannot tell modules of class {type(module).__name__} apart: it has __eq__ but no __hash__",
                 hint="add `__hash__ = torch.nn.Module.__hash__` to the class",
             )
-        below = each._modules.values()  # pyright: ignore[reportPrivateUsage]  # torch's own way there hashes them
+        below = module._modules.values()  # pyright: ignore[reportPrivateUsage]  # named_children() would hash them
         waiting.extend(child for child in below if child is not None)
 
 
 @contextmanager
 def undoing_writes(model: nn.Module) -> Generator[Written]:
-    """Undo what operations write into the tensors of a model; only what is written to is copied."""
+    """Undo on exit what operations write into a model's tensors; only memory that is written to is copied."""
     written = Written(tensors_of(model))
     try:
         with written:
@@ -95,7 +95,7 @@ def undoing_writes(model: nn.Module) -> Generator[Written]:
 
 @contextmanager
 def without_shortcuts() -> Generator[None]:
-    """Without torch's one-kernel shortcuts for its own attention modules, which no exporter can look into."""
+    """Disable torch's fast paths for its attention modules, single kernels that no exporter can trace into."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -105,38 +105,38 @@ def without_shortcuts() -> Generator[None]:
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Run what torch would compile as it is written: compiling fails under modes, and changes the state of torch."""
+    """Run compiled functions eagerly: compiling fails under dispatch modes and changes torch's state."""
     return cast("AbstractContextManager[None]", torch.compiler.set_stance("force_eager"))
 
 
 def tensors_of(model: nn.Module) -> list[torch.Tensor]:
-    """The parameters, buffers and all other tensors that a model holds."""
-    return [held.tensor for held in _held(model)[1]]
+    """Return the parameters, buffers and all other tensors that a model reaches."""
+    return [saved.tensor for saved in _reachable(model)[1]]
 
 
 class Written(TorchDispatchMode):
-    """Copies the memory of given tensors before the first operation that writes to it."""
+    """Copies the memory of tensors before the first operation that writes to it, so that `close` can restore it."""
 
     supports_higher_order_operators = True
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch leaves its argument untyped
         self._own = {key for tensor in tensors if (key := _memory(tensor)) is not None}
-        self._copies: dict[int, tuple[Any, Any]] = {}  # storage and copy, by the address of its head
-        self._places: dict[Any, tuple[tuple[int, str], ...]] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}  # storage and its copy, by identity
+        self._written: dict[Any, tuple[tuple[int, str], ...]] = {}  # arguments that an operator writes to
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Carry the operation out, after copying what it writes over."""
+        """Run the operation after copying what it overwrites."""
         named = dict(kwargs or {})
         if is_control_flow(func):
             return func(*within(self, args), **named)
-        for place, name in self._places.get(func) or self._places.setdefault(func, written_arguments(func)):
-            self._keep(args[place] if place < len(args) else named.get(name))
+        for index, name in self._written.get(func) or self._written.setdefault(func, written_arguments(func)):
+            self._save(args[index] if index < len(args) else named.get(name))
         return func(*args, **named)
 
-    def _keep(self, value: object) -> None:
+    def _save(self, value: object) -> None:
         for tensor in cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,):
             key = _memory(tensor) if isinstance(tensor, torch.Tensor) else None
             if isinstance(tensor, torch.Tensor) and key in self._own and key not in self._copies:
@@ -144,11 +144,11 @@ class Written(TorchDispatchMode):
                 self._copies[key] = storage, storage.clone()
 
     def covers(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's memory was written to."""
+        """Return whether the tensor's memory was written to."""
         return _memory(tensor) in self._copies
 
     def close(self) -> None:
-        """Put the copies back."""
+        """Restore the copied memory."""
         for storage, content in self._copies.values():
             if storage.nbytes() != content.nbytes():
                 storage.resize_(content.nbytes())
@@ -156,77 +156,77 @@ class Written(TorchDispatchMode):
 
 
 def is_control_flow(func: object) -> bool:
-    """Whether an operator runs functions that it is given: a branch, a loop, a scan."""
+    """Return whether an operator takes functions to run: a branch, a loop, a scan."""
     return isinstance(func, torch._ops.HigherOrderOperator)  # pyright: ignore[reportPrivateUsage]  # no public name
 
 
 def within(mode: TorchDispatchMode, args: Sequence[Any]) -> list[Any]:
-    """Arguments of a higher-order operator whose functions run under a mode, which torch takes off around them."""
+    """Return the arguments of a higher-order operator so that its functions run under a mode, which torch disables."""
 
-    def entered(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+    def under_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
             with mode:
-                return function(*given, **named)
+                return function(*args, **kwargs)
 
         return call
 
-    return [entered(each) if callable(each) and not isinstance(each, torch.Tensor) else each for each in args]
+    return [under_mode(arg) if callable(arg) and not isinstance(arg, torch.Tensor) else arg for arg in args]
 
 
 def written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
-    """Place and name of every argument that an operator writes to."""
+    """Return index and name of every argument that an operator writes to."""
     declared = enumerate(func._schema.arguments)
-    return tuple((place, each.name) for place, each in declared if each.alias_info and each.alias_info.is_write)
+    return tuple((index, arg.name) for index, arg in declared if arg.alias_info and arg.alias_info.is_write)
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no shape before the first call of its module."""
+    """Return whether a tensor has no shape before the first call of its module."""
     return isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
 
 
 def _memory(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's numbers are; None where they are in no plain memory."""
+    """Return the identity of a tensor's storage; None if it has no plain memory."""
     if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
         return None
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # the only identity that views share
 
 
-class _Holder:
-    """A dictionary, list, set or deque, and what it held."""
+class _SavedContainer:
+    """A dictionary, list, set or deque with its contents."""
 
-    def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        self._content: Any = {**holder} if isinstance(holder, dict) else [*holder]
+    def __init__(self, container: Any) -> None:
+        self._container = container
+        self._content: Any = {**container} if isinstance(container, dict) else [*container]
 
     def restore(self) -> None:
-        """Make it hold the same objects again, in the same order."""
-        holder, content = self._holder, self._content
-        now, before = _entries(holder), _entries(content)
+        """Put the same objects back in the same order."""
+        container, content = self._container, self._content
+        now, before = _entries(container), _entries(content)
         if len(now) == len(before) and all(map(operator.is_, now, before)):
             return
-        holder.clear()
-        getattr(holder, "update" if isinstance(holder, (dict, set)) else "extend")(content)
+        container.clear()
+        getattr(container, "update" if isinstance(container, (dict, set)) else "extend")(content)
 
 
-def _entries(holder: Any) -> list[Any]:
-    return [*holder.keys(), *holder.values()] if isinstance(holder, dict) else list(holder)
+def _entries(container: Any) -> list[Any]:
+    return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
 
 
-class _Class:
-    """An object and its class."""
+class _SavedClass:
+    """An object with its class."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
         self._kind: type[Any] = type(thing)
 
     def restore(self) -> None:
-        """Make it an instance of that class again."""
+        """Set the object's class back."""
         if type(self._thing) is not self._kind:
             object.__setattr__(self._thing, "__class__", self._kind)
 
 
-class _Tensor:
-    """A tensor, its class, the memory it is a view of and its flags."""
+class _SavedTensor:
+    """A tensor with its class, the memory it is a view of and its flags."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self._kind = tensor, type(tensor)
@@ -234,7 +234,7 @@ class _Tensor:
         self._grad = tensor.grad if tensor.is_leaf else None
 
     def restore(self) -> None:
-        """Make it that view again."""
+        """Set class, view and flags back."""
         tensor = self.tensor
         if type(tensor) is not self._kind or not _is_same_view(tensor, self._data):
             tensor.data = self._data
@@ -256,59 +256,59 @@ def _is_same_view(tensor: torch.Tensor, data: torch.Tensor) -> bool:
     return not is_plain or (tensor.stride(), tensor.storage_offset()) == (data.stride(), data.storage_offset())
 
 
-State = _Holder | _Class
+_SavedState = _SavedContainer | _SavedClass
 
 
-def _held(model: nn.Module) -> tuple[list[State], list[_Tensor]]:
-    """What a model reaches through attributes and containers, and the tensors among it."""
-    states: list[State] = []
-    tensors: list[_Tensor] = []
+def _reachable(model: nn.Module) -> tuple[list[_SavedState], list[_SavedTensor]]:
+    """Return the state of everything a model reaches through attributes and containers, and of its tensors."""
+    states: list[_SavedState] = []
+    tensors: list[_SavedTensor] = []
     waiting: deque[Any] = deque([model, *model.parameters(), *model.buffers()])
-    seen: dict[int, Any] = {}  # the object too, so that its id stays its own
-    while waiting and len(seen) < _MOST:
-        each = waiting.popleft()
-        if id(each) in seen:
+    seen: dict[int, Any] = {}  # the object is kept so that its id stays unique
+    while waiting and len(seen) < _MOST_OBJECTS:
+        item = waiting.popleft()
+        if id(item) in seen:
             continue
-        seen[id(each)] = each
-        if isinstance(each, torch.Tensor):
-            tensors.append(_Tensor(each))
-        elif isinstance(each, (dict, list, set, deque)):
-            states.append(_Holder(each))
-        waiting.extend(value for value in _inside(each) if type(value) not in _PLAIN)
-        if _is_open(each):
-            states += [_Class(each), _Holder(vars(each))]
+        seen[id(item)] = item
+        if isinstance(item, torch.Tensor):
+            tensors.append(_SavedTensor(item))
+        elif isinstance(item, (dict, list, set, deque)):
+            states.append(_SavedContainer(item))
+        waiting.extend(value for value in _children(item) if type(value) not in _PLAIN)
+        if _has_own_state(item):
+            states += [_SavedClass(item), _SavedContainer(vars(item))]
     return states, tensors
 
 
-def _inside(thing: Any) -> Iterator[Any]:
-    """The objects that a forward could change through this one."""
+def _children(thing: Any) -> Iterator[Any]:
+    """Yield the objects that a forward could change through this one."""
     if isinstance(thing, dict):
         yield from cast("dict[Any, Any]", thing).values()
     elif isinstance(thing, (list, tuple, set, frozenset, deque)):
         yield from cast("Sequence[Any]", thing)
-    if _is_open(thing):
+    if _has_own_state(thing):
         yield from vars(thing).values()
 
 
-def _is_open(thing: Any) -> bool:
-    """Whether an object's attributes are the model's own state, and not those of a library's machinery."""
+def _has_own_state(thing: Any) -> bool:
+    """Return whether an object's attributes are state of the model, as opposed to internals of a library."""
     if isinstance(thing, nn.Module):
         return True
     if isinstance(thing, (type, ModuleType, FunctionType, MethodType, torch.Tensor)) or not type(thing).__dictoffset__:
         return False
-    return type(thing).__module__.partition(".")[0] not in _CLOSED
+    return type(thing).__module__.partition(".")[0] not in _EXTERNAL
 
 
 def _generators() -> list[Callable[[], None]]:
-    """What sets the random number generators of torch, numpy and Python back to where they are."""
-    chance = torch.get_rng_state()
-    arrays, plain = np.random.get_state(), random.getstate()  # the generator that a forward may use
-    found: list[Callable[[], None]] = [
-        lambda: torch.set_rng_state(chance),
-        lambda: np.random.set_state(arrays),
-        lambda: random.setstate(plain),
+    """Return functions that restore the random number generators of torch, numpy and Python."""
+    torch_state = torch.get_rng_state()
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    restores: list[Callable[[], None]] = [
+        lambda: torch.set_rng_state(torch_state),
+        lambda: np.random.set_state(numpy_state),
+        lambda: random.setstate(python_state),
     ]
     if torch.cuda.is_initialized():
         devices = torch.cuda.get_rng_state_all()
-        found.append(lambda: torch.cuda.set_rng_state_all(devices))
-    return found
+        restores.append(lambda: torch.cuda.set_rng_state_all(devices))
+    return restores

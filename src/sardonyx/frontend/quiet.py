@@ -1,4 +1,4 @@
-"""Keeps libraries off the terminal while they work for us: bars, advice and warnings; errors still come through."""
+"""Suppresses the progress bars, warnings and log lines of other libraries. Exceptions still pass."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import logging
 import warnings
 from collections.abc import Generator
 
-_TALKATIVE = ("torch", "transformers", "huggingface_hub", "timm")
+_LIBRARIES = ("torch", "transformers", "huggingface_hub", "timm")
 
 
 @contextlib.contextmanager
 def quietly() -> Generator[None]:
     """Silence stdout, stderr, warnings and the log lines of the libraries that build and export models."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Runs a module as it will be exported: in eval mode, without gradients, without a word on the terminal."""
+"""Runs a module as it is exported: in eval mode, without gradients and without terminal output."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Excep
 
 
 def probe(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """Run the module once, as it will be exported; the exception it answers with, if any."""
+    """Run the module once, as it is exported. Return the exception it raises, or None."""
     try:
         run_widened_if_needed(module, args, kwargs)
-    except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
+    except Exception as error:  # a forward may raise anything; the caller wants to know
         return error
     return None
 
 
 def run_widened_if_needed(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The module's answer; in float32 where this machine has no kernel for half precision: the exporters need none."""
+    """Return the module's result; computed in float32 if there is no half-precision kernel (exporters need none)."""
     try:
         return run(module, args, kwargs)
     except Exception as error:  # as above
         if not lacks_kernel(error):
             raise
-    given = [widen(each) if isinstance(each, torch.Tensor) else each for each in args]
-    named = {name: widen(each) if isinstance(each, torch.Tensor) else each for name, each in kwargs.items()}
+    wide_args = [widen(value) if isinstance(value, torch.Tensor) else value for value in args]
+    wide_kwargs = {name: widen(value) if isinstance(value, torch.Tensor) else value for name, value in kwargs.items()}
     with Widening():
-        return run(widened_copy(module), given, named)
+        return run(widened_copy(module), wide_args, wide_kwargs)
 
 
 def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The module's answer in eval mode, without gradients and without a word on the terminal; nothing of it changes."""
+    """Return the module's result in eval mode, without gradients and terminal output; its state is restored."""
     with left_as_it_was(module), undoing_writes(module), uncompiled(), torch.no_grad(), quietly():
         evaluate(module)
         return module(*args, **kwargs)
 
 
 def evaluate(module: nn.Module) -> None:
-    """Eval mode for every module, without the methods that set it: some modules refuse or override them."""
-    for each in module.modules():
-        if getattr(each, "training", False):
-            each.training = False
+    """Set eval mode on every module without calling `eval()`, which some modules override or refuse."""
+    for child in module.modules():
+        if getattr(child, "training", False):
+            child.training = False
 
 
 def initialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give lazy modules their sizes by running the module once; a note where there are any.
+    """Initialize lazy modules by running the module once; return a note if there are any.
 
-    The parameters are new objects, which stay when the caller's are lazy again.
+    The initialized parameters are new objects: they stay when the caller's parameters are restored to lazy ones.
 
     Raises:
-        ModelError: the module does not run on these inputs.
+        ModelError: If the module does not run on these inputs.
     """
     if not has_lazy(module):
         return ()
@@ -70,12 +70,12 @@ def initialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
         raise ModelError(
             f"{kind} does not run on these inputs: {reason(error)}", hint="check their types and sizes"
         ) from error
-    for each in module.modules():
-        for name, parameter in each.named_parameters(recurse=False):
-            each._parameters[name] = nn.Parameter(parameter.data, parameter.requires_grad)  # pyright: ignore[reportPrivateUsage]  # hooks must not run
-    return ("lazy modules got their sizes and random weights from these inputs, and are lazy still for the caller",)
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            child._parameters[name] = nn.Parameter(parameter.data, parameter.requires_grad)  # pyright: ignore[reportPrivateUsage]  # hooks must not run
+    return ("lazy modules were initialized with random weights for these inputs; the caller's stay lazy",)
 
 
 def has_lazy(module: nn.Module) -> bool:
-    """Whether some parameter or buffer has no shape before the first call."""
+    """Return whether a parameter or buffer has no shape before the first call."""
     return any(map(is_lazy, (*module.parameters(), *module.buffers())))

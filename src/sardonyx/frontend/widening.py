@@ -1,7 +1,7 @@
-"""A module of half precision computed in single precision: its weights as they are, every operation in float32.
+"""Runs a half-precision module in float32 on its stored weights.
 
-What rounds in float16 or bfloat16 says little about whether two programs are the same function, and a CPU has no kernel
-for some operators in those types. The copy has the same values and rounds like float32.
+Rounding in float16 or bfloat16 hides whether two programs compute the same function, and a CPU has no kernel for some
+operators in those types. The copy has the same weights and rounds like float32.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _NO_KERNEL = re.compile(r"not implemented for '(Half|BFloat16)'")
 
 
 def widened_copy(module: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers of float16 and bfloat16 are float32."""
+    """Return a copy whose float16 and bfloat16 parameters and buffers are float32."""
     twin: Any = copy.deepcopy(module)
-    return twin._apply(widen)  # what .float() is made of
+    return twin._apply(widen)  # .float() uses the same method
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """The tensor in float32 where it is narrower, otherwise as it is."""
+    """Return a float16 or bfloat16 tensor in float32, and any other unchanged."""
     return tensor.float() if tensor.dtype in _NARROW else tensor
 
 
 class Widening(TorchFunctionMode):
-    """While active, what a forward asks for in float16 or bfloat16 is float32."""
+    """While active, float16 and bfloat16 in a forward's calls are replaced by float32."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named: dict[str, Any] = kwargs or {}
-        if func is Tensor.view:  # the same bits, which are of the type that is named
+        if func is Tensor.view:  # reinterprets the bits, so the type must stay
             return func(*args, **named)
         func = Tensor.float if func in _TO_NARROW else func
         return func(*map(_wide, args), **{name: _wide(value) for name, value in named.items()})
@@ -46,5 +46,5 @@ def _wide(value: Any) -> Any:
 
 
 def lacks_kernel(error: BaseException) -> bool:
-    """Whether torch refused only because this machine has no kernel in half precision."""
+    """Return whether the error only says that there is no kernel in half precision."""
     return _NO_KERNEL.search(str(error)) is not None

@@ -29,7 +29,7 @@ from sardonyx.frontend.attention.fusion.writing import WRITTEN_FOR, write_call
 from sardonyx.frontend.attention.recognition.matches import Recognised, Refused
 from sardonyx.frontend.attention.recognition.recognizer import survey
 from sardonyx.frontend.attention.roles import decomposition_of
-from sardonyx.frontend.tracing.module_names import quoted_names
+from sardonyx.frontend.tracing.torch_graphs import quoted_names
 
 if TYPE_CHECKING:
     from sardonyx.frontend.inputs.example_resolution import Inputs

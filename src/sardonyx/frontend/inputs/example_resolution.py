@@ -12,8 +12,7 @@ from torch import nn
 
 from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
 from sardonyx.frontend.inputs.examples import Example, derive
-from sardonyx.frontend.models.dtypes import converted_tensor
-from sardonyx.frontend.models.resolve import Resolved
+from sardonyx.frontend.models.resolve import Resolved, converted_tensor
 from sardonyx.frontend.running import Probe, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.structure import Flat

@@ -1,1 +1,1 @@
-"""Where a module comes from: a hub, a config, a catalogue or a function, and which weights it has."""
+"""Builds a module from a hub, a config, a model catalogue or a function, with its weights."""

@@ -1,4 +1,4 @@
-"""Models of the transformers library: with their weights from the hub or a folder, or random ones from a config."""
+"""Models of the transformers library: with weights from the hub or a folder, or random weights from a config."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-c
 def load_pretrained(
     name: str, *, task: str | None, default_task: str | None = None, dtype: Dtype = "keep"
 ) -> tuple[nn.Module, str | None]:
-    """A model with its weights, from a local folder or the hub, in eval mode; and the type it says it was saved in."""
+    """Load a model with its weights in eval mode, from a folder or the hub; return it and its saved element type."""
     library = _transformers()
-    local = Path(name).expanduser().is_dir()
-    place = str(Path(name).expanduser()) if local else name
-    if not local:
+    is_local = Path(name).expanduser().is_dir()
+    location = str(Path(name).expanduser()) if is_local else name
+    if not is_local:
         _require_reachable(name)
     hint = (
         "the folder needs a config.json and weights"
-        if local
-        else "check the name and the network, or give a local folder that holds config.json and weights"
+        if is_local
+        else "check the name and the network, or give a local folder with config.json and weights"
     )
     try:
         with quietly():
-            config = library.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except _refusals() as error:
+            config = library.AutoConfig.from_pretrained(location, trust_remote_code=False)
+    except _load_errors() as error:
         raise UsageError(f"cannot load '{name}': {reason(error)}", hint=hint) from error
     kind = _model_class(library, config, task, default_task)
     try:
         with quietly():
-            module = kind.from_pretrained(place, dtype="auto" if dtype == "keep" else dtype).eval()
-    except _refusals() as error:
+            module = kind.from_pretrained(location, dtype="auto" if dtype == "keep" else dtype).eval()
+    except _load_errors() as error:
         raise UsageError(f"cannot load '{name}' as {kind.__name__}: {reason(error)}", hint=hint) from error
     saved = getattr(config, "dtype", None)
     return module, None if saved is None else str(saved).removeprefix("torch.")
@@ -55,27 +55,27 @@ def load_pretrained(
 def build_from_config(
     text: str, *, task: str | None, default_task: str | None = None, seed: int, filled: bool = True
 ) -> nn.Module:
-    """A model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
+    """Build a model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
     library = _transformers()
-    what, _, assignments = text.partition("?")
+    location, _, assignments = text.partition("?")
     overrides = parse_overrides(assignments)
     kind = None
-    path = Path(what).expanduser()
+    path = Path(location).expanduser()
     if path.exists():
         config, default = _config_from_file(library, path, overrides)
     else:
-        config_class, kind = _named_classes(library, what)
+        config_class, kind = _named_classes(library, location)
         config, default = _config_from_class(config_class, overrides)
     if kind is not None and task is not None:
         raise UsageError(
-            f"{kind.__name__} already says the head that the task {task} asks for", hint="give one of them"
+            f"{kind.__name__} already has a head, so the task {task} has no effect", hint="give one of them"
         )
     kind = kind or _model_class(library, config, task, default_task)
     _require_keys(overrides, config, default, kind)
     try:
         with quietly():
             return built(lambda: kind(config), seed, filled=filled)
-    except _refusals() as error:
+    except _load_errors() as error:
         raise UsageError(
             f"{kind.__name__} cannot be built from this config: {reason(error)}",
             hint="change the config with hf-config:…?key=value,…",
@@ -90,17 +90,17 @@ def _transformers() -> Any:
         raise missing("transformers", "Hugging Face models need") from error
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    """What a wrong config, a missing file or a missing extra package makes transformers raise."""
+def _load_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that transformers raises for a wrong config, a missing file or a missing package."""
     strict = importlib.import_module("huggingface_hub.errors").StrictDataclassError
     return OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError, strict
 
 
 def _require_reachable(name: str) -> None:
-    """Fail at once, not after half a minute of retries, where the hub has no address and the model is not cached."""
+    """Fail at once, without half a minute of retries, if the hub is unreachable and the model is not cached."""
     hub = importlib.import_module("huggingface_hub")
     if os.environ.keys() & {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"}:
-        return  # the proxy knows addresses that this machine does not
+        return  # the proxy resolves names
     try:
         if isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
             return
@@ -113,18 +113,18 @@ def _require_reachable(name: str) -> None:
         socket.getaddrinfo(host, None)
     except socket.gaierror as error:
         raise UsageError(
-            f"cannot fetch '{name}': {host} is not reachable from here, and the model is not in the local cache",
+            f"cannot fetch '{name}': {host} is not reachable, and the model is not in the local cache",
             hint="give a local folder (hf:path/to/folder), or random weights with hf-config:",
         ) from error
 
 
 def _named_classes(library: Any, name: str) -> tuple[Any, Any]:
-    """The config class and the model class that a name stands for; the model class is None where it says neither."""
-    found = _attribute(library, name)
-    if _is_kind_of(found, library.PretrainedConfig):
-        return found, None
-    if _is_kind_of(found, library.PreTrainedModel) and found.config_class is not None:
-        return found.config_class, found
+    """Return the config class and the model class of a name; the model class is None for the name of a config."""
+    kind = _attribute(library, name)
+    if _is_subclass(kind, library.PretrainedConfig):
+        return kind, None
+    if _is_subclass(kind, library.PreTrainedModel) and kind.config_class is not None:
+        return kind.config_class, kind
     known = [known for known in dir(library) if known.endswith(("Config", "Model"))]
     if name.endswith((".json", "/")) or "/" in name:
         raise UsageError(f"'{name}' does not exist", hint=_CONFIG_HINT)
@@ -132,7 +132,7 @@ def _named_classes(library: Any, name: str) -> tuple[Any, Any]:
 
 
 def _attribute(library: Any, name: str) -> Any:
-    """A class of the library by name, None where it has none or cannot load it."""
+    """Return an attribute of the library by name; None if it has none or cannot load it."""
     if not name.isidentifier():
         return None
     try:
@@ -142,35 +142,35 @@ def _attribute(library: Any, name: str) -> Any:
         return None
 
 
-def _is_kind_of(found: Any, base: type) -> bool:
-    return isinstance(found, type) and issubclass(found, base)
+def _is_subclass(kind: Any, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
 
 
 def _config_from_class(kind: Any, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The config with these values, and as it is without them."""
+    """Return the config with these values, and the config without them."""
     try:
         with quietly():
             return kind(**overrides), kind()
-    except _refusals() as error:
-        raise UsageError(f"{kind.__name__} does not take these values: {reason(error)}", hint=_CONFIG_HINT) from error
+    except _load_errors() as error:
+        raise UsageError(f"{kind.__name__} does not accept these values: {reason(error)}", hint=_CONFIG_HINT) from error
 
 
 def _config_from_file(library: Any, path: Path, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The config with these values, and as it is without them."""
+    """Return the config with these values, and the config without them."""
     try:
         with quietly():
             default = library.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
             content = cast("dict[str, Any]", default.to_dict())
             return default.from_dict(_merged(content, overrides)), default
-    except _refusals() as error:
+    except _load_errors() as error:
         raise UsageError(f"cannot read a config from {path}: {reason(error)}", hint=_CONFIG_HINT) from error
 
 
 def _require_keys(keys: Iterable[str], config: Any, default: Any, kind: Any) -> None:
-    """Configs keep any key in silence, and a mistyped one must not pass.
+    """Refuse keys that the config does not know: configs silently accept any key, mistyped ones too.
 
-    A key is known that the config has without it, that its constructor does not keep (it was put to use under another
-    name), or that the code of the model reads.
+    A key is known if the default config has it, if the constructor does not store it under this name (it was
+    converted), or if the code of the model reads it.
     """
     for key in keys:
         if not hasattr(default, key) and hasattr(config, key) and not _reads(kind, key):
@@ -178,7 +178,7 @@ def _require_keys(keys: Iterable[str], config: Any, default: Any, kind: Any) -> 
 
 
 def _reads(kind: Any, key: str) -> bool:
-    """Whether the code of a model class looks this setting up."""
+    """Return whether the code of a model class reads this setting."""
     try:
         code = inspect.getsource(importlib.import_module(kind.__module__))
     except (OSError, TypeError):
@@ -196,14 +196,14 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _model_class(library: Any, config: Any, task: str | None, default_task: str | None) -> Any:
-    """The class to build: what the task asks for, else what the config was saved from, else the default task's."""
+    """Return the model class: the task's, otherwise the one the config was saved from, otherwise the default task's."""
     named = [_attribute(library, name) for name in getattr(config, "architectures", None) or ()]
     saved = [kind for kind in named if kind is not None]
     if task is None and saved:
         return saved[0]
     task = task or default_task
-    tried = [_attribute(library, "AutoModel")] if task is None else _task_classes(library, task)
-    for auto in tried:
+    candidates = [_attribute(library, "AutoModel")] if task is None else _task_classes(library, task)
+    for auto in candidates:
         mapping = getattr(auto, "_model_mapping", None)
         if mapping is None:
             return auto
@@ -218,9 +218,9 @@ def _model_class(library: Any, config: Any, task: str | None, default_task: str 
 
 
 def _task_classes(library: Any, task: str) -> list[Any]:
-    """The classes that `--task` stands for: itself where it names one, else those of transformers' own task table."""
+    """Return the classes of a task: a class of that name, otherwise those of transformers' task table."""
     direct = _attribute(library, task)
-    if hasattr(direct, "_model_mapping") or _is_kind_of(direct, library.PreTrainedModel):
+    if hasattr(direct, "_model_mapping") or _is_subclass(direct, library.PreTrainedModel):
         return [direct]
     with quietly():
         pipelines = importlib.import_module("transformers.pipelines")

@@ -1,55 +1,54 @@
-"""SOURCE on the command line becomes a module: a Hugging Face model, a catalogue's, or the user's own."""
+"""Turns SOURCE of the command line into a module: from Hugging Face, torchvision, timm or the user's own file."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.models import huggingface
-from sardonyx.frontend.models.dtypes import converted, converted_copy, default_dtype
 from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
 from sardonyx.frontend.models.weights import built, seeded
 from sardonyx.frontend.quiet import quietly
 
-# `file.py:factory`: a module, or a module and its example inputs, from a function in the user's own file.
-
-_EXAMPLE = "return a torch.nn.Module, or (module, inputs) where inputs is a tensor, a tuple of them, or a dict by name"
+_FACTORY = "return a torch.nn.Module, or (module, inputs) where inputs is a tensor, a tuple of them, or a dict by name"
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 def call_factory(
     path: Path, name: str, *, seed: int = 0
 ) -> tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any] | None]:
-    """The module in eval mode, and positional and named example inputs where the factory gives some.
+    """Call a function of the user's file: return its module in eval mode, and its example inputs if it returns some.
 
-    Torch's generator starts at `seed` while the file is loaded and the factory runs; a factory with a parameter `seed`
-    is given the number as well.
+    Torch's generator is seeded while the file is loaded and the factory runs. A factory with a parameter `seed` gets
+    the seed as well.
     """
     with seeded(seed):
-        made = _made(path, name, seed)
-    parts: tuple[Any, ...] = cast("tuple[Any, ...]", made) if isinstance(made, tuple) else (made, None)
+        result = _run_factory(path, name, seed)
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else (result, None)
     if len(parts) != 2:
-        raise UsageError(f"{path}:{name} returned {len(parts)} things", hint=_EXAMPLE)
+        raise UsageError(f"{path}:{name} returned {len(parts)} values", hint=_FACTORY)
     module, inputs = parts
     if not isinstance(module, nn.Module):
-        raise UsageError(f"{path}:{name} returned {type(module).__name__}, not a module", hint=_EXAMPLE)
+        raise UsageError(f"{path}:{name} returned {type(module).__name__}, not a module", hint=_FACTORY)
     args, kwargs = _example(inputs, f"{path}:{name}")
     return module.eval(), args, kwargs
 
 
-def _made(path: Path, name: str, seed: int) -> Any:
-    """What the factory returns."""
+def _run_factory(path: Path, name: str, seed: int) -> Any:
     script = _load(path)
     factory = getattr(script, name, None)
     if not callable(factory):
@@ -57,7 +56,7 @@ def _made(path: Path, name: str, seed: int) -> Any:
         raise UsageError(f"{path} has no function '{name}'", hint=suggest(name, known) or f"define def {name}(): …")
     try:
         return factory(seed=seed) if _takes_seed(factory) else factory()
-    except Exception as error:  # the user's own code may raise anything; it is reported, not hidden
+    except Exception as error:  # the user's code may raise anything; it is reported
         raise _user_error(path, f"{name}() failed", error) from error
 
 
@@ -70,16 +69,16 @@ def _takes_seed(factory: Callable[..., Any]) -> bool:
 
 
 def _load(path: Path) -> ModuleType:
-    """Run the file under a name of its own, so that it neither hides nor replaces an installed module."""
+    """Import the file under a unique name, so that it does not replace an installed module."""
     spec = importlib.util.spec_from_file_location(f"sardonyx_source.{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file", hint="write file.py:factory")
     script = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = script  # dataclasses and pickle look their module up there
-    sys.path.insert(0, str(path.resolve().parent))  # its neighbours are imported as when it is run
+    sys.path.insert(0, str(path.resolve().parent))  # its imports work as when it is run as a script
     try:
         spec.loader.exec_module(script)
-    except Exception as error:  # the user's own code may raise anything; it is reported, not hidden
+    except Exception as error:  # the user's code may raise anything; it is reported
         del sys.modules[spec.name]
         raise _user_error(path, "it cannot be imported", error) from error
     finally:
@@ -88,7 +87,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def _user_error(path: Path, what: str, error: Exception) -> UsageError:
-    """One line that says where in the user's file the exception came from."""
+    """Return an error that names the line of the user's file where the exception was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
@@ -105,24 +104,21 @@ def _example(inputs: Any, where: str) -> tuple[tuple[Any, ...] | None, dict[str,
         return (), dict(cast("Mapping[str, Any]", inputs))
     if isinstance(inputs, (tuple, list)):
         return tuple(cast("tuple[Tensor, ...]", inputs)), {}
-    raise UsageError(f"{where} returned {type(cast('object', inputs)).__name__} as example inputs", hint=_EXAMPLE)
-
-
-# Image models by name from torchvision and timm, both optional installs, with seeded random weights.
+    raise UsageError(f"{where} returned {type(cast('object', inputs)).__name__} as example inputs", hint=_FACTORY)
 
 
 def build_torchvision(name: str, *, seed: int, filled: bool = True) -> nn.Module:
-    """`torchvision:NAME`."""
+    """Build a model of torchvision with seeded random weights."""
     models = _package("torchvision").models
     _require_known(name, models.list_models(), "torchvision")
     options = inspect.signature(models.get_model_builder(name)).parameters
-    bare = {option: None for option in ("weights", "weights_backbone") if option in options}
+    no_weights = {option: None for option in ("weights", "weights_backbone") if option in options}
     with quietly():
-        return built(lambda: models.get_model(name, **bare), seed, filled=filled)
+        return built(lambda: models.get_model(name, **no_weights), seed, filled=filled)
 
 
 def build_timm(name: str, *, seed: int, filled: bool = True) -> nn.Module:
-    """`timm:NAME`."""
+    """Build a model of timm with seeded random weights."""
     timm = _package("timm")
     _require_known(name, timm.list_models(), "timm")
     with quietly():
@@ -137,7 +133,7 @@ def _package(name: str) -> Any:
         raise UsageError(f"{name}: models need {name}, which is not installed", hint=f"pip install {name}") from error
     except RuntimeError as error:  # its compiled operators were built for another torch
         raise UsageError(
-            f"{name} does not load beside this torch: {reason(error)}", hint=f"install the {name} that matches torch"
+            f"{name} does not load with this torch: {reason(error)}", hint=f"install the {name} that matches torch"
         ) from error
 
 
@@ -148,13 +144,13 @@ def _require_known(name: str, known: Sequence[str], package: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A module in eval mode and the example inputs that came with it; None means they are still to be derived."""
+    """A module in eval mode and the example inputs of its factory; None if they are to be derived."""
 
     module: nn.Module
     args: tuple[Any, ...] | None
     kwargs: dict[str, Any] | None
     label: str
-    dtype: Dtype = "keep"  # that it was converted to; its example inputs follow
+    dtype: Dtype = "keep"  # the type it was converted to; its example inputs are converted too
     notes: tuple[str, ...] = ()
 
 
@@ -167,37 +163,70 @@ def resolve(
     filled: bool = True,
     dtype: Dtype | None = "keep",
 ) -> Resolved:
-    """The module that SOURCE stands for.
+    """Return the module of SOURCE.
 
     Args:
         source: `hf:…`, `hf-config:…`, `torchvision:…`, `timm:…` or `file.py:factory`.
-        task: which head a Hugging Face model gets: a task (`text-classification`), or a class name.
-        default_task: the task where `task` is None and neither the source nor its config names a model class.
-        seed: where random weights start; torch is seeded with it while a factory runs.
-        filled: False where only sizes matter: weights that would be random are zeros that take no time and no memory.
-        dtype: of its floating-point weights and example inputs; None is the default of an export.
+        task: Selects the head of a Hugging Face model: a task (`text-classification`), or a class name.
+        default_task: The task if `task` is None and neither the source nor its config names a model class.
+        seed: Seed of random weights; torch is seeded with it while a factory runs.
+        filled: False if only sizes matter: random weights are then zeros that take no time and no memory.
+        dtype: Type of the floating-point weights and example inputs. If None, the default of an export.
     """
     parsed = parse_source(source, task=task)
-    wanted = parsed.export_dtype if dtype is None else dtype
+    export_dtype = parsed.export_dtype if dtype is None else dtype
     if parsed.kind is SourceKind.PRETRAINED:
-        module, saved = huggingface.load_pretrained(parsed.name, task=task, default_task=default_task, dtype=wanted)
-        said = f"the checkpoint is {saved}, exported in {wanted}; dtype keep exports it in {saved}"
-        notes = (said,) if dtype is None and saved not in (None, wanted) else ()
-        return Resolved(module, None, None, source, wanted, notes)
+        module, saved = huggingface.load_pretrained(
+            parsed.name, task=task, default_task=default_task, dtype=export_dtype
+        )
+        note = f"the checkpoint is {saved}, exported in {export_dtype}; dtype keep exports it in {saved}"
+        notes = (note,) if dtype is None and saved not in (None, export_dtype) else ()
+        return Resolved(module, None, None, source, export_dtype, notes)
     if parsed.file is not None:
         module, args, kwargs = call_factory(parsed.file, parsed.name, seed=seed)
-        return Resolved(converted(module, wanted), args, kwargs, source, wanted)
+        return Resolved(converted(module, export_dtype), args, kwargs, source, export_dtype)
     if parsed.kind is SourceKind.CONFIG:
-        with default_dtype(wanted):
+        with default_dtype(export_dtype):
             module = huggingface.build_from_config(
                 parsed.name, task=task, default_task=default_task, seed=seed, filled=filled
             )
-        return Resolved(module, None, None, source, wanted)
+        return Resolved(module, None, None, source, export_dtype)
     build = build_torchvision if parsed.kind is SourceKind.TORCHVISION else build_timm
-    return Resolved(converted(build(parsed.name, seed=seed, filled=filled), wanted), None, None, source, wanted)
+    return Resolved(
+        converted(build(parsed.name, seed=seed, filled=filled), export_dtype), None, None, source, export_dtype
+    )
 
 
 def given(module: nn.Module, dtype: Dtype | None) -> Resolved:
-    """A module that the caller has; a copy of it where another type is asked for."""
-    wanted = dtype or "keep"
-    return Resolved(converted_copy(module, wanted), None, None, type(module).__name__, wanted)
+    """Wrap a module of the caller; a copy of it if another type is requested."""
+    dtype = dtype or "keep"
+    copied = module if dtype == "keep" else converted(copy.deepcopy(module), dtype)
+    return Resolved(copied, None, None, type(module).__name__, dtype)
+
+
+def torch_dtype(dtype: Dtype) -> torch.dtype | None:
+    """Return the type of this name; None for "keep"."""
+    return None if dtype == "keep" else getattr(torch, dtype)
+
+
+def converted(module: _Module, dtype: Dtype) -> _Module:
+    """Convert floating-point parameters and buffers to this type in place, and return the module."""
+    kind = torch_dtype(dtype)
+    return module if kind is None else module.to(kind)
+
+
+def converted_tensor(tensor: torch.Tensor, dtype: Dtype) -> torch.Tensor:
+    """Return a floating-point tensor in this type, and any other unchanged."""
+    kind = torch_dtype(dtype)
+    return tensor if kind is None or not tensor.is_floating_point() else tensor.to(kind)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: Dtype) -> Generator[None]:
+    """Build modules in this type, except for parts that specify their own."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch_dtype(dtype) or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

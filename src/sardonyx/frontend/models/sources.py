@@ -1,4 +1,4 @@
-"""SOURCE as it is written on the command line, read and checked without torch: a mistake is reported at once."""
+"""Parses SOURCE of the command line without importing torch, so that mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "keep"]
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A source: its kind and what follows the colon; for a factory, its name, and the file it is in."""
+    """A parsed source: its kind and the text after the colon; for a factory, the function's name and its file."""
 
     kind: SourceKind
     name: str
@@ -38,15 +38,15 @@ class ModelSource:
 
     @property
     def export_dtype(self) -> Dtype:
-        """The type to export in, if none is asked for: most checkpoints are bfloat16, which few CPU kernels take."""
+        """The default type of an export: most checkpoints are bfloat16, for which there are few CPU kernels."""
         return "float32" if self.kind is SourceKind.PRETRAINED else "keep"
 
 
 def parse_source(source: str, *, task: str | None = None) -> ModelSource:
-    """What SOURCE stands for.
+    """Parse SOURCE.
 
     Raises:
-        UsageError: it has none of the known forms, names a file that does not exist, or takes no task.
+        UsageError: If it has none of the known forms, names a file that does not exist, or takes no task.
     """
     scheme, colon, rest = source.partition(":")
     if not colon or not rest:
@@ -68,17 +68,17 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
-    """`a=1,b.c=[2,3]` as `{"a": 1, "b": {"c": [2, 3]}}`."""
+    """Parse `a=1,b.c=[2,3]` to `{"a": 1, "b": {"c": [2, 3]}}`."""
     values: dict[str, Any] = {}
     for part in re.split(r",(?![^\[(]*[\])])", text) if text else ():  # commas inside brackets belong to a list
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"'{part}' is not a config value", hint="write ?key=value,key=value")
-        *above, last = key.strip().split(".")
-        place = values
-        for step in above:
-            place = place.setdefault(step, {})
-        place[last] = _literal(value.strip())
+        *parents, last = key.strip().split(".")
+        table = values
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[last] = _literal(value.strip())
     return values
 
 

@@ -1,8 +1,8 @@
-"""Seeded random weights under which a wrong rewrite shows, or none where only sizes matter.
+"""Seeded random weights that expose wrong rewrites, or zeros if only sizes matter.
 
-Fresh modules start with zero biases, unit scales and untouched running statistics: values that most wrong rewrites
-leave right. Here everything that is constant gets values of its own. Drawing the weights of a large model takes half a
-minute, which a question about sizes need not wait for.
+New modules have zero biases, unit scales and initial running statistics. Most wrong rewrites do not show with such
+values, so everything constant gets random values. Generating the weights of a large model takes half a minute; analyses
+of sizes skip it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Torch's generator at `seed` inside, and as it was afterwards."""
+    """Seed torch's generator, and restore its state on exit."""
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -29,19 +29,19 @@ def seeded(seed: int) -> Generator[None]:
 
 
 def built(build: Callable[[], nn.Module], seed: int, *, filled: bool = True) -> nn.Module:
-    """The model in eval mode, with seeded random weights, or where only sizes matter with zeros that take no memory."""
+    """Build a model in eval mode with seeded random weights, or with zeros that take no memory if not `filled`."""
     if not filled:
         try:
             return _unfilled(build).eval()
-        except Exception:  # some initialisations read what they wrote, and answer anything when they cannot
-            pass  # then it is built in full, where a fault of its own shows
+        except Exception:  # some initializations read what they wrote, and may raise anything if they cannot
+            pass  # built in full below, which raises errors of the model itself
     with seeded(seed):
         return randomize(build(), seed)
 
 
 def _unfilled(build: Callable[[], nn.Module]) -> nn.Module:
-    """Parameters have no data while the model is built, so that initialising them costs nothing; then they are zero."""
-    originals: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # the parameter too, so that its id stays its own
+    """Build the model with parameters without data, so that initialization costs nothing, then make them zero."""
+    originals: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # the parameter is kept so that its id stays unique
     register = nn.Module.register_parameter
 
     def without_data(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
@@ -65,15 +65,15 @@ def _unfilled(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _zero(like: nn.Parameter) -> nn.Parameter:
-    """Zeros that take memory only where they are written to: numpy asks the system for them, torch would write them."""
-    octets: Any = np.zeros(like.numel() * like.element_size(), np.uint8)
-    data = torch.from_numpy(octets)  # pyright: ignore[reportUnknownMemberType]  (torch's own types have gaps)
+    """Return zeros that take no memory until written to: numpy gets zeroed pages from the system, torch writes them."""
+    raw: Any = np.zeros(like.numel() * like.element_size(), np.uint8)
+    data = torch.from_numpy(raw)  # pyright: ignore[reportUnknownMemberType]  (torch's own types have gaps)
     data = data.view(like.dtype) if like.numel() else data.to(like.dtype)
     return nn.Parameter(data.view(like.shape), like.requires_grad)
 
 
 def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every bias, constant weight and normalisation statistic a value that shows in the output; sets eval mode."""
+    """Give biases, constant weights and normalization statistics values that affect the output; set eval mode."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, buffer in model.named_buffers():
@@ -95,16 +95,13 @@ def _is_constant(parameter: Tensor) -> bool:
     return parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all())
 
 
-# A module's weights as one number, so that a record can say which weights were exported.
-
-
 def named_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """A module's parameters and buffers by name, in order."""
+    """Yield a module's parameters and buffers with their names, sorted by name."""
     yield from sorted((*module.named_parameters(), *module.named_buffers()), key=lambda pair: pair[0])
 
 
 def state_sha256(module: nn.Module) -> str:
-    """SHA-256 over the names, types, shapes and bytes of a module's parameters and buffers."""
+    """Return the SHA-256 of the names, types, shapes and bytes of a module's parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in named_state(module):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -114,6 +111,6 @@ def state_sha256(module: nn.Module) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers as they are, where they are stored in another form."""
+    """Return the stored numbers of a sparse or quantized tensor as a dense tensor."""
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     return dense.int_repr() if dense.is_quantized else dense

@@ -1,1 +1,1 @@
-"""How a module becomes a graph whose nodes know who ran them, and how the module answers for the proof."""
+"""Exports a module as a graph whose nodes name their modules, and runs the module as reference for verification."""

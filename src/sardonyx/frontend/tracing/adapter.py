@@ -1,6 +1,6 @@
-"""A module under a flat signature: named tensors in, named tensors out, as an ONNX graph has them.
+"""A module under the flat signature of an ONNX graph: named tensors in, named tensors out.
 
-Both exporters and the proof see a model through this, so that names, nesting and order are decided once.
+Both exporters and verification call the module through this adapter, so names, nesting and order are decided once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 
 _PAST = "past_key_values"
-INNER = "module"  # the attribute that holds the real module: its name is in front of all that torch reports
+INNER = "module"  # the attribute with the wrapped module: torch prefixes all names with it
 
 
 class Call:
-    """How a module is called on its example inputs, and what its inputs and outputs are named."""
+    """A call of a module on its example inputs, with the names of its flat inputs and outputs."""
 
     def __init__(self, module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Take the example apart; the module is not run."""
+        """Flatten the example; the module is not run."""
         self.module = module
         self._flat = Flat(named_arguments(module, args, kwargs))
         self._positional = len(args)
@@ -33,13 +33,13 @@ class Call:
         self._continues = any(name.startswith(f"{_PAST}.") for name in self.inputs)
         self._tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
         self.outputs: list[str] = []  # known once the module has run, or was traced
-        self.left_out: list[str] = []  # outputs that are no tensors, with what they are
+        self.left_out: list[str] = []  # outputs that are no tensors, with their types
         self._names: list[str] = []
         self._tensor_outputs: frozenset[str] | None = None  # known once the module has run outside of an exporter
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The example's tensors, copied: a module may write into what it is given."""
+        """Copies of the example's tensors: a module may write into its inputs."""
         return tuple(tensor.clone() for tensor in self._tensors)
 
     @property
@@ -48,22 +48,23 @@ class Call:
         return {tensor.dtype for tensor in (*self._tensors, *self.module.parameters(), *self.module.buffers())}
 
     def with_module(self, module: torch.nn.Module) -> Call:
-        """The same call of another module."""
+        """Return the same call of another module."""
         other = copy.copy(self)
         other.module, other.outputs, other.left_out = module, [], []
         return other
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The module's answer, flat, to other tensors in the places of the example's."""
+        """Return the module's flat result on other tensors in place of the example's."""
         values: dict[str, Any] = self._flat.rebuilt(tensors)
-        given = list(values.items())
-        result = self.module(*(value for _, value in given[: self._positional]), **dict(given[self._positional :]))
+        arguments = list(values.items())
+        args, kwargs = arguments[: self._positional], dict(arguments[self._positional :])
+        result = self.module(*(value for _, value in args), **kwargs)
         flat, known = Flat(result), self._tensor_outputs
-        found = [leaf for leaf in flat.leaves if not self._is_passed_through(leaf.tensor, tensors)]
-        leaves = [leaf for leaf in found if known is None or leaf.name in known]  # torch traces sizes as tensors
+        leaves = [leaf for leaf in flat.leaves if not self._is_passed_through(leaf.tensor, tensors)]
+        leaves = [leaf for leaf in leaves if known is None or leaf.name in known]  # torch traces sizes as tensors
         if not leaves:
             raise ModelError(
-                f"{type(self.module).__name__} returns no tensor but {type(result).__name__}",
+                f"{type(self.module).__name__} returns {type(result).__name__} without a tensor in it",
                 hint="return tensors, alone or in tuples, lists, dicts, dataclasses",
             )
         self._names = [leaf.name for leaf in leaves]
@@ -72,28 +73,28 @@ class Call:
             self.left_out[:] = [f"{name or 'output'} ({kind})" for name, kind in flat.others]
         return tuple(leaf.tensor for leaf in leaves)
 
-    def _is_passed_through(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
-        """Whether a call that continues a past returns what it was given: a runtime that holds it needs no copy."""
-        return self._continues and any(tensor is each for each in given)
+    def _is_passed_through(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call that continues a past returns one of its inputs: the caller already has it."""
+        return self._continues and any(tensor is each for each in inputs)
 
     def rehearse(self) -> Written:
-        """Run the example outside of any exporter; what it wrote to can be undone once more after tracing.
+        """Run the example outside of any exporter; return its writes, so that they can be undone again after tracing.
 
-        A tracer shows sizes as tensors, so which outputs are tensors is only seen here.
+        A tracer shows sizes as tensors; only this run shows which outputs are tensors.
         """
-        with left_as_it_was(self.module), undoing_writes(self.module) as written, _plainly():
+        with left_as_it_was(self.module), undoing_writes(self.module) as written, _eagerly():
             self(self.tensors)
             self._tensor_outputs = frozenset(self._names)
         return written
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The same outside of any exporter: without gradients or words, on tensors of its own, and nothing changes."""
-        with left_as_it_was(self.module), undoing_writes(self.module), _plainly():
-            return tuple(each.clone() for each in self([tensor.clone() for tensor in tensors]))
+        """Call the module outside of any exporter, without gradients or output; inputs and state are unchanged."""
+        with left_as_it_was(self.module), undoing_writes(self.module), _eagerly():
+            return tuple(output.clone() for output in self([tensor.clone() for tensor in tensors]))
 
 
 @contextlib.contextmanager
-def _plainly() -> Generator[None]:
+def _eagerly() -> Generator[None]:
     with uncompiled(), torch.no_grad(), quietly():
         yield
 
@@ -113,14 +114,14 @@ class Adapter(torch.nn.Module):
 
 
 def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """Names a reader can use: `output_0` for a bare tuple, `present.…` for the cache that comes back."""
-    found: list[str] = []
+    """Return readable names: `output_0` for an element of a tuple, `present.…` for the returned cache."""
+    result: list[str] = []
     for name in names:
         head, dot, tail = name.partition(".")
         if head.isdecimal():
             head = f"output_{head}"
         elif head == _PAST:
             head = "present"
-        plain = head + dot + tail
-        found.append(f"{plain}_out" if plain in taken or plain in found else plain)
-    return found
+        readable = head + dot + tail
+        result.append(f"{readable}_out" if readable in taken or readable in result else readable)
+    return result

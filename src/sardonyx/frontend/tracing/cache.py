@@ -1,7 +1,7 @@
 """Key-value caches as flat tensors.
 
-A cache is known by its structure: an object with `layers`, each with `keys` and `values`; or one that holds two of
-those, for self-attention and cross-attention. No library is named and none is imported.
+A cache is recognized by its structure: an object with `layers`, each with `keys` and `values`; or an object with two of
+these, for self-attention and cross-attention. No library is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SELF, _CROSS = "self_attention_cache", "cross_attention_cache"
 
 
 def split_cache(value: object) -> list[Pair] | None:
-    """The keys and values of every layer of a cache; None for anything that is no cache, or an empty one."""
+    """Return the keys and values of every layer of a cache; None for other objects and for an empty cache."""
     layers = getattr(value, "layers", None)
     if not isinstance(layers, Sequence) or isinstance(value, Tensor):
         return None
@@ -31,7 +31,7 @@ def split_cache(value: object) -> list[Pair] | None:
 
 
 def join_cache(template: object, pairs: Sequence[Pair]) -> object:
-    """A new cache like `template` with other contents: modules write into theirs, so every call needs its own."""
+    """Return a new cache like `template` with other contents: modules write into it, so every call needs its own."""
     fresh = cast("Any", copy.copy(template))
     layers = [copy.copy(layer) for layer in fresh.layers]
     for layer, (keys, values) in zip(layers, pairs, strict=True):
@@ -41,9 +41,9 @@ def join_cache(template: object, pairs: Sequence[Pair]) -> object:
 
 
 def named_pairs(value: object) -> dict[str, Pair] | None:
-    """The keys and values of a cache by name, layer by layer; None for anything that is no filled cache.
+    """Return the keys and values of a cache by layer; None for anything but a filled cache.
 
-    A layer is called `0`, and `0.decoder` and `0.encoder` where the cache has a part for cross-attention.
+    Layers are named `0`, or `0.decoder` and `0.encoder` if the cache has a part for cross-attention.
     """
     own, cross = split_cache(getattr(value, _SELF, value)), split_cache(getattr(value, _CROSS, None))
     if own is None:
@@ -61,34 +61,34 @@ def named_pairs(value: object) -> dict[str, Pair] | None:
 
 
 def with_pairs(template: object, pairs: Sequence[Pair]) -> object:
-    """A new cache like `template` with other contents, in the order of `named_pairs`."""
+    """Return a new cache like `template` with other contents, in the order of `named_pairs`."""
     if not hasattr(template, _CROSS):
         return join_cache(template, pairs)
     fresh = cast("Any", copy.copy(template))
     setattr(fresh, _SELF, join_cache(getattr(template, _SELF), pairs[::2]))
     setattr(fresh, _CROSS, join_cache(getattr(template, _CROSS), pairs[1::2]))
-    if hasattr(fresh, "is_updated"):  # which layers' cross-attention is cached; modules write into it
+    if hasattr(fresh, "is_updated"):  # whether each layer's cross-attention is cached; modules write into it
         fresh.is_updated = dict(fresh.is_updated)
     return fresh
 
 
 def windows(cache: object) -> list[int]:
-    """The windows of positions that layers of the cache keep; a layer that keeps every position has none."""
+    """Return the sizes of the sliding windows in the cache; layers that keep every position have none."""
     layers: Any = getattr(getattr(cache, _SELF, cache), "layers", ())
     sizes = [getattr(layer, "sliding_window", None) for layer in layers if getattr(layer, "is_sliding", False)]
     return [size for size in sizes if isinstance(size, int)]
 
 
 def window(cache: object) -> int | None:
-    """The shortest window of positions that a layer of the cache keeps; None where all layers keep every position."""
+    """Return the shortest sliding window in the cache; None if all layers keep every position."""
     return min(windows(cache), default=None)
 
 
 def keeping_all(cache: object) -> object:
-    """An empty cache of the same kind whose layers keep every position.
+    """Return an empty cache of the same class whose layers keep every position.
 
-    A window of positions is then applied by the mask alone, which changes no result, and the length of the past is the
-    length of its tensors.
+    The sliding window is then applied by the mask alone, which does not change results, and the length of the past is
+    the length of its tensors.
     """
     kind: Any = type(cache)
     if not hasattr(cache, _CROSS):

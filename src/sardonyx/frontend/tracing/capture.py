@@ -1,6 +1,6 @@
-"""What one module of a live model takes and gives while the model runs, seen by forward hooks.
+"""Captures the inputs and outputs of one module while a live model runs, by forward hooks.
 
-Tensors are copied the moment a hook sees them: what works in place later cannot change what was seen.
+Tensors are copied in the hook, so that later in-place operations do not change them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.runtime import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
-    """One call of a module: its tensors by the names of its parameters, and by their places in what it returns."""
+    """One call of a module: inputs by parameter name, outputs by their position in the result."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
@@ -30,24 +30,24 @@ class Captured:
 def capture(
     module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], path: str
 ) -> tuple[Captured, ...]:
-    """Run the model once and keep every call of the module at `path`, in order; those on plain tensors.
+    """Run the model once and return every call of the module at `path` with plain tensors, in order.
 
     Raises:
-        UsageError: The live model has no such module, or does not run.
+        UsageError: If the live model has no such module, or does not run.
     """
     watched = LiveTree(module).find(path)
     if watched is None:
         raise UsageError(
-            f"the live model has no module {path!r}", hint="is it the model that the file was exported from?"
+            f"the live model has no module {path!r}", hint="give the model that the file was exported from"
         )
     entered: list[Mapping[str, Array]] = []
     calls: list[Captured] = []
 
-    def before(inner: torch.nn.Module, given: tuple[object, ...], named: dict[str, object]) -> None:
-        entered.append(_arrays(named_arguments(inner, given, named)))
+    def before(inner: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        entered.append(_arrays(named_arguments(inner, args, kwargs)))
 
-    def after(_inner: torch.nn.Module, _given: object, _named: object, answer: object) -> None:
-        call = Captured(entered.pop(), _arrays(answer))
+    def after(_inner: torch.nn.Module, _args: object, _kwargs: object, output: object) -> None:
+        call = Captured(entered.pop(), _arrays(output))
         if call.inputs or call.outputs:
             calls.append(call)
 
@@ -70,24 +70,24 @@ def capture(
 def example_feeds(
     module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], names: Sequence[str]
 ) -> dict[str, Array]:
-    """The example inputs as feeds of a model file: by name, or in order where a file named them its own way.
+    """Return the example inputs as feeds of a model file: by name, or in order if the file has other names.
 
     Raises:
-        UsageError: The example does not fit the file's inputs.
+        UsageError: If the example does not fit the file's inputs.
     """
-    given = _arrays(named_arguments(module, args, kwargs))
-    if given.keys() >= set(names):
-        return {name: given[name] for name in names}
-    if len(given) == len(names):
-        return dict(zip(names, given.values(), strict=True))
+    arrays = _arrays(named_arguments(module, args, kwargs))
+    if arrays.keys() >= set(names):
+        return {name: arrays[name] for name in names}
+    if len(arrays) == len(names):
+        return dict(zip(names, arrays.values(), strict=True))
     raise UsageError(
-        f"the example inputs ({', '.join(given)}) do not fit the file's inputs ({', '.join(names)})",
+        f"the example inputs ({', '.join(arrays)}) do not fit the file's inputs ({', '.join(names)})",
         hint="give the example that the file was exported with",
     )
 
 
 def _copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
-    """The same arguments with tensors of their own: a forward may write into what it is given."""
+    """Return the arguments with copied tensors: a forward may write into its inputs."""
     flat = Flat([list(args), dict(kwargs)])
     return flat.rebuilt([leaf.tensor.clone() for leaf in flat.leaves])
 
@@ -97,5 +97,5 @@ def _arrays(value: object) -> dict[str, Array]:
 
 
 def _is_batch(tensor: torch.Tensor) -> bool:
-    """Whether it is only a view into a transform of torch.func, which no array can be made of."""
+    """Return whether a tensor is a batched view of a torch.func transform, which has no array."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # pyright: ignore  # no public name

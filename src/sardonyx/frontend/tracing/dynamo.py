@@ -1,4 +1,4 @@
-"""Exports through torch.export, which records for every operation the modules it was run in."""
+"""Exports with torch.export, which records the module stack of every operation."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from sardonyx.frontend.tracing import symbols
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally
 from sardonyx.frontend.tracing.graph_names import name_interface
-from sardonyx.frontend.tracing.module_names import quoted_names
 from sardonyx.frontend.tracing.module_tree import LiveTree
-from sardonyx.frontend.tracing.stacks import path_of
 from sardonyx.frontend.tracing.symbols import Axes
+from sardonyx.frontend.tracing.torch_graphs import path_of, quoted_names
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.provenance.codec import NAME_SCOPES
 from sardonyx.records.run import How
 
 _OLDEST_OPSET = 18
-BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences take bfloat16
+BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences accept bfloat16
 
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
-    """The module as an ONNX graph whose nodes have origins where torch saw a module run them, and notes on its dims."""
-    if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose who ran its nodes
+    """Return the module as an ONNX graph with origins on the nodes whose module torch recorded, and notes on sizes."""
+    if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose the module stacks
         raise ModelError(
             f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint='try `exporter="torchscript"`'
         )
-    wanted = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
-    shapes = (wanted,) if wanted else None
-    with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training lay their results out differently
+    dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
+    shapes = (dynamic,) if dynamic else None
+    with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training have another memory layout
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
@@ -47,15 +46,15 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             opset_version=opset or (BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
         )
     model: ir.Model = program.model
-    _place(model, program.exported_program, tree)
+    _set_origins(model, program.exported_program, tree)
     _rename_parameters(model, tree.root)
     name_interface(model, call)
-    ranges = {str(symbol): (found.lower, found.upper) for symbol, found in captured.range_constraints.items()}
+    ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
     return model, symbols.settle(model, axes, ranges)
 
 
-def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
-    """Give every node the module of the operation it was made from."""
+def _set_origins(model: ir.Model, program: Any, tree: LiveTree) -> None:
+    """Give every node the module of the operation it was exported from."""
     stacks = {node.name: node.meta.get("nn_module_stack") for node in program.graph.nodes}
     for scope in scopes(model):
         for node in scope.graph:
@@ -68,12 +67,12 @@ def _place(model: ir.Model, program: Any, tree: LiveTree) -> None:
 
 
 def _operation(node: ir.Node) -> str:
-    """The name of the fx node an ONNX node was made from: the last of its scopes."""
+    """Return the name of the fx node an ONNX node was exported from: the last of its scopes."""
     return node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
 
 
 def _rename_parameters(model: ir.Model, root: torch.nn.Module) -> None:
-    """Parameters go by the names they have in the module; one that has several goes by the first."""
+    """Rename initializers to their parameter names in the module; a shared parameter gets its first name."""
     first: dict[int, str] = {}
     names: dict[str, str] = {}
     everything: Any = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))

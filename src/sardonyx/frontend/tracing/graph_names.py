@@ -1,4 +1,4 @@
-"""The names of a graph's inputs and outputs: those of the call, and nothing else in the graph goes by them."""
+"""Gives a graph's inputs and outputs the names of the call, and renames other values that have such a name."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from sardonyx.records.run import How
 
 
 def name_interface(model: ir.Model, call: Call) -> None:
-    """Name inputs and outputs; what is both, or an output twice, gets a node in between."""
+    """Name inputs and outputs; an output that is also an input, an initializer or another output is copied."""
     inputs, outputs = model.graph.inputs, model.graph.outputs
-    for place, name in enumerate(call.outputs):
-        value = outputs[place]
-        if value in (*inputs, *list(outputs)[:place]) or value.is_initializer():
+    for index, name in enumerate(call.outputs):
+        value = outputs[index]
+        if value in (*inputs, *list(outputs)[:index]) or value.is_initializer():
             copy = ir.node("Identity", [value], name=f"{name}_copy")
             copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
             set_origins(copy, UNKNOWN, How.ROOT)
             model.graph.append(copy)
-            outputs[place] = copy.outputs[0]
+            outputs[index] = copy.outputs[0]
     named = dict(zip((*inputs, *outputs), (*call.inputs, *call.outputs), strict=True))
-    _make_room(model, named)
+    _rename_others(model, named)
     for value, name in named.items():
         value.name = name
 
 
-def _make_room(model: ir.Model, named: dict[ir.Value, str]) -> None:
-    """Rename what is not of the interface and goes by a name of it."""
-    wanted = set(named.values())
-    taken = {value.name for value in _values(model)} | wanted
+def _rename_others(model: ir.Model, named: dict[ir.Value, str]) -> None:
+    """Rename the other values that have a name of the interface."""
+    reserved = set(named.values())
+    taken = {value.name for value in _values(model)} | reserved
     for value in list(_values(model)):
-        if value in named or value.name not in wanted:
+        if value in named or value.name not in reserved:
             continue
         number = 1
         while f"{value.name}_{number}" in taken:

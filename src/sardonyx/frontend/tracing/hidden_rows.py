@@ -1,7 +1,7 @@
-"""What a module answers when attention rows that see no key hold other numbers.
+"""Runs a module with random numbers in attention rows whose keys are all masked.
 
-A softmax over no key has no value of its own: one kernel answers zeros, another the mean of all values, a third NaN.
-Run with other numbers in those rows, a module shows which of its outputs depend on them.
+A softmax over no keys is undefined: kernels return zeros, the mean of all values, or NaN. A run with other numbers in
+those rows shows which outputs depend on them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _SOFTMAX = ("_softmax", "_safe_softmax")
-_FUSED = "_scaled_dot_product"  # what the kernels of scaled_dot_product_attention start with
-_MASKS = ("attn_mask", "attn_bias")  # what they call the mask
+_FUSED = "_scaled_dot_product"  # prefix of the kernels of scaled_dot_product_attention
+_MASKS = ("attn_mask", "attn_bias")  # their names for the mask
 
 
 class UnattendedRows(TorchDispatchMode):
-    """Replaces the result of every attention row whose keys are all hidden.
+    """Replaces the result of every attention row whose keys are all masked.
 
     Attributes:
         found: Whether there was such a row.
-        lengths: How many queries and keys the attentions with such rows had.
+        lengths: Numbers of queries and keys of the attentions with such rows.
     """
 
     supports_higher_order_operators = True  # branches and loops are run as they are
@@ -41,7 +41,7 @@ class UnattendedRows(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operation, then change the rows."""
+        """Run the operation, then replace the rows."""
         result, name = func(*args, **(kwargs or {})), func.__name__.partition(".")[0]
         if name in _SOFTMAX:
             hidden = _hidden(args[0]).all(args[1], keepdim=True)
@@ -61,12 +61,12 @@ class UnattendedRows(TorchDispatchMode):
 
 
 def _hidden(scores: Tensor) -> Tensor:
-    """Where a key is hidden: False, -inf, or a score that a number near the lowest of its type was added to."""
+    """Return where a key is masked: False, -inf, or a score near the lowest number of its type."""
     return ~scores if scores.dtype is torch.bool else scores <= torch.finfo(scores.dtype).min / 2
 
 
 def _mask(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The mask that a fused attention was given, by position or by name."""
+    """Return the mask argument of a fused attention; None if it has none."""
     names = [argument.name for argument in func._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return next((given[name] for name in _MASKS if isinstance(given.get(name), Tensor)), None)
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    return next((arguments[name] for name in _MASKS if isinstance(arguments.get(name), Tensor)), None)

@@ -1,4 +1,4 @@
-"""The module as it is exported: in eval mode, and plain where torch's wrappers would hide it; as it was afterwards."""
+"""Prepares a module for export: eval mode, without torch's wrappers. The caller's module is restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _HOOKS = (
 
 @contextlib.contextmanager
 def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
-    """Yield the module as the exporters take it; on leaving, nothing of the caller's module has changed.
+    """Yield the module in the form that is exported; on exit the caller's module is unchanged.
 
-    Compiled modules run as what they wrap, scripted and traced ones as a plain module that follows their graph, and
-    weights that a parametrization computes in ways ONNX has no operators for are computed once.
+    Compiled modules are replaced by the modules they wrap, scripted and traced ones by a plain module that interprets
+    their graph. Weights whose parametrization has no ONNX operators are computed once.
     """
     with left_as_it_was(module), without_shortcuts():
         _without_compiled_calls(module)
@@ -37,22 +37,22 @@ def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
         _replace_below(root, lambda child: _plain(child, plain))
         evaluate(root)
         _without_gradients(root)
-        _replace_below(root, _computed)
+        _replace_below(root, _precomputed)
         yield root
 
 
 def _without_compiled_calls(module: torch.nn.Module) -> None:
-    """Modules that were compiled in place run as written."""
-    for each in module.modules():
-        if each.__dict__.get("_compiled_call_impl") is not None:
-            each._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # has no public face
-        original = getattr(each.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
+    """Make modules that were compiled in place run as written."""
+    for child in module.modules():
+        if child.__dict__.get("_compiled_call_impl") is not None:
+            child._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # no public name
+        original = getattr(child.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
         if original is not None:
-            each.forward = original
+            child.forward = original
 
 
 def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
-    """What a compiled or scripted module stands for, with the hooks it has itself; always the same for the same."""
+    """Return the module behind a compiled or scripted one, with the latter's hooks; memoized in `known`."""
     if module not in known:
         inner: Any = module
         while isinstance(inner, torch._dynamo.OptimizedModule):  # pyright: ignore[reportPrivateUsage]  # no public name
@@ -65,15 +65,15 @@ def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module
 
 
 def _without_gradients(root: torch.nn.Module) -> None:
-    """Tensors that torch does not know as parameters become constants, which must not need a gradient."""
+    """Turn off gradients of tensors that are not parameters: exporters make them constants."""
     parameters = set(map(id, root.parameters()))
     for tensor in tensors_of(root):
         if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
             tensor.requires_grad = False
 
 
-def _replace_below(root: torch.nn.Module, better: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
-    """Put another module in the place of every module that has a better one."""
+def _replace_below(root: torch.nn.Module, replacement: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    """Replace every submodule by its replacement, which may be itself."""
     seen: set[torch.nn.Module] = set()
     waiting = [root]
     while waiting:
@@ -84,14 +84,14 @@ def _replace_below(root: torch.nn.Module, better: Callable[[torch.nn.Module], to
         for name, child in list(parent._modules.items()):  # pyright: ignore[reportPrivateUsage]  # hooks must not run
             if child is None:
                 continue
-            other = better(child)
+            other = replacement(child)
             if other is not child:
                 parent._modules[name] = other  # pyright: ignore[reportPrivateUsage]
             waiting.append(other)
 
 
-class _Computed(torch.nn.Module):
-    """A parametrized weight that is already there."""
+class _ComputedWeight(torch.nn.Module):
+    """The precomputed result of a parametrization."""
 
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Computed(torch.nn.Module):
 
 
 class _Factorizations(TorchDispatchMode):
-    """Notes whether linear algebra beyond products and norms is used: ONNX has no operators for it."""
+    """Detects linear algebra beyond products and norms, for which ONNX has no operators."""
 
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
@@ -115,10 +115,10 @@ class _Factorizations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _computed(module: torch.nn.Module) -> torch.nn.Module:
-    """A parametrization that ONNX has no operators for is replaced by its result, which no input changes."""
+def _precomputed(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the result of a parametrization that has no ONNX operators, and any other module unchanged."""
     if not isinstance(module, parametrize.ParametrizationList):
         return module
     with torch.no_grad(), _Factorizations() as used:
         value = module()
-    return _Computed(value.detach()) if used.seen else module
+    return _ComputedWeight(value.detach()) if used.seen else module

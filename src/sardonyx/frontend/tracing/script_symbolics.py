@@ -1,6 +1,6 @@
-"""Corrects two symbolic functions of torch's tracer, which write ONNX nodes for an operator, for the time of an export.
+"""Corrects two symbolic functions of torch's tracer during an export. Both faults are in torch 2.13.
 
-Both faults are in torch 2.13.
+A symbolic function writes the ONNX nodes of an operator.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from torch.onnx._internal.torchscript_exporter import registration, symbolic_hel
 
 _HALF = (torch.float16, torch.bfloat16)
 _ATTENTION = "aten::scaled_dot_product_attention"
-_ATTENTION_OPSET = 14  # the first that torch has it for; a function that the user registered for a later one is used
+_ATTENTION_OPSET = 14  # the first with a symbolic function; one that the user registered for a later opset is used
 
 
 @contextlib.contextmanager
 def corrected_symbolics() -> Generator[None]:
-    """Have the tracer keep constants as they are, and the types of attention's masks."""
+    """Keep shared constants unmodified, and give attention masks the type of the query."""
     with _constants_kept(), _masks_typed():
         yield
 
 
 @contextlib.contextmanager
 def _constants_kept() -> Generator[None]:
-    """Give symbolic functions copies of constants: `repeat_interleave` adds the rank to a negative dim in place.
+    """Give symbolic functions copies of constants: `repeat_interleave` adds the rank to a negative axis in place.
 
-    The constant may be shared, and then every other operation that counts from the end gets the sum as well.
+    The constant may be shared with other operations, which would then read the changed axis.
     """
     helper: Any = symbolic_helper
     plain = helper._maybe_get_scalar
 
     def copied(value: Any) -> Any:
-        found = plain(value)
-        return found.clone() if isinstance(found, torch.Tensor) else found
+        scalar = plain(value)
+        return scalar.clone() if isinstance(scalar, torch.Tensor) else scalar
 
     helper._maybe_get_scalar = copied
     try:
@@ -46,9 +46,9 @@ def _constants_kept() -> Generator[None]:
 
 @contextlib.contextmanager
 def _masks_typed() -> Generator[None]:
-    """Have attention turn a boolean mask into numbers of the query's type: torch writes float32.
+    """Convert boolean attention masks to the query's type: torch writes float32.
 
-    In a model of half precision everything after it would be float32, up to an operator that wants one type.
+    In a half-precision model everything after it would become float32, until an operator refuses mixed types.
     """
     functions: Any = registration.registry.get_function_group(_ATTENTION)
     before = functions._functions._overrides.get(_ATTENTION_OPSET)
@@ -68,7 +68,7 @@ def _masks_typed() -> Generator[None]:
 
 
 class _TypedConstants:
-    """What a symbolic function writes to, with its float32 constants in another type if that holds them exactly."""
+    """A graph context that converts float32 constants to another type if the conversion is exact."""
 
     def __init__(self, context: Any, kind: torch.dtype) -> None:
         self._context, self._kind = context, kind
@@ -76,8 +76,8 @@ class _TypedConstants:
     def op(self, name: str, *inputs: Any, **attributes: Any) -> Any:
         value = attributes.get("value_t")
         if isinstance(value, torch.Tensor) and value.dtype is torch.float32:
-            other = value.to(self._kind)
-            attributes["value_t"] = other if torch.equal(other.to(value.dtype), value) else value
+            converted = value.to(self._kind)
+            attributes["value_t"] = converted if torch.equal(converted.to(value.dtype), value) else value
         return self._context.op(name, *inputs, **attributes)
 
     def __getattr__(self, name: str) -> Any:

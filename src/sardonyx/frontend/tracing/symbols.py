@@ -1,4 +1,4 @@
-"""Names for dynamic dims: torch calls them s27, the user batch."""
+"""Renames torch's symbols of dynamic dimensions (`s27`) to the user's names (`batch`)."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 from sardonyx.ir.scopes import scopes
 
-Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dim
+Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
 _SYMBOL = re.compile(r"\bs\d+\b")
 _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
-_BOUNDLESS = 1 << 31
+_UNBOUNDED = 1 << 31
 
 
 class FixedDim(ModelError):
     """Torch fixed the size of a dimension that was to be dynamic."""
 
-    def __init__(self, place: str, dim: str, size: int) -> None:
+    def __init__(self, axis: str, dim: str, size: int) -> None:
         advice = ", or give an example of size 2 or more" if size < 2 else ""
         super().__init__(
-            f"the dim {place} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
             hint=f"leave it out of `dynamic`{advice}",
         )
         self.dim = dim
-        self.why = f"torch fixes {place} at this size"
+        self.why = f"torch fixes {axis} at this size"
 
 
 def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
-    """Rename torch's symbols to the asked names, and say which limits torch found for them.
+    """Rename torch's symbols to the requested names; return notes on the limits that torch derived for them.
 
     Raises:
-        FixedDim: where an asked dim came out fixed, with the size that the model insists on.
+        FixedDim: If torch fixed the size of a requested dimension.
     """
     names: dict[str, str] = {}
     notes: list[str] = []
@@ -44,10 +44,10 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
             if isinstance(dim, int):
                 raise FixedDim(f"{value.name}:{axis}", name, dim)
             symbol = dim or ""
-            if not _SYMBOL.fullmatch(symbol):  # a formula of other dims, which have names of their own
+            if not _SYMBOL.fullmatch(symbol):  # a formula of other dimensions
                 continue
             if names.setdefault(symbol, name) != name:
-                notes.append(f"{name} is always equal to {names[symbol]}, and goes by that name")
+                notes.append(f"{name} is always equal to {names[symbol]} and gets that name")
     notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
@@ -55,16 +55,16 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _limits(name: str, found: tuple[object, object] | None) -> Iterator[str]:
-    low, high = (_number(found[0]), _number(found[1])) if found is not None else (None, None)
-    if high is not None and high < _BOUNDLESS:
+def _limits(name: str, bounds: tuple[object, object] | None) -> Iterator[str]:
+    low, high = (_number(bounds[0]), _number(bounds[1])) if bounds is not None else (None, None)
+    if high is not None and high < _UNBOUNDED:
         yield f"{name} at most {high}"
-    if low is not None and low > 2 * len(name.split(" + ")):  # torch takes every dim to be two or more
+    if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
         yield f"{name} at least {low}"
 
 
 def _number(bound: object) -> int | None:
-    """Torch's own kind of integer as ours; None for an infinity."""
+    """Convert torch's integer type to int; None for infinity."""
     text = str(bound)
     return int(text) if text.isdecimal() else None
 
@@ -77,7 +77,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
-    """A size, a formula of symbols, or nothing; torch writes a size it settled on late as a symbol."""
+    """Return a size, a formula of symbols, or None; torch may write a late-decided size as a symbol."""
     if isinstance(dim, int) or dim.value is None:
         return dim if isinstance(dim, int) else None
     return int(dim.value) if dim.value.isdecimal() else dim.value
@@ -87,9 +87,9 @@ def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str |
     plain = _plain(dim)
     if not isinstance(plain, str):
         return plain
-    return _in_order(_SYMBOL.sub(lambda found: names.get(found[0], found[0]), plain))
+    return _in_order(_SYMBOL.sub(lambda match: names.get(match[0], match[0]), plain))
 
 
 def _in_order(formula: str) -> str:
-    """A sum with its terms in order: torch writes the same sum in either, and a reader takes them for two dims."""
+    """Sort the terms of a sum: torch writes equal sums in different orders, which would read as two dimensions."""
     return " + ".join(sorted(formula.split(" + "))) if _SUM.fullmatch(formula) else formula

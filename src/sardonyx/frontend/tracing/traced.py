@@ -19,8 +19,8 @@ from sardonyx.frontend.installed import missing
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.module_tree import LiveTree
-from sardonyx.frontend.tracing.settings import traceable_experts, without_checks
 from sardonyx.frontend.tracing.symbols import Axes
+from sardonyx.frontend.tracing.transformers_settings import traceable_experts, without_checks
 from sardonyx.ir import attribute_tags, origins
 from sardonyx.ir.scopes import scopes
 

@@ -25,7 +25,7 @@ from sardonyx.frontend.module_state import without_shortcuts
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.adapter import INNER
 from sardonyx.frontend.tracing.module_tree import LiveTree
-from sardonyx.frontend.tracing.stacks import path_of
+from sardonyx.frontend.tracing.torch_graphs import path_of
 from sardonyx.provenance import ROOT
 from sardonyx.records import gc_pause
 
@@ -114,7 +114,7 @@ def _refuse_fixed(graph: fx.Graph, arguments: Arguments, axes: Axes) -> None:
             size = fixed_size(node.meta["val"].shape[axis])
             if size is not None:
                 raise ModelError(
-                    f"the dim {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+                    f"dimension {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
                     hint="leave it out of dynamic=" + (", or give an example of size 2 or more" if size < 2 else ""),
                 )
 
