@@ -205,7 +205,7 @@ def test_given_tensors_are_fed_alone_and_untouched() -> None:
         (nn.Linear(4, 2), {"input": Spec("input", "float32", (2, 5))}, "cannot be multiplied", "types and sizes"),
         (nn.Linear(4, 2), {"input": Spec("input", "int64", (2, 4))}, "dtype", "types and sizes"),
         (nn.ReLU(), {}, "no example can be derived for parameter 'input'", "`inputs={'input': "),
-        (Tracks(), {}, "parameter 'session' of Tracks, which takes Session and no tensor", "file.py:factory"),
+        (Tracks(), {}, "parameter 'session' of Tracks, which takes Session, not a tensor", "file.py:factory"),
         (Parts(), {}, "Parts has no forward", "(speech, text)"),
         (
             Counts(),

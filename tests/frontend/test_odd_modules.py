@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import sardonyx
 from sardonyx.analysis.costs.program import ITEM_BYTES
 from sardonyx.errors import ModelError, SardonyxError, reason
-from sardonyx.frontend.inputs.fitting import FileInput, fitting_example
+from sardonyx.frontend.inputs.examples import FileInput, fitting_example
 from sardonyx.frontend.models.weights import state_sha256
 from sardonyx.frontend.tracing.scripted import unscripted
 
@@ -78,7 +78,7 @@ def test_outputs_that_are_no_tensors_are_left_out_and_noted(work: str) -> None:
     assert made.verdict.passed
     assert list(made.outputs) == names
     said = [note for note in made.notes if "no tensors" in note]
-    assert said == ([f"outputs that are no tensors are not in the graph: {left_out}"] if left_out else [])
+    assert said == ([f"outputs that are not tensors are left out of the graph: {left_out}"] if left_out else [])
 
 
 def test_both_exporters_leave_the_same_outputs_out() -> None:

@@ -144,7 +144,7 @@ def test_what_is_no_filled_cache_is_not_split(value: object) -> None:
         (
             "Lfm2Model?num_hidden_layers=2,hidden_size=16,num_attention_heads=2,num_key_value_heads=1,"
             "intermediate_size=24,vocab_size=50,layer_types=['conv','full_attention']",
-            "does not hold keys and values in every layer",
+            "does not have keys and values in every layer",
         ),
         ("ViTModel?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "takes no past"),
     ],

@@ -137,7 +137,7 @@ def _live(
 ) -> dict[str, Any]:
     """Return the PyTorch model and inputs that fit both it and the file, as arguments of `sardonyx.extract`."""
     from sardonyx.frontend.inputs.example_resolution import example_for
-    from sardonyx.frontend.inputs.fitting import FileInput, fitting_example
+    from sardonyx.frontend.inputs.examples import FileInput, fitting_example
     from sardonyx.frontend.models.resolve import resolve
     from sardonyx.frontend.tracing.prepare import prepared
 

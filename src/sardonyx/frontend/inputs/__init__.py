@@ -1,1 +1,1 @@
-"""What a module is run on: example inputs, the dims that may change, and what the user says of both."""
+"""Example inputs of a module, given or derived, and its dynamic dimensions."""

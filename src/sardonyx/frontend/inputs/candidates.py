@@ -1,4 +1,4 @@
-"""What could be fed to one parameter of a forward, best guess first: by its name, then by the first layers."""
+"""Candidate inputs for one parameter of a forward, best guess first: from its name, documentation and the layers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sardonyx.records.input_specs import Spec
 
 _SMALL_SIZES = (32, 28, 64, 16)
 _LARGE_SIZES = (224, 256, 384, 96, 128, 299, 512)
-_ANY_SIZES = tuple(range(8, 65))  # a perceptron on top of convolutions takes one size only
-_LARGE_STRIDE = 4  # what shrinks its input this much is made for large pictures
+_ANY_SIZES = tuple(range(8, 65))  # a linear layer after convolutions accepts only one size
+_LARGE_STRIDE = 4  # a total stride from which a module is taken to expect large images
 _LINE_SIZES = (64, 1000, 4000, 16000, *_ANY_SIZES)
 _VOLUME_SIZES = ((16, 32, 32), (8, 112, 112), (16, 64, 64))
 _WAVE_SIZES = (4000, 16000, 48000)
 _FEW_FRAMES = 100
 _BATCH = {"batch_size", "batch", "bs", "num_images"}
 _LENGTH = {"sequence_length", "seq_length", "seq_len", "token_sequence_length", "text_sequence_length", "input_length"}
-_SOME_CHANNELS, _SOME_FEATURES = 3, 16  # of a lazy layer, which takes any number
+_SOME_CHANNELS, _SOME_FEATURES = 3, 16  # for lazy layers, which accept any number
 
 
 class Role(StrEnum):
-    """What a parameter is for."""
+    """The purpose of a parameter."""
 
     IDS = "token ids"
     SEGMENTS = "segment ids"
@@ -44,7 +44,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that several inputs share; all different, so that dims can be told apart."""
+    """The sizes that several inputs share; all different, so that dimensions can be distinguished."""
 
     batch: int
     length: int
@@ -53,11 +53,11 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An input to try, and what its values mean."""
+    """An input to try, and the meaning of its values."""
 
     spec: Spec
     role: Role
-    high: int | None = None  # ids lie below it
+    high: int | None = None  # exclusive upper bound of ids
 
 
 _WORDS = (
@@ -76,22 +76,22 @@ _WORDS = (
 
 
 def role_of(name: str) -> Role:
-    """What a parameter's name says it is for."""
+    """Guess a parameter's role from its name."""
     words = set(name.lower().split("_"))
-    return next((role for role, telling in _WORDS if words & telling), Role.UNKNOWN)
+    return next((role for role, role_words in _WORDS if words & role_words), Role.UNKNOWN)
 
 
 def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) -> list[Candidate]:
-    """What to try for a parameter, in order, without repetition; what only layers suggest comes last."""
+    """Return the candidates of a parameter in order, without repetition; those of layers come last."""
     role = role_of(name)
-    said = [
+    by_role = [
         Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
     ]
-    written = list(_by_description(name, role, facts, sizes))
-    said = [*written, *said] if role in (Role.SEGMENTS, Role.UNKNOWN) else [*said, *written]
+    documented = list(_by_description(name, role, facts, sizes))
+    result = [*documented, *by_role] if role in (Role.SEGMENTS, Role.UNKNOWN) else [*by_role, *documented]
     if layers and role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
-        said.extend(_by_layers(name, facts, sizes))
-    return list(dict.fromkeys(said))
+        result.extend(_by_layers(name, facts, sizes))
+    return list(dict.fromkeys(result))
 
 
 def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
@@ -100,8 +100,8 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
     if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
         yield "int64", (batch, length), _high(role, facts)
     elif role is Role.BOXES:
-        said = facts.descriptions.get(name)
-        is_real = said is not None and said.dtype == "float"
+        documented = facts.descriptions.get(name)
+        is_real = documented is not None and documented.dtype == "float"
         for dtype in (real, "int64") if is_real else ("int64", real):
             yield dtype, (batch, length, 4), facts.count("coordinates")
     elif role is Role.MASK:
@@ -126,26 +126,26 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
 
 
 def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
-    """The shape that the forward's documentation gives, where all of its sizes are known."""
-    said = facts.descriptions.get(name)
-    if said is None or said.dims is None:
+    """Yield the shape in the forward's documentation if all of its sizes are known."""
+    documented = facts.descriptions.get(name)
+    if documented is None or documented.dims is None:
         return
-    resolved = [_size_of(dim, name, facts, sizes) for dim in said.dims]
+    resolved = [_size_of(dim, name, facts, sizes) for dim in documented.dims]
     shape = tuple(size for size in resolved if size is not None)
     if len(shape) == len(resolved):
-        dtype = facts.dtype if said.dtype in (None, "float") else said.dtype
+        dtype = facts.dtype if documented.dtype in (None, "float") else documented.dtype
         if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
-            dtype = "int64"  # masks are documented as floats that hold 0 and 1
+            dtype = "int64"  # masks are documented as floats of 0 and 1
         yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
 
 
 def _high(role: Role, facts: Facts) -> int | None:
-    """What ids lie below."""
+    """Return the exclusive upper bound of ids."""
     return {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
 
 
 def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
-    """A documented size: a number, one that inputs share, or a setting of the config; products of these."""
+    """Return a documented size: a number, a size that inputs share, a setting of the config, or a product of these."""
     if "*" in dim:
         factors = [_size_of(factor.strip(), name, facts, sizes) for factor in dim.split("*")]
         return None if None in factors else math.prod(factor for factor in factors if factor is not None)
@@ -166,31 +166,31 @@ def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
 
 
 def _images(facts: Facts) -> Iterator[tuple[int, ...]]:
-    channels, frames, said = facts.count("channels") or _first_channels(facts), facts.count("frames"), facts.image
-    pictures = [said] if said else [(size, size) for size in _picture_sizes(facts)]
-    for height, width in pictures:
+    channels, frames, configured = facts.count("channels") or _first_channels(facts), facts.count("frames"), facts.image
+    sizes = [configured] if configured else [(size, size) for size in _image_sizes(facts)]
+    for height, width in sizes:
         if frames:
             yield frames, channels, height, width
         yield channels, height, width
-        if said:
-            yield 1, channels, height, width  # several pictures to an item, of which there is one
+        if configured:
+            yield 1, channels, height, width  # several images per item: here one
 
 
-def _picture_sizes(facts: Facts) -> tuple[int, ...]:
-    """Picture sizes to try; those that the module is likely made for first."""
-    layers = [each for each in facts.module.modules() if isinstance(each, (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d))]
-    strides = [each.stride if isinstance(each.stride, int) else each.stride[0] for each in layers]
+def _image_sizes(facts: Facts) -> tuple[int, ...]:
+    """Return image sizes to try, the most likely first."""
+    layers = [layer for layer in facts.module.modules() if isinstance(layer, (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d))]
+    strides = [layer.stride if isinstance(layer.stride, int) else layer.stride[0] for layer in layers]
     large = math.prod(strides) >= _LARGE_STRIDE
     return (*_LARGE_SIZES, *_SMALL_SIZES, *_ANY_SIZES) if large else (*_SMALL_SIZES, *_LARGE_SIZES, *_ANY_SIZES)
 
 
 def _first_channels(facts: Facts) -> int:
-    found = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
-    return next(found, 0) or _SOME_CHANNELS
+    channels = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
+    return next(channels, 0) or _SOME_CHANNELS
 
 
 def _features(facts: Facts) -> Iterator[tuple[int, int]]:
-    """Spectrogram frames, few first; a front end may halve them before the positions that the config counts."""
+    """Yield spectrogram shapes, few frames first; a front end may halve the frames before the config's positions."""
     bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
     lengths = [2 * positions, positions, 4 * positions] if positions else []
     for frames in (_FEW_FRAMES, *lengths, facts.count("mel frames") or _FEW_FRAMES):
@@ -199,15 +199,15 @@ def _features(facts: Facts) -> Iterator[tuple[int, int]]:
 
 
 def _by_layers(name: str, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
-    """What the first layers of each kind take; the layer that is registered first usually meets the input first."""
+    """Yield what the first layer of each class accepts; the first registered layer usually reads the input."""
     seen: set[type] = set()
     for layer in facts.module.modules():
         if type(layer) in seen:
             continue
-        found = list(_by_layer(layer, facts, sizes))
-        if found:
+        shapes = list(_by_layer(layer, facts, sizes))
+        if shapes:
             seen.add(type(layer))
-        for shape in found:
+        for shape in shapes:
             if isinstance(layer, nn.Embedding):
                 yield Candidate(Spec(name, "int64", shape), Role.IDS, layer.num_embeddings)
             else:
@@ -222,7 +222,7 @@ def _by_layer(layer: nn.Module, facts: Facts, sizes: Sizes) -> Iterator[tuple[in
         case nn.Conv1d() | nn.ConvTranspose1d():
             yield from ((batch, layer.in_channels or _SOME_CHANNELS, size) for size in _LINE_SIZES)
         case nn.Conv2d() | nn.ConvTranspose2d():
-            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size, size) for size in _picture_sizes(facts))
+            yield from ((batch, layer.in_channels or _SOME_CHANNELS, size, size) for size in _image_sizes(facts))
         case nn.Conv3d() | nn.ConvTranspose3d():
             yield from ((batch, layer.in_channels or _SOME_CHANNELS, *size) for size in _VOLUME_SIZES)
         case nn.RNNBase():

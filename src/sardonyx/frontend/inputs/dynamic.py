@@ -1,8 +1,8 @@
-"""`--dynamic auto`: which axes of the inputs may change, found by running the module with one group of them changed.
+"""`--dynamic auto`: finds the dynamic axes of the inputs by running the module with one group of axes changed.
 
-Axes belong together where they have the same size in the example: batch is the first axis of all inputs, a sequence
-runs through ids and masks alike. A mask that covers a past and what follows it grows with both. What the module
-refuses stays fixed, with its reason.
+Axes with the same size in the example form a group: batch is the first axis of all inputs, a sequence is an axis of ids
+and masks alike. A mask over a past and the tokens after it grows with both. An axis stays fixed if the module refuses
+another size; the note gives the reason.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sardonyx.errors import reason
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.quiet import quietly
 
-Place: TypeAlias = tuple[str, int]  # an input and one of its axes
+Place: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
 Run: TypeAlias = Callable[[Sequence[Tensor]], object]
 
 BATCH, SEQUENCE, PAST, ENCODER = "batch", "sequence", "past_sequence", "encoder_sequence"
 _LONGEST_TRIED = 1024
-_OFFSETS = 4  # position tables may keep a few rows for themselves
+_OFFSETS = 4  # position tables may reserve a few rows
 
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """The axes that may change by input, what is worth knowing about them, and the largest size of a named dim."""
+    """The dynamic axes by input, notes for the user, and the largest sizes of dimensions."""
 
     axes: dict[str, dict[int, str]]
     notes: tuple[str, ...] = ()
@@ -36,23 +36,23 @@ class Dynamic:
 
 
 def find_dynamic(run: Run, leaves: Mapping[str, Tensor], *, longest: int | None = None) -> Dynamic:
-    """Axes that the module accepts in another size.
+    """Find the axes that the module accepts in another size.
 
     Args:
-        run: calls the module on flat tensors, in the order of `leaves`; raises where it refuses them.
-        leaves: the example's flat inputs by name.
-        longest: how many positions the module says it has (`position_limit`), checked by running where it is small.
+        run: Calls the module on flat tensors, in the order of `leaves`; raises if it refuses them.
+        leaves: The example's flat inputs by name.
+        longest: The module's number of positions (`position_limit`); verified by running if it is small.
     """
     return _Finder(run, leaves, longest).find()
 
 
 def position_limit(module: nn.Module) -> int | None:
-    """How many positions the module's config gives a sequence."""
+    """Return the maximum number of positions in the module's config, or None."""
     return Facts(module).count("positions")
 
 
 class _Finder:
-    """One search over the axes of an example."""
+    """A search over the axes of an example."""
 
     def __init__(self, run: Run, leaves: Mapping[str, Tensor], longest: int | None) -> None:
         self._run, self._leaves, self._longest = run, leaves, longest
@@ -61,7 +61,7 @@ class _Finder:
         self._maxima: dict[str, int] = {}
 
     def find(self) -> Dynamic:
-        """All groups in turn, batch first."""
+        """Try all groups, batch first."""
         places = [(name, axis) for name, leaf in self._leaves.items() for axis in range(leaf.dim())]
         firsts = [place for place in places if place[1] == 0]
         batch = [place for place in firsts if self._size(place) == self._size(firsts[0])]
@@ -82,7 +82,7 @@ class _Finder:
         if past and sequence:
             self._name(both, f"{PAST} + {SEQUENCE}")
         left = [place for place in rest if place not in (*sequence, *both) and not self._is_cache(place)]
-        for group in self._by_size(left):  # a cache's heads and widths are the module's own
+        for group in self._by_size(left):  # a cache's heads and widths are fixed by the module
             self._settle_apart(group)
         return Dynamic(self._axes, tuple(self._notes), self._maxima)
 
@@ -90,25 +90,25 @@ class _Finder:
         return self._leaves[place[0]].shape[place[1]]
 
     def _is_past(self, place: Place) -> bool:
-        """A cache's axis of positions: the last but one, everywhere the same."""
+        """Return whether this is the axis of positions of a cache: the last but one."""
         name, axis = place
         return name.endswith((".key", ".value")) and axis == self._leaves[name].dim() - 2
 
     def _encoder(self, places: Sequence[Place]) -> list[Place]:
-        """The axis of positions of a cross-attention's cache, and of all that runs along with it."""
+        """Return the position axes of a cross-attention's cache, and all axes of the same length."""
         cached = [place for place in places if ".encoder." in place[0] and self._is_past(place)]
         sizes = {self._size(place) for place in cached}
         return [p for p in places if p in cached or (p[1] == 1 and self._size(p) in sizes and not self._is_cache(p))]
 
     def _sequence(self, places: Sequence[Place]) -> list[Place]:
-        """The second axis of the first integer input, and all that have its size."""
-        whole = [p for p in places if p[1] == 1 and not self._leaves[p[0]].is_floating_point()]
-        if not whole:
+        """Return the second axis of the first integer input, and all second axes of its size."""
+        integer = [p for p in places if p[1] == 1 and not self._leaves[p[0]].is_floating_point()]
+        if not integer:
             return []
-        return [place for place in places if place[1] == 1 and self._size(place) == self._size(whole[0])]
+        return [place for place in places if place[1] == 1 and self._size(place) == self._size(integer[0])]
 
     def _sums(self, places: Iterable[Place], past: Sequence[Place], sequence: Sequence[Place]) -> list[Place]:
-        """Axes that span a past and what follows it."""
+        """Return the axes that span a past and the new tokens."""
         if not past or not sequence:
             return []
         total = self._size(past[0]) + self._size(sequence[0])
@@ -125,20 +125,20 @@ class _Finder:
         return list(groups.values())
 
     def _settle(self, group: Sequence[Place], dim: str, growing: Sequence[Place] = ()) -> None:
-        """Name the axes of a group if the module takes them one larger; else say why they stay."""
+        """Name the axes of a group if the module accepts them one larger; otherwise note why they stay fixed."""
         self._conclude(group, dim, self._refusal(group, 1, growing))
 
     def _conclude(self, group: Sequence[Place], dim: str, why: str | None) -> None:
         size = self._size(group[0])
         if size == 1:
-            why = "a size of one is not told from a broadcast; give an example with a larger one"
+            why = "a size of 1 may be a broadcast; give an example with a larger size"
         if why is None:
             self._name(group, dim)
         else:
             self._notes.append(f"{group[0][0]}:{group[0][1]} stays {size}: {why}")
 
     def _settle_apart(self, group: Sequence[Place]) -> None:
-        """Axes of one size with no common meaning: each by itself where the module takes that, else all together."""
+        """Settle axes of one size without a common meaning: each by itself, or all together if required."""
         refusals = {place: self._firm_refusal([place]) for place in group}
         if len(group) > 1 and any(refusals.values()):
             self._conclude(group, _own_name(group[0]), self._firm_refusal(group))
@@ -147,29 +147,29 @@ class _Finder:
             self._conclude([place], _own_name(place), why)
 
     def _firm_refusal(self, group: Sequence[Place]) -> str | None:
-        """Two sizes must pass: rounding in a pooling layer may hide that one more is too many."""
+        """Require two sizes to pass: a pooling layer may round one more element away."""
         return self._refusal(group, 1) or self._refusal(group, self._size(group[0]) // 4 + 2)
 
     def _limit(self, sequence: Sequence[Place], both: Sequence[Place]) -> None:
-        """How long a sequence may get: what the config says, corrected by trying."""
-        said, name = self._longest, sequence[0][0]
-        if said is None or SEQUENCE not in self._axes.get(name, {}).values():
+        """Note the maximum length of a sequence: the config's, corrected by trying."""
+        configured, name = self._longest, sequence[0][0]
+        if configured is None or SEQUENCE not in self._axes.get(name, {}).values():
             return
-        if both or said > _LONGEST_TRIED:
+        if both or configured > _LONGEST_TRIED:
             dim = f"{PAST} + {SEQUENCE}" if both else SEQUENCE
-            self._notes.append(f"{dim} at most {said}, says the config")
+            self._notes.append(f"{dim} at most {configured}, according to the config")
             return
         size = self._size(sequence[0])
-        if self._refusal(sequence, said + 1 - size) is None:
-            return  # positions are computed, not looked up
-        for most in range(said, said - _OFFSETS, -1):
-            if self._refusal(sequence, most - size) is None:
-                self._maxima[SEQUENCE] = most
-                self._notes.append(f"{SEQUENCE} at most {most}")
+        if self._refusal(sequence, configured + 1 - size) is None:
+            return  # positions are computed, not read from a table
+        for longest in range(configured, configured - _OFFSETS, -1):
+            if self._refusal(sequence, longest - size) is None:
+                self._maxima[SEQUENCE] = longest
+                self._notes.append(f"{SEQUENCE} at most {longest}")
                 return
 
     def _refusal(self, group: Sequence[Place], more: int, growing: Sequence[Place] = ()) -> str | None:
-        """Why the module does not take these axes larger; None where it does."""
+        """Return why the module refuses these axes in a larger size, or None."""
         return _refusal(self._run, _larger(self._leaves, (*group, *growing), more))
 
     def _name(self, places: Iterable[Place], dim: str) -> None:
@@ -180,9 +180,9 @@ class _Finder:
 def larger_examples(
     run: Run, leaves: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]], dims: Iterable[str]
 ) -> list[dict[str, Tensor]]:
-    """For each of these dynamic dimensions, the example with one more of it, where the module accepts that.
+    """Return the example with each of these dimensions one larger, if the module accepts it.
 
-    Its values are the example's, repeated: values that depend on each other still do.
+    Values of the example are repeated, so that dependencies between values remain.
     """
     named = [(place, dim_terms(dim)) for place, dim in places_of(axes)]
     examples = (_larger(leaves, [place for place, terms in named if dim in terms], 1) for dim in dims)
@@ -190,19 +190,19 @@ def larger_examples(
 
 
 def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[Place, str]]:
-    """Every dynamic axis with the name of its size."""
+    """Yield every dynamic axis with the name of its dimension."""
     for name, spec in axes.items():
         for axis, dim in spec.items():
             yield (name, axis), dim
 
 
 def dim_terms(dim: str) -> list[str]:
-    """The dimensions that a size is the sum of; most are one."""
+    """Return the dimensions that a size is the sum of; usually one."""
     return dim.split(" + ")
 
 
 def _larger(leaves: Mapping[str, Tensor], places: Iterable[Place], more: int) -> dict[str, Tensor]:
-    """The example with longer axes: their first elements follow once more."""
+    """Return the example with longer axes: their first elements are repeated at the end."""
     tensors = dict(leaves)
     for name, axis in places:
         leaf = tensors[name]
@@ -212,11 +212,11 @@ def _larger(leaves: Mapping[str, Tensor], places: Iterable[Place], more: int) ->
 
 
 def _refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
-    """Why the module does not accept the tensors; None where it does."""
+    """Return why the module refuses the tensors, or None."""
     try:
         with torch.no_grad(), quietly():
             run(list(tensors.values()))
-    except Exception as error:  # a forward may raise anything, and its refusal is the answer that is asked for
+    except Exception as error:  # a forward may raise anything
         return reason(error)
     return None
 

@@ -1,4 +1,4 @@
-"""What a user asks of an export becomes what the exporters take: example inputs, and the dims to leave open."""
+"""Resolves the user's example inputs and dynamic dimensions to what the exporters take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
 
 @dataclass(frozen=True, slots=True)
 class OpenDims:
-    """Dims to leave open, those of them that the user named, and what was found out about them."""
+    """Dynamic dimensions, those that the user named, and notes on them."""
 
     axes: Axes
     named: Axes
@@ -33,13 +33,13 @@ class OpenDims:
 
 
 def call_arguments(inputs: Inputs, kwargs: Mapping[str, Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as the positional and the keyword arguments of a call."""
-    named = dict(kwargs or {})
+    """Return example inputs as positional and keyword arguments of a call."""
+    keywords = dict(kwargs or {})
     if isinstance(inputs, Mapping):
-        return (), {**inputs, **named}
+        return (), {**inputs, **keywords}
     if inputs is None:
-        return (), named
-    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), named
+        return (), keywords
+    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), keywords
 
 
 def example_for(
@@ -50,16 +50,16 @@ def example_for(
     seed: int,
     probe: Probe = probe,
 ) -> Example:
-    """The user's example inputs, those that came with the source, or ones found by asking the module.
+    """Return the user's example inputs, those of the source's factory, or derived ones.
 
-    Those of a module that was converted to another type are converted with it.
+    If the module was converted to another type, the inputs are converted as well.
     """
-    found = _example(module, resolved, inputs, kwargs, seed, probe)
+    example = _example(module, resolved, inputs, kwargs, seed, probe)
     if resolved.dtype == "keep":
-        return found
-    flat = Flat([list(found.args), found.kwargs])
-    args, named = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
-    return Example(tuple(args), named, found.notes)
+        return example
+    flat = Flat([list(example.args), example.kwargs])
+    args, keywords = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
+    return Example(tuple(args), keywords, example.notes)
 
 
 def _example(
@@ -84,7 +84,7 @@ def _tensor(value: Any) -> Any:
 
 
 def open_dims(call: Call, dynamic: Dims) -> OpenDims:
-    """The dims that the user named, and with "auto" all that the module can do without."""
+    """Return the dynamic dimensions that the user named, and with "auto" those that the module accepts."""
     request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
     if isinstance(dynamic, Mapping):
         request = DynamicRequest(False, dynamic)
@@ -92,14 +92,16 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
     named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
     if not request.auto:
         return OpenDims(named, named)
-    found = find_dynamic(call.run, leaves, longest=position_limit(call.module))
-    axes = {name: {axis: dim for axis, dim in spec.items() if _is_plain(dim)} for name, spec in found.axes.items()}
-    other = [f"{name}:{axis}" for name, spec in found.axes.items() for axis, dim in spec.items() if not _is_plain(dim)]
-    notes = [f"may change too, where the exporter can: --dynamic {place}=NAME" for place in other]
+    detected = find_dynamic(call.run, leaves, longest=position_limit(call.module))
+    axes = {name: {axis: dim for axis, dim in spec.items() if _has_name(dim)} for name, spec in detected.axes.items()}
+    other = [
+        f"{name}:{axis}" for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)
+    ]
+    notes = [f"could be dynamic too, if the exporter supports it: --dynamic {place}=NAME" for place in other]
     merged = {name: {**axes.get(name, {}), **named.get(name, {})} for name in leaves}
-    return OpenDims(merged, named, (*found.notes, *notes))
+    return OpenDims(merged, named, (*detected.notes, *notes))
 
 
-def _is_plain(dim: str) -> bool:
-    """Batch and sequence: a dim that has no better name than its place is a size that few exporters leave open."""
+def _has_name(dim: str) -> bool:
+    """Return whether a dimension has a name other than its axis; exporters rarely support those without one."""
     return not dim.rpartition("_")[2].isdecimal()

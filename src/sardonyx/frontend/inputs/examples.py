@@ -1,6 +1,6 @@
-"""Example inputs from the module itself: its signature, documentation and config suggest some, and running it decides.
+"""Derives example inputs: a module's signature, documentation and config suggest candidates, and running it decides.
 
-What the module needs comes first; then optional inputs are added that make more of it run.
+Required inputs come first; then optional inputs are added if they make more of the module run.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.candidates import Role, candidates, role_of
 from sardonyx.frontend.inputs.processors import processed
 from sardonyx.frontend.inputs.reach import place
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.inputs.values import Slot
 from sardonyx.frontend.running import Probe, probe, run_widened_if_needed
-from sardonyx.frontend.tracing.structure import Flat
+from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.records.input_specs import Spec
-
-# Optional inputs of a module: those that make more of it run are added, one after another, and the rest is named.
-#
-# A model that takes an image and a text also runs on the text alone, and much of it is never reached. Which inputs
-# reach
-# the rest is found by trying. If the token ids must contain placeholders for another input, the config names the token,
-# and the module's error message says how many.
 
 _MOST_PROBES = 48
 _MOST_CANDIDATES = 3  # of one parameter
 _LONGEST_SLOT = 4096
-_DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # what a processor makes of something
-_OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them stand for something else
-_ABOUT_ROOM = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
+_DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # outputs of processors and tokenizers
+_OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them replace another input
+_ABOUT_PLACEHOLDERS = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
 
 
 class Extension:
-    """One module's optional inputs."""
+    """Adds optional inputs that make more of a module run.
+
+    A model that takes an image and a text also runs on the text alone, but much of it is then never reached. Which
+    inputs reach the rest is found by trying. If the token ids must contain placeholders for another input, the config
+    names the token and the module's error message the number.
+    """
 
     def __init__(self, search: Search, accepted: Accepted) -> None:
         self._search, self._accepted = search, accepted
@@ -46,19 +45,19 @@ class Extension:
         self._probes = 0
 
     def run(self) -> tuple[Accepted, tuple[str, ...]]:
-        """The inputs with all that was worth adding, and a note on what was left out."""
+        """Return the extended inputs, and a note on those left out."""
         data = [name for name in self._optional() if role_of(name) in _DATA]
         others = [name for name in self._optional() if role_of(name) in _OTHERS]
         for name in data:
             if role_of(name) is Role.BOXES or not self._is_complete:
                 self._add(name)
         if data and not self._is_complete:
-            self._add_made()
+            self._add_processed()
         for name in others:
             if not self._is_complete:
                 self._add(name)
-        self._leave_room()
-        self._write_out()
+        self._add_placeholders()
+        self._expand_placeholder()
         for name in list(self._optional()):
             if self._accepted.draft.slots and role_of(name) is Role.SEGMENTS:
                 self._add(name)
@@ -71,84 +70,84 @@ class Extension:
         return self._accepted.reached >= self._weights
 
     def _optional(self) -> Iterator[str]:
-        """Parameters with a default that may take a tensor of data."""
+        """Yield parameters with a default that may take a tensor of data."""
         for name, parameter in self._search.parameters.items():
-            said = self._search.facts.descriptions.get(name)
+            documented = self._search.facts.descriptions.get(name)
             is_tensor = parameter.annotation is parameter.empty or "Tensor" in str(parameter.annotation)
-            is_data = said is None or not said.is_for_training
-            if name not in self._accepted.draft.names and is_tensor and is_data and _is_open(parameter):
+            is_data = documented is None or not documented.is_for_training
+            if name not in self._accepted.draft.names and is_tensor and is_data and _is_optional(parameter):
                 yield name
 
     def _add(self, name: str) -> None:
-        """Keep the first candidate that the module accepts and that makes more of it run."""
+        """Add the first candidate that the module accepts and that makes more of it run."""
         draft = self._accepted.draft
         if name in draft.names:
             return
         known = candidates(name, self._search.facts, draft.sizes, layers=False)
         for choice in range(min(len(known), _MOST_CANDIDATES)):
-            answer = self._try(self._with(draft, {name: choice}), name)
-            if isinstance(answer, Accepted) and self._is_better(answer, name):
-                self._accepted = answer
+            result = self._try(self._with(draft, {name: choice}), name)
+            if isinstance(result, Accepted) and self._is_better(result, name):
+                self._accepted = result
                 return
 
-    def _add_made(self) -> None:
-        """Keep what the library's processors make of a picture or a sound, where it makes more of the module run."""
+    def _add_processed(self) -> None:
+        """Add the output of the library's processors for an image or a sound if it makes more of the module run."""
         draft = self._accepted.draft
-        for made in processed(self._search.facts, draft.sizes.batch, self._search.seed):
-            taken = self._taken(made)
+        for outputs in processed(self._search.facts, draft.sizes.batch, self._search.seed):
+            taken = self._taken(outputs)
             if not taken.keys() - draft.names:
                 continue
-            kept = {name: place for name, place in draft.places.items() if name not in taken}
+            places = {name: place for name, place in draft.places.items() if name not in taken}
             name = next(iter(taken))
-            answer = self._try(replace(draft, places=kept, made={**draft.made, **taken}), name)
-            if isinstance(answer, Accepted) and self._is_better(answer, name):
-                self._accepted = answer
+            result = self._try(replace(draft, places=places, made={**draft.made, **taken}), name)
+            if isinstance(result, Accepted) and self._is_better(result, name):
+                self._accepted = result
                 return
 
-    def _leave_room(self) -> None:
-        """Room in the text for a picture that the module takes without: it would be computed and then dropped."""
+    def _add_placeholders(self) -> None:
+        """Add placeholders for an image that the module accepts without them but would then ignore."""
         draft, facts = self._accepted.draft, self._search.facts
         token, count = facts.placeholders(facts.vocabulary or 0).get("image"), facts.count("image tokens")
-        has_picture = any(role_of(name) is Role.IMAGE for name in draft.names)
-        if token is None or count is None or draft.slots or not has_picture:
+        has_image = any(role_of(name) is Role.IMAGE for name in draft.names)
+        if token is None or count is None or draft.slots or not has_image:
             return
-        answer = self._attempt(replace(draft, slots=(Slot("image", token, count),)))
-        if isinstance(answer, Accepted):
-            self._accepted = answer
+        result = self._attempt(replace(draft, slots=(Slot("image", token, count),)))
+        if isinstance(result, Accepted):
+            self._accepted = result
 
-    def _write_out(self) -> None:
-        """As many placeholders as the module makes of a single one.
+    def _expand_placeholder(self) -> None:
+        """Write as many placeholders as the module expands a single one to.
 
-        Some models replace one placeholder by all positions of a sound, by code that no exporter can follow. Processors
-        write the placeholders out, and such models then leave the length of the text as it is.
+        Some models replace one placeholder by all positions of a sound, with code that no exporter can trace. With all
+        placeholders written out, as processors do, such models leave the length of the text unchanged.
         """
         accepted, draft = self._accepted, self._accepted.draft
         if [slot.count for slot in draft.slots] != [1]:
             return
-        answer = Flat(run_widened_if_needed(self._search.module, accepted.args, accepted.kwargs))
+        outputs = Flat(run_widened_if_needed(self._search.module, accepted.args, accepted.kwargs))
         before = draft.sizes.length + 1
-        lengths = [leaf.tensor.shape[1] for leaf in answer.leaves if leaf.tensor.dim() == 3]
+        lengths = [leaf.tensor.shape[1] for leaf in outputs.leaves if leaf.tensor.dim() == 3]
         if lengths and before < lengths[0] < _LONGEST_SLOT:
             slot = replace(draft.slots[0], count=lengths[0] - before + 1)
-            written = self._attempt(replace(draft, slots=(slot,)))
-            if isinstance(written, Accepted):
-                self._accepted = written
+            expanded = self._attempt(replace(draft, slots=(slot,)))
+            if isinstance(expanded, Accepted):
+                self._accepted = expanded
 
-    def _taken(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What of a processor's answer the forward takes; the mask of a sound goes by the name of what it masks."""
+    def _taken(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs of a processor that the forward takes; a second mask gets the name of what it masks."""
         taken: dict[str, Tensor] = {}
-        stems = {word.rstrip("s") for name in made for word in name.split("_")} - {"input", "attention", "mask"}
-        for name, value in made.items():
+        stems = {word.rstrip("s") for name in outputs for word in name.split("_")} - {"input", "attention", "mask"}
+        for name, value in outputs.items():
             if role_of(name) is Role.MASK and name in self._accepted.draft.names:
-                others = [each for each in self._optional() if role_of(each) is Role.MASK]
-                name = next((each for each in others if stems & {w.rstrip("s") for w in each.split("_")}), "")
+                others = [mask for mask in self._optional() if role_of(mask) is Role.MASK]
+                name = next((mask for mask in others if stems & {w.rstrip("s") for w in mask.split("_")}), "")
             if name in self._search.parameters:
                 taken[name] = value
         return taken
 
-    def _is_better(self, answer: Accepted, name: str) -> bool:
-        """Boxes, and segments that mark what is no text, are read by layers that run without them too."""
-        gained = len(answer.reached & self._weights) > len(self._accepted.reached & self._weights)
+    def _is_better(self, result: Accepted, name: str) -> bool:
+        """Return whether more weights are reached; boxes and segments always count: their layers run without them."""
+        gained = len(result.reached & self._weights) > len(self._accepted.reached & self._weights)
         return gained or role_of(name) in (Role.BOXES, Role.SEGMENTS)
 
     def _with(self, draft: Draft, more: Mapping[str, int]) -> Draft:
@@ -156,20 +155,20 @@ class Extension:
         return replace(draft, places={name: places[name] for name in self._search.ordered(places)})
 
     def _try(self, draft: Draft, name: str, rounds: int = 3) -> Accepted | Exception:
-        """The module's answer, after it was given what it asked for: other inputs by name, and room in the text."""
-        answer = self._attempt(draft)
-        if isinstance(answer, Accepted) or rounds == 0:
-            return answer
-        asked = [each for each in self._search.missing(draft.names, [answer]) if self._is_known(each, draft)]
-        if asked:
-            return self._try(self._with(draft, dict.fromkeys(asked, 0)), name, rounds - 1)
-        for slot in self._slots(name, answer, draft):
-            found = self._try(replace(draft, slots=(*draft.slots, slot)), name, rounds - 1)
-            if isinstance(found, Accepted):
-                return found
-        return answer
+        """Run a draft, adding what the module's error messages ask for: other inputs, and placeholders in the text."""
+        result = self._attempt(draft)
+        if isinstance(result, Accepted) or rounds == 0:
+            return result
+        missing = [other for other in self._search.missing(draft.names, [result]) if self._has_candidates(other, draft)]
+        if missing:
+            return self._try(self._with(draft, dict.fromkeys(missing, 0)), name, rounds - 1)
+        for slot in self._slots(name, result, draft):
+            extended = self._try(replace(draft, slots=(*draft.slots, slot)), name, rounds - 1)
+            if isinstance(extended, Accepted):
+                return extended
+        return result
 
-    def _is_known(self, name: str, draft: Draft) -> bool:
+    def _has_candidates(self, name: str, draft: Draft) -> bool:
         return bool(candidates(name, self._search.facts, draft.sizes, layers=False))
 
     def _attempt(self, draft: Draft) -> Accepted | Exception:
@@ -179,12 +178,12 @@ class Extension:
         return self._search.attempt(draft)
 
     def _slots(self, name: str, refusal: Exception, draft: Draft) -> Iterator[Slot]:
-        """Room for this input in the text: counts that the refusal names, of tokens or elements, in all or in a row."""
+        """Yield placeholders for this input in the text, as many as the error message may ask for."""
         facts = self._search.facts
         tokens = facts.placeholders(facts.vocabulary or 0)
         own = _kind_of(name)
         kinds = [own] if own in tokens else list(tokens)
-        if not _ABOUT_ROOM.search(str(refusal)) or any(slot.kind in kinds for slot in draft.slots):
+        if not _ABOUT_PLACEHOLDERS.search(str(refusal)) or any(slot.kind in kinds for slot in draft.slots):
             return
         numbers = [int(number) for number in re.findall(r"\d+", str(refusal))]
         parts = (draft.sizes.batch, 1, *(draft.sizes.batch * width for width in facts.widths))
@@ -194,12 +193,12 @@ class Extension:
                 yield Slot(kind, tokens[kind], count)
 
 
-def _is_open(parameter: inspect.Parameter) -> bool:
+def _is_optional(parameter: inspect.Parameter) -> bool:
     return parameter.default is None and parameter.kind is not parameter.VAR_POSITIONAL
 
 
 def _kind_of(name: str) -> str:
-    """What the tokens are called that stand for a parameter's data."""
+    """Return the kind of placeholder tokens for a parameter's data."""
     if role_of(name) in (Role.WAVE, Role.FEATURES):
         return "audio"
     return "video" if "video" in name else "image"
@@ -207,17 +206,17 @@ def _kind_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Arguments that the module accepts, and what is worth knowing about how they were found."""
+    """Arguments that the module accepts, and notes on how they were generated."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
-    again: Callable[[int], Example] | None = None  # other values by seed, where inputs depend on each other
+    again: Callable[[int], Example] | None = None  # generates other values, if inputs depend on each other
 
     def variants(self, module: nn.Module, seeds: Iterable[int]) -> list[Example]:
-        """Other values of the same inputs that the module accepts; none where any values will do."""
-        made = [self.again(seed) for seed in seeds] if self.again is not None else []
-        return [each for each in made if probe(module, each.args, each.kwargs) is None]
+        """Return other values of the same inputs that the module accepts; none if any values will do."""
+        examples = [self.again(seed) for seed in seeds] if self.again is not None else []
+        return [example for example in examples if probe(module, example.args, example.kwargs) is None]
 
 
 def derive(
@@ -228,18 +227,18 @@ def derive(
     batch: int = 2,
     probe: Probe = probe,
 ) -> Example:
-    """Example inputs that the module runs on.
+    """Derive example inputs that the module runs on.
 
     Args:
-        module: anything with a forward; it is run in eval mode and left as it was.
-        given: inputs that are fixed, by parameter name: their values, or a specification to generate them by;
-            no optional inputs are added to them.
-        seed: of the generated values.
-        batch: how many items a batch has, where the module lets us choose.
-        probe: tries the module; the exception it answers with, if any.
+        module: Any module; it is run in eval mode and left unchanged.
+        given: Fixed inputs by parameter name: values, or specifications to generate them from. No optional inputs are
+            added to them.
+        seed: Seed of the generated values.
+        batch: The batch size, if the module accepts it.
+        probe: Runs the module and returns the exception it raises, or None.
 
     Raises:
-        UsageError: no input was found that the module accepts, or it refuses what was given.
+        UsageError: If no accepted input was found, or the module refuses the given ones.
     """
     search = Search(module, dict(given or {}), seed, batch, probe)
     accepted, notes = search.run(), ()
@@ -255,3 +254,42 @@ def derive(
         (*search.notes(accepted), *notes),
         again if accepted.depends else None,
     )
+
+
+Dims = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """An input of a model file: its element type and shape."""
+
+    dtype: str
+    shape: Dims
+
+
+def fitting_example(module: nn.Module, inputs: Mapping[str, FileInput], *, seed: int = 0) -> Example:
+    """Derive example inputs of a live module that also fit the fixed sizes of a file exported from it."""
+    try:
+        free = derive(module, seed=seed)
+    except UsageError:  # a scripted module says little about itself; the file's inputs fit it too
+        specs = {name: Spec(name, port.dtype, _sized(port.shape, None)) for name, port in inputs.items()}
+        return derive(module, given=specs, seed=seed)
+    sizes = {
+        leaf.name: tuple(leaf.tensor.shape) for leaf in Flat(named_arguments(module, free.args, free.kwargs)).leaves
+    }
+    if all(name in sizes and _fits(port.shape, sizes[name]) for name, port in inputs.items()):
+        return free
+    specs = {name: Spec(name, port.dtype, _sized(port.shape, sizes.get(name))) for name, port in inputs.items()}
+    return derive(module, given=specs, seed=seed)
+
+
+def _fits(dims: Dims, sizes: tuple[int, ...]) -> bool:
+    return len(dims) == len(sizes) and all(
+        dim == size for dim, size in zip(dims, sizes, strict=True) if isinstance(dim, int)
+    )
+
+
+def _sized(dims: Dims, derived: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the file's sizes; for a dynamic dimension, the size of the derived example."""
+    dynamic = derived if derived is not None and len(derived) == len(dims) else (2,) * len(dims)
+    return tuple(dim if isinstance(dim, int) else size for dim, size in zip(dims, dynamic, strict=True))

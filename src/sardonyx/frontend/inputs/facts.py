@@ -1,7 +1,7 @@
-"""What a module says about its own inputs: settings of its config found by meaning, and its first layers.
+"""Reads what a module says about its inputs: the settings of its config by meaning, and its documentation.
 
-Settings are looked for in the module's config and the configs nested in it, then on the module itself. Only what a
-setting means is known here, never which architecture it belongs to.
+Settings are looked up in the module's config and the configs nested in it, then on the module itself. Settings are
+known by meaning, not by architecture.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-# What the documentation of a forward says about its parameters: element types, sizes, and what is for training only.
-#
-# `bbox (torch.LongTensor of shape (batch_size, sequence_length, 4), *optional*)` says what no annotation can.
-
+# `bbox (torch.LongTensor of shape (batch_size, sequence_length, 4), *optional*)` in the documentation of a forward
 _PARAMETER = re.compile(r"^(?P<indent>[ \t]*)(?P<name>\w+)[ \t]*\((?P<kind>.*)\)[ \t]*:", re.MULTILINE)
 _SHAPE = re.compile(r"of shape\s*`?\s*\((?P<dims>[^()]*)\)")
 _TRAINING = re.compile(r"\bloss(es)?\b|\btraining\b", re.IGNORECASE)
@@ -27,33 +24,33 @@ _TYPES = {"LongTensor": "int64", "IntTensor": "int32", "BoolTensor": "bool", "Fl
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One parameter as it is documented."""
+    """The documentation of one parameter."""
 
-    dtype: str | None  # "float": whatever the module computes in
+    dtype: str | None  # "float" is the type that the module computes in
     dims: tuple[str, ...] | None
     is_for_training: bool
 
 
 def descriptions(module: nn.Module) -> Mapping[str, Described]:
-    """The documented parameters of a module's forward by name."""
+    """Return the documented parameters of a module's forward by name."""
     text = inspect.getdoc(module.forward) or ""
-    found = list(_PARAMETER.finditer(text))
-    ends = [each.start() for each in found[1:]] + [len(text)]
+    matches = list(_PARAMETER.finditer(text))
+    ends = [match.start() for match in matches[1:]] + [len(text)]
     return {
-        each["name"]: _described(each["kind"], text[each.end() : end])
-        for each, end in zip(found, ends, strict=False)
-        if "`" in each["kind"]
+        match["name"]: _described(match["kind"], text[match.end() : end])
+        for match, end in zip(matches, ends, strict=False)
+        if "`" in match["kind"]
     }
 
 
-def _described(kind: str, words: str) -> Described:
+def _described(kind: str, description: str) -> Described:
     shape = _SHAPE.search(kind)
     dims = tuple(dim.strip() for dim in shape["dims"].split(",") if dim.strip()) if shape else None
     dtype = next((dtype for name, dtype in _TYPES.items() if name in kind), None)
-    return Described(dtype, dims, bool(_TRAINING.search(words)))
+    return Described(dtype, dims, bool(_TRAINING.search(description)))
 
 
-# The same meaning under the names that configs give it, the commonest first.
+# The names of a setting in configs by meaning, the most common first.
 _MEANINGS = {
     "vocabulary": ("vocab_size", "n_vocab", "vocabulary_size"),
     "segments": ("type_vocab_size", "type_vocab_sizes"),
@@ -78,55 +75,55 @@ _PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)"
 
 
 class Facts:
-    """Questions about one module."""
+    """Looks up facts about one module."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.descriptions = descriptions(module)
-        self._places = list(_places(module))
+        self._sources = list(_sources(module))
 
     def find(self, meaning: str) -> Any:
-        """The first setting with this meaning, nearest to the module first; None where there is none."""
+        """Return the setting with this meaning that is nearest to the module, or None."""
         return next(self._all(meaning), None)
 
     def _all(self, meaning: str) -> Iterator[Any]:
-        found = (_look(place, name) for place in self._places for name in _MEANINGS[meaning])
-        return (value for value in found if value is not None)
+        values = (_look(source, name) for source in self._sources for name in _MEANINGS[meaning])
+        return (value for value in values if value is not None)
 
     def count(self, meaning: str) -> int | None:
-        """A setting that must be a positive number."""
+        """Return a setting that must be a positive number, or None."""
         return _positive(self.find(meaning))
 
     def setting(self, name: str) -> int | None:
-        """A positive number of the config under its own name."""
-        found = (_positive(_look(place, name)) for place in self._places)
-        return next((value for value in found if value is not None), None)
+        """Return a positive number of the config by name, or None."""
+        values = (_positive(_look(source, name)) for source in self._sources)
+        return next((value for value in values if value is not None), None)
 
     @property
     def widths(self) -> list[int]:
-        """All hidden sizes of the config and of those inside it."""
+        """All hidden sizes of the config and of nested configs."""
         return list(dict.fromkeys(width for width in map(_positive, self._all("width")) if width is not None))
 
     def placeholders(self, vocabulary: int) -> dict[str, int]:
-        """Tokens that stand for something other than text, by what they stand for: `image_token_id` is one."""
-        found: dict[str, int] = {}
-        for place in self._places:
-            held = cast("Mapping[str, Any]", place if isinstance(place, Mapping) else vars(place))
-            for name, value in held.items():
+        """Return the placeholder tokens for other inputs than text by kind, such as `image_token_id`."""
+        tokens: dict[str, int] = {}
+        for source in self._sources:
+            settings = cast("Mapping[str, Any]", source if isinstance(source, Mapping) else vars(source))
+            for name, value in settings.items():
                 match = _PLACEHOLDER.fullmatch(name)
                 if match and isinstance(value, int) and 0 <= value < vocabulary:
-                    found.setdefault(match["kind"], value)
-        return found
+                    tokens.setdefault(match["kind"], value)
+        return tokens
 
     def token(self, meaning: str, vocabulary: int) -> int | None:
-        """A special token that lies in the vocabulary."""
+        """Return a special token if it is in the vocabulary, or None."""
         value = self.find(meaning)
         first: Any = next(iter(cast("Sequence[Any]", value)), None) if isinstance(value, (list, tuple)) else value
         return first if isinstance(first, int) and 0 <= first < vocabulary else None
 
     @property
     def image(self) -> tuple[int, int] | None:
-        """Height and width of a picture."""
+        """Height and width of an image."""
         value = self.find("image")
         if isinstance(value, int):
             return value, value
@@ -138,61 +135,56 @@ class Facts:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether a second sequence is decoded from the first."""
-        return any(getattr(place, "is_encoder_decoder", False) is True for place in self._places)
+        """Whether the model decodes a second sequence from the first."""
+        return any(getattr(source, "is_encoder_decoder", False) is True for source in self._sources)
 
     @property
     def vocabulary(self) -> int | None:
-        """How many token ids there are: what the config says, and never more than the first table has rows."""
+        """The number of token ids: the config's, limited by the rows of the embedding table."""
         tables = [layer.num_embeddings for layer in self.module.modules() if isinstance(layer, nn.Embedding)]
-        said = [value for value in map(_positive, self._all("vocabulary")) if value is not None]
+        configured = [value for value in map(_positive, self._all("vocabulary")) if value is not None]
         entry = self._entry()
         if entry is not None:
-            return min(said[0], entry) if said else entry
-        exact = next((value for value in said if value in tables), None)
+            return min(configured[0], entry) if configured else entry
+        exact = next((value for value in configured if value in tables), None)
         if exact is not None or not tables:
-            return exact or next(iter(said), None)
-        return min(said[0], max(tables)) if said else tables[0]
+            return exact or next(iter(configured), None)
+        return min(configured[0], max(tables)) if configured else tables[0]
 
     def _entry(self) -> int | None:
-        """How many rows the table has that the module itself says its tokens are looked up in."""
+        """Return the number of rows of the module's input embeddings, or None."""
         ask: Any = getattr(self.module, "get_input_embeddings", None)
         try:
             table = ask() if callable(ask) else None
-        except (
-            NotImplementedError,
-            AttributeError,
-            TypeError,
-            RuntimeError,
-        ):  # a model without one
+        except (NotImplementedError, AttributeError, TypeError, RuntimeError):  # a model without one
             return None
         return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
     @property
     def dtype(self) -> str:
-        """The element type that the module computes in, as it is written in a specification."""
+        """The element type that the module computes in, as written in a specification."""
         kinds = (tensor.dtype for tensor in self.module.parameters() if tensor.is_floating_point())
         return str(next(kinds, torch.float32)).removeprefix("torch.")
 
 
 def _positive(value: Any) -> int | None:
-    """A positive number; of several, the least."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(each, int) for each in cast("Any", value)):
+    """Return a positive number, or None; of several, the smallest."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, int) for item in cast("Any", value)):
         value = min(cast("Sequence[int]", value))
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _look(place: Any, name: str) -> Any:
-    return cast("Mapping[str, Any]", place).get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+def _look(source: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", source).get(name) if isinstance(source, Mapping) else getattr(source, name, None)
 
 
-def _places(module: nn.Module) -> Iterator[Any]:
-    """The module's config, the configs inside it level by level, and the module with its catalogue entry."""
+def _sources(module: nn.Module) -> Iterator[Any]:
+    """Yield the module's config, the nested configs level by level, the module, and its catalogue entry."""
     level: list[Any] = [config for config in (getattr(module, "config", None),) if hasattr(config, "__dict__")]
     while level:
         yield from level
-        held = [value for place in level for value in cast("dict[str, Any]", vars(place)).values()]
-        level = [value for value in held if hasattr(value, "to_dict")]
+        values = [value for config in level for value in cast("dict[str, Any]", vars(config)).values()]
+        level = [value for value in values if hasattr(value, "to_dict")]
     yield module
     entry = getattr(module, "default_cfg", None) or getattr(module, "pretrained_cfg", None)
     if isinstance(entry, Mapping):

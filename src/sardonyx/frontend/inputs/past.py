@@ -1,7 +1,7 @@
-"""Decoders with a key/value cache: an example that continues a past.
+"""Decoders with a key-value cache: example inputs that continue a past, and the sizes of the cache.
 
-The cache's shapes come from the module itself, which is asked to fill one. A decoder that reads an encoder's output
-continues with what the encoder answered, and with the keys and values that its cross-attention has made of it.
+The cache's shapes come from the module itself, which fills one. A decoder that reads an encoder's output continues with
+that output, and with the keys and values that its cross-attention computed from it.
 """
 
 from __future__ import annotations
@@ -22,39 +22,42 @@ from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.running import probe, run
 from sardonyx.frontend.tracing.cache import Pair, keeping_all, named_pairs, window, windows, with_pairs
 
-PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # what every cached decoder calls them
-_DECODER, _ENCODED = "decoder_", "encoder_outputs"  # likewise for decoders that read an encoder's output
+PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # parameter names of all decoders with a cache
+_DECODER, _ENCODED = "decoder_", "encoder_outputs"  # the same for decoders with an encoder
 _SHORTEST_PAST = 3
 _HINT = "leave out `with_past`"
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """What a module leaves after reading some tokens."""
+    """The state of a module after reading some tokens."""
 
     cache: object
     pairs: Mapping[str, Pair]
-    encoded: object  # the encoder's output; None where the module has no encoder
+    encoded: object  # the encoder's output; None if the module has no encoder
 
 
 def with_past(module: nn.Module, example: Example) -> Example:
-    """The example as the continuation of a past that the module itself has read.
+    """Return the example as the continuation of a past that the module has computed.
 
     The past's length differs from every other size, the mask covers the past and the new tokens, and the start of the
     past is padding in all rows but the first.
+
+    Raises:
+        UsageError: If the module takes no past, or does not continue its own.
     """
     kind, parameters = type(module).__name__, inspect.signature(module.forward).parameters
     if PAST not in parameters:
         raise UsageError(f"{kind} takes no {PAST}", hint=_HINT)
-    named = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
-    ids = _token_ids(named)
+    arguments = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
+    ids = _token_ids(arguments)
     if ids is None:
-        raise UsageError(f"{kind} reads no token ids that could follow a past", hint=_HINT)
-    filled = _filled(module, named, ids, _SHORTEST_PAST)
-    length = _unlike(named, filled.pairs, new=named[ids].shape[1])
+        raise UsageError(f"{kind} takes no token ids that could follow a past", hint=_HINT)
+    filled = _filled(module, arguments, ids, _SHORTEST_PAST)
+    length = _distinct_length(arguments, filled.pairs, new=arguments[ids].shape[1])
     if length != _SHORTEST_PAST:
-        filled = _filled(module, named, ids, length)
-    continued = _continued(named, ids, filled, length, parameters)
+        filled = _filled(module, arguments, ids, length)
+    continued = _continued(arguments, ids, filled, length, parameters)
     order = [*parameters, SWITCH]
     kwargs = {name: continued[name] for name in sorted(continued, key=order.index)}
     fresh = with_pairs(filled.cache, list(filled.pairs.values()))
@@ -66,28 +69,28 @@ def with_past(module: nn.Module, example: Example) -> Example:
     layers = f"{count} layers of {shape}"
     if filled.encoded is not None:
         layers = f"{count // 2} layers of {shape} and their cross-attention"
-    return Example((), kwargs, (*example.notes, f"{PAST}: {layers}, read from {length} tokens"))
+    return Example((), kwargs, (*example.notes, f"{PAST}: {layers}, computed from {length} tokens"))
 
 
 def _token_ids(named: Mapping[str, Any]) -> str | None:
-    """The argument with the tokens that are decoded."""
-    found = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
-    return next((name for name in found if name.startswith(_DECODER)), found[0] if found else None)
+    """Return the name of the argument with the decoded tokens, or None."""
+    ids = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
+    return next((name for name in ids if name.startswith(_DECODER)), ids[0] if ids else None)
 
 
 def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> _Filled:
-    """The cache that the module leaves after reading some tokens, with every position in it."""
+    """Return the cache of the module after reading some tokens, with every position in it."""
     tokens = cast("Tensor", named[ids])
-    some = tokens[:, torch.arange(length) % tokens.shape[1]]
+    read = tokens[:, torch.arange(length) % tokens.shape[1]]
     rest = {name: value for name, value in named.items() if not _follows(name, value, ids, tokens) and name != SWITCH}
-    cache, encoded = _read(module, {**rest, ids: some, SWITCH: True})
+    cache, encoded = _read(module, {**rest, ids: read, SWITCH: True})
     if window(cache) is not None:
-        cache, encoded = _read(module, {**rest, ids: some, SWITCH: True, PAST: keeping_all(cache)})
+        cache, encoded = _read(module, {**rest, ids: read, SWITCH: True, PAST: keeping_all(cache)})
     pairs = named_pairs(cache)
     if pairs is None:
         kind = type(module).__name__
         raise UsageError(
-            f"the {type(cache).__name__} of {kind} does not hold keys and values in every layer, which is required",
+            f"the {type(cache).__name__} of {kind} does not have keys and values in every layer, which is required",
             hint=_HINT,
         )
     detached = {name: (keys.detach().clone(), values.detach().clone()) for name, (keys, values) in pairs.items()}
@@ -95,37 +98,42 @@ def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) 
 
 
 def _read(module: nn.Module, arguments: Mapping[str, Any]) -> tuple[object, object]:
-    """The cache that a call returns, and what the module's encoder answered on the way."""
-    kind, seen = type(module).__name__, list[object]()
+    """Return the cache that a call returns, and the output of the module's encoder if it ran."""
+    kind, encoded = type(module).__name__, list[object]()
     get_encoder = getattr(module, "get_encoder", None) if any(name.startswith(_DECODER) for name in arguments) else None
     encoder: Any = get_encoder() if callable(get_encoder) else None
 
     def keep(_module: nn.Module, _args: object, output: object) -> None:
-        seen.append(output)
+        encoded.append(output)
 
     hook = encoder.register_forward_hook(keep) if encoder is not None else None
     try:
-        answer = run(module, (), arguments)
-    except Exception as error:  # a forward may raise anything; it is reported, not hidden
+        output = run(module, (), arguments)
+    except Exception as error:  # a forward may raise anything; it is reported
         raise UsageError(f"{kind} cannot fill a cache: {reason(error)}", hint=_HINT) from error
     finally:
         if hook is not None:
             hook.remove()
-    cache = getattr(answer, PAST, None)
+    cache = getattr(output, PAST, None)
     if cache is None:
-        raise UsageError(f"{kind} returns no cache", hint="is it a decoder? " + _HINT)
-    return cache, seen[0] if seen else None
+        raise UsageError(f"{kind} returns no cache", hint=_HINT)
+    return cache, encoded[0] if encoded else None
 
 
 def _follows(name: str, value: Any, ids: str, tokens: Tensor) -> bool:
-    """Whether an argument runs along the decoded tokens: masks, segments, positions and the tokens themselves."""
+    """Return whether an argument has an entry for each decoded token: masks, segments, positions, the tokens."""
     if ids.startswith(_DECODER):
         return name.startswith(_DECODER)
+    return _has_shape_of(value, tokens)
+
+
+def _has_shape_of(value: Any, tokens: Tensor) -> bool:
+    """Return whether a value has an integer for each token."""
     return isinstance(value, Tensor) and not value.is_floating_point() and value.shape[:2] == tokens.shape
 
 
-def _unlike(named: Mapping[str, Any], pairs: Mapping[str, Pair], *, new: int) -> int:
-    """The shortest past whose length, alone and with the new tokens, is no other size here."""
+def _distinct_length(named: Mapping[str, Any], pairs: Mapping[str, Pair], *, new: int) -> int:
+    """Return the shortest length of a past that, alone and with the new tokens, differs from all other sizes."""
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     sizes = {size for tensor in tensors for size in tensor.shape}
     for name, pair in pairs.items():
@@ -138,10 +146,10 @@ def _unlike(named: Mapping[str, Any], pairs: Mapping[str, Pair], *, new: int) ->
 def _continued(
     named: Mapping[str, Any], ids: str, filled: _Filled, length: int, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of the call that reads the example's tokens after the past."""
+    """Return the arguments of the call that reads the example's tokens after the past."""
     tokens = cast("Tensor", named[ids])
     continued = {**named, PAST: filled.cache, SWITCH: True}
-    if filled.encoded is not None:  # its input is of no use any more; the mask of that input still is
+    if filled.encoded is not None:  # the encoder's input is not needed any more, but its mask is
         kept = {name for name in continued if name.startswith(_DECODER)} | {PAST, SWITCH, MASK}
         continued = {name: value for name, value in continued.items() if name in kept} | {_ENCODED: filled.encoded}
     prefix = _DECODER if ids.startswith(_DECODER) else ""
@@ -157,11 +165,7 @@ def _continued(
     return continued
 
 
-# The sizes of the cache that a decoder keeps, found by running it without data at two lengths.
-#
-# What grows with the tokens is the axis of positions; what stops growing keeps a window of them. No family is named.
-
-_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long one beyond the longest window
+_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,13 @@ class Cached:
     """One tensor of a cache; `None` is the axis of positions."""
 
     shape: tuple[int | None, ...]
-    kept: int | None  # at most so many positions; None: all of them
+    kept: int | None  # the maximum number of positions; None if unlimited
     element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """The tensors of a cache, and the batch and the tokens that the example has."""
+    """The tensors of a cache, and the example's batch size and number of tokens."""
 
     tensors: tuple[Cached, ...]
     batch: int
@@ -183,47 +187,45 @@ class CacheSizes:
 
 
 def cache_sizes(module: nn.Module, example: Example) -> CacheSizes | None:
-    """The cache of a decoder; None for a module that keeps none, or one that looks at its data."""
+    """Return the sizes of a decoder's cache; None for a module without one, or one that reads values.
+
+    The module runs on the meta device at two lengths. The axis that grows with the tokens is the axis of positions; one
+    that stops growing keeps a window of them.
+    """
     if not {PAST, SWITCH} <= inspect.signature(module.forward).parameters.keys():
         return None
     named = dict(inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments)
-    texts = [name for name, value in named.items() if role_of(name) is Role.IDS and isinstance(value, Tensor)]
-    if not texts:
+    ids = _token_ids(named)
+    if ids is None:
         return None
-    ids = next((name for name in texts if name.startswith("decoder_")), texts[0])
     try:
         with torch.no_grad(), quietly(), left_as_it_was(module):
             few = _cache_filled(module, named, ids, _FEW)
             length = max(windows(few), default=0) + _FEW + _MORE
             more = _cache_filled(module, named, ids, length)
-    except Exception:  # a forward may raise anything without data; then nothing is known of its cache
+    except Exception:  # a forward may raise anything on the meta device
         return None
     short, long = named_pairs(few), named_pairs(more)
     if short is None or long is None:
         return None
     pairs = zip(short.values(), long.values(), strict=True)
-    found = [_cached(*tensors, length) for one, other in pairs for tensors in zip(one, other, strict=True)]
-    return CacheSizes(tuple(found), named[ids].shape[0], named[ids].shape[1])
+    cached = [_cached(*tensors, length) for one, other in pairs for tensors in zip(one, other, strict=True)]
+    return CacheSizes(tuple(cached), named[ids].shape[0], named[ids].shape[1])
 
 
 def _cache_filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) -> object:
-    """The cache that the module leaves after reading so many tokens, all tensors without data."""
+    """Return the cache of the module after reading `length` tokens, on the meta device."""
     tokens = named[ids]
     arguments = {
-        name: _bare(value) for name, value in named.items() if name == ids or not _cache_follows(value, tokens)
+        name: _on_meta(value) for name, value in named.items() if name == ids or not _has_shape_of(value, tokens)
     }
     arguments |= {ids: torch.zeros(tokens.shape[0], length, dtype=tokens.dtype, device="meta"), SWITCH: True}
-    state = {name: _bare(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    state = {name: _on_meta(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     return getattr(torch.func.functional_call(module, state, (), arguments), PAST, None)
 
 
-def _bare(value: Any) -> Any:
+def _on_meta(value: Any) -> Any:
     return value.detach().to("meta") if isinstance(value, Tensor) else value
-
-
-def _cache_follows(value: Any, tokens: Tensor) -> bool:
-    """Whether an argument runs along the tokens, as masks and positions do: it follows from them where it is absent."""
-    return isinstance(value, Tensor) and not value.is_floating_point() and value.shape[:2] == tokens.shape
 
 
 def _cached(short: Tensor, long: Tensor, length: int) -> Cached:

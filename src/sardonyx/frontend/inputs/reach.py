@@ -1,4 +1,4 @@
-"""What of a module a run reaches, counted in weights: those that operations read, and those of called modules."""
+"""Finds the weights that a run of a module reaches: those that operations read, and those of called modules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sardonyx.frontend.module_state import is_lazy
 
 
 class Reads(TorchDispatchMode):
-    """Notes which memory is read while a module runs.
+    """Records which memory is read while a module runs.
 
-    A table may be read without a call of its module, and tied weights are read under all of their names. Calls are
-    noted for runs whose operations see other tensors than the weights, such as a recording without data.
+    An embedding table may be read without calling its module, and tied weights are read under all of their names. Calls
+    are recorded for runs whose operations see other tensors than the weights, such as a recording without data.
     """
 
     supports_higher_order_operators = True  # branches and loops are run as they are
@@ -55,21 +55,21 @@ class Reads(TorchDispatchMode):
 
 
 def place(tensor: Tensor) -> int:
-    """Which memory a tensor is in; views of it share the place."""
+    """Return the identity of a tensor's memory, which its views share."""
     if is_lazy(tensor) or tensor.layout is not torch.strided:
         return id(tensor)
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # data_ptr is 0 where there is no data
 
 
 def unreached(module: nn.Module, run: Callable[[], object]) -> tuple[str, ...]:
-    """The outermost modules that hold weights none of which `run` reads, by path."""
+    """Return the paths of the outermost modules whose weights `run` never reads."""
     with torch.no_grad(), Reads() as reads:
         run()
-    found: list[str] = []
+    paths: list[str] = []
     named = cast("Iterable[tuple[str, nn.Module]]", module.named_modules())
-    for path, each in named:
-        inside = any(path.startswith(f"{outer}.") for outer in found)
-        weights = [place(weight) for weight in each.parameters()]
+    for path, child in named:
+        inside = any(path.startswith(f"{outer}.") for outer in paths)
+        weights = [place(weight) for weight in child.parameters()]
         if path and weights and not inside and not reads.places.intersection(weights):
-            found.append(path)
-    return tuple(found)
+            paths.append(path)
+    return tuple(paths)

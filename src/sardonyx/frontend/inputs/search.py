@@ -1,7 +1,7 @@
-"""The search for inputs that a module accepts: guesses in order, and what its refusals say.
+"""Searches for inputs that a module accepts.
 
-The best guess is tried first. A refusal that names a parameter adds that parameter; any other refusal leads to the next
-guess. Nothing here knows an architecture.
+Candidates are tried in order, the best guess first. An error message that names a parameter adds that parameter; any
+other error leads to the next guess. Nothing here depends on an architecture.
 """
 
 from __future__ import annotations
@@ -25,14 +25,9 @@ from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, candidat
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.processors import processed
 from sardonyx.frontend.inputs.reach import Reads
-from sardonyx.frontend.inputs.values import Slot, draw
+from sardonyx.frontend.inputs.values import Slot, generate
 from sardonyx.frontend.running import Probe
 from sardonyx.records.input_specs import Spec, check_names
-
-# Which parameter of a forward a refusal is about: the one whose values the failing expression reads.
-#
-# The module is run once more on the inputs that it refused. Every tensor carries the names of the parameters it was
-# computed from, so the innermost frame of the traceback that reads one of them names the parameter.
 
 _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters it was computed from
 
@@ -40,14 +35,17 @@ _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters
 def parameters_at_fault(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], named: Mapping[str, Any], probe: Probe
 ) -> list[str]:
-    """Names of the parameters that the failing expression reads, in the order of `named`; none where none is known.
+    """Return the parameters that the failing expression reads, in the order of `named`; empty if unknown.
+
+    The module runs once more on the inputs that it refused. Every tensor carries the names of the parameters it was
+    computed from; the innermost frame of the traceback that reads such a tensor names the parameter.
 
     Args:
-        module: refuses these arguments.
-        args: by position.
-        kwargs: by name.
-        named: the same values by the names of their parameters.
-        probe: runs the module and returns the exception it raises, if any.
+        module: The module that refuses these arguments.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        named: The same values by parameter name.
+        probe: Runs the module and returns the exception it raises, or None.
     """
     for name, value in named.items():
         _mark(value, frozenset([name]))
@@ -61,10 +59,10 @@ def parameters_at_fault(
     frames = list(_frames(refusal.__traceback__)) if refusal is not None else []
     for trace in reversed(frames):
         for names in _names_read(trace):
-            held = [trace.tb_frame.f_locals[name] for name in names if name in trace.tb_frame.f_locals]
-            found = _marks(held) | {name for name, value in named.items() if any(each is value for each in held)}
-            if found:
-                return [name for name in named if name in found]
+            values = [trace.tb_frame.f_locals[name] for name in names if name in trace.tb_frame.f_locals]
+            parameters = _marks(values) | {name for name, value in named.items() if any(v is value for v in values)}
+            if parameters:
+                return [name for name in named if name in parameters]
     return []
 
 
@@ -82,16 +80,16 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for each in cast("Mapping[Any, Any]", value).values():
-            yield from _tensors(each)
+        for item in cast("Mapping[Any, Any]", value).values():
+            yield from _tensors(item)
     elif isinstance(value, (tuple, list)):
-        for each in cast("Sequence[Any]", value):
-            yield from _tensors(each)
+        for item in cast("Sequence[Any]", value):
+            yield from _tensors(item)
 
 
 def _mark(value: Any, names: frozenset[str]) -> None:
     for tensor in _tensors(value):
-        if not isinstance(tensor, nn.Parameter):  # of the module, which stays as it is
+        if not isinstance(tensor, nn.Parameter):  # those of the module stay unmarked
             setattr(tensor, _MARK, names)
 
 
@@ -107,23 +105,23 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _names_read(trace: TracebackType) -> Iterator[list[str]]:
-    """Local names that the failing expression reads; then those of its whole lines, where an unpacking fails."""
+    """Yield the local names that the failing expression reads; then those of its lines, for failing unpackings."""
     instructions = list(dis.get_instructions(trace.tb_frame.f_code))
-    failing = next((each.positions for each in instructions if each.offset == trace.tb_lasti), None)
+    failing = next((step.positions for step in instructions if step.offset == trace.tb_lasti), None)
     if failing is None or failing.lineno is None or failing.end_lineno is None:
         return
     start, end = (failing.lineno, failing.col_offset or 0), (failing.end_lineno, failing.end_col_offset or 0)
     inside: list[str] = []
     beside: list[str] = []
-    for each in instructions:
-        place = each.positions
-        if place is None or place.lineno is None or not each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+    for step in instructions:
+        position = step.positions
+        if position is None or position.lineno is None or not step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
             continue
-        loaded = cast("str | tuple[str, ...]", each.argval)  # a tuple where one instruction loads two
+        loaded = cast("str | tuple[str, ...]", step.argval)  # a tuple if one instruction loads two
         names = [loaded] if isinstance(loaded, str) else list(loaded)
-        if start <= (place.lineno, place.col_offset or 0) <= end:
+        if start <= (position.lineno, position.col_offset or 0) <= end:
             inside += names
-        elif start[0] <= place.lineno <= end[0]:
+        elif start[0] <= position.lineno <= end[0]:
             beside += names
     yield inside
     yield beside
@@ -132,28 +130,28 @@ def _names_read(trace: TracebackType) -> Iterator[list[str]]:
 _LENGTHS = (11, 16, 32, 64, 128)
 _DECODER_LENGTH = 7
 _MOST_PROBES = 120
-_LONG = 20.0  # seconds of this thread, after which a few more probes are not worth the wait
-_ENOUGH = 24  # probes, however long they take
-_TELLING = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # what a module may miss without saying so
-_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotations, and the type of the tensor to give
-_PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of what is no tensor
-_GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules whose classes say little about an object
+_LONG = 20.0  # seconds of this thread after which only _ENOUGH probes are made
+_ENOUGH = 24  # probes that are always made
+_DATA = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # inputs that a module may require without naming them
+_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotation -> element type of the tensor
+_PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
+_GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
 _CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
-_SWITCHES = {"use_cache": False}  # a cache is an output nobody asked for
+_SWITCHES = {"use_cache": False}  # a cache would be an unrequested output
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Inputs before they have values: which candidate of each parameter, at which sizes."""
+    """Inputs without values: a candidate for each parameter, at certain sizes."""
 
-    places: Mapping[str, int]  # parameter -> which of its candidates
+    places: Mapping[str, int]  # parameter -> index of its candidate
     sizes: Sizes
-    slots: tuple[Slot, ...] = ()  # what the text leaves room for
-    made: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # what a processor makes
+    slots: tuple[Slot, ...] = ()  # placeholders in the text
+    made: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # outputs of a processor
 
     @property
     def names(self) -> set[str]:
-        """The parameters that get something."""
+        """The parameters that get a value."""
         return {*self.places, *self.made}
 
 
@@ -169,46 +167,46 @@ class Accepted:
 
     @property
     def depends(self) -> bool:
-        """Whether values of one input depend on another's, so that values of any kind will not do."""
+        """Whether values of inputs depend on each other, so that independent random values would be refused."""
         return bool(self.draft.slots or self.draft.made) or any(
-            each.role in (Role.BOXES, Role.SIZES) for each in self.guess
+            candidate.role in (Role.BOXES, Role.SIZES) for candidate in self.guess
         )
 
 
 class Search:
-    """One search for example inputs."""
+    """A search for example inputs of one module."""
 
     def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
         self.module, self._given, self.seed, self._probe = module, given, seed, probe
         self.facts = Facts(module)
         parameters = _signature(module).parameters.values()
         self.parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        self._open = [p for p in parameters if p.kind is p.VAR_POSITIONAL] if not self.parameters else []
-        self.parameters.update({p.name: p for p in self._open})
+        self._variadic = [p for p in parameters if p.kind is p.VAR_POSITIONAL] if not self.parameters else []
+        self.parameters.update({p.name: p for p in self._variadic})
         if self.parameters or not any(p.kind is p.VAR_KEYWORD for p in parameters):
             check_names(given, self.parameters)
-        self._sizes = list(_ladder(self.facts, given, batch))
+        self._sizes = list(_size_sequence(self.facts, given, batch))
         self._probes, self._began = 0, time.thread_time()
-        self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and why it was refused
+        self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and its error
 
     def run(self) -> Accepted:
-        """Try guesses until one is accepted, with more parameters where the module asks for them.
+        """Try guesses until one is accepted, adding parameters that the module asks for.
 
         Raises:
-            UsageError: none is accepted.
+            UsageError: If none is accepted.
         """
-        names = self._wanted()
+        names = self._initial_names()
         while not self._is_spent:
             accepted, refusals = self._try(names)
             if accepted is not None:
                 return accepted
-            more = self.missing(names, refusals) or self._unasked(names)
+            more = self.missing(names, refusals) or self._next_data_parameter(names)
             if not more:
                 break
             names = self.ordered([*names, *more])
-        accepted = self._made(names) if not self._given else None
+        accepted = self._processed(names) if not self._given else None
         if accepted is None:
-            raise self._refused(names)
+            raise self._not_found(names)
         return accepted
 
     @property
@@ -217,21 +215,21 @@ class Search:
         is_long = self._probes >= _ENOUGH and time.thread_time() - self._began > _LONG
         return is_long or self._probes >= _MOST_PROBES
 
-    def _made(self, names: Sequence[str]) -> Accepted | None:
-        """What the library's own processors make, beside the best guesses for the rest."""
+    def _processed(self, names: Sequence[str]) -> Accepted | None:
+        """Try the outputs of the library's processors, with the best guesses for the other parameters."""
         sizes = self._sizes[0]
-        for made in processed(self.facts, sizes.batch, self.seed):
-            taken = {name: value for name, value in made.items() if name in self.parameters}
+        for outputs in processed(self.facts, sizes.batch, self.seed):
+            taken = {name: value for name, value in outputs.items() if name in self.parameters}
             rest = [name for name in names if name not in taken]
             if taken and all(self.choices(name, sizes) for name in rest):
-                answer = self.attempt(Draft(dict.fromkeys(rest, 0), sizes, made=taken))
-                if isinstance(answer, Accepted):
-                    return answer
+                result = self.attempt(Draft(dict.fromkeys(rest, 0), sizes, made=taken))
+                if isinstance(result, Accepted):
+                    return result
         return None
 
-    def _wanted(self) -> list[str]:
-        """What has no default, the module's main input, what was given, and what belongs to it."""
-        names = [p.name for p in self.parameters.values() if p.default is p.empty or p in self._open]
+    def _initial_names(self) -> list[str]:
+        """Return the parameters without a default, the module's main input, the given ones, and their companions."""
+        names = [p.name for p in self.parameters.values() if p.default is p.empty or p in self._variadic]
         main = getattr(self.module, "main_input_name", None)
         if isinstance(main, str) and main in self.parameters:
             names.append(main)
@@ -243,7 +241,7 @@ class Search:
         return self.ordered(names)
 
     def _companions(self, names: Sequence[str]) -> Iterator[str]:
-        """Inputs that are optional, yet always fed in use."""
+        """Yield inputs that are optional but always used in practice."""
         is_text = any(role_of(name) is Role.IDS for name in names)
         has_segments = (self.facts.count("segments") or 0) > 1
         for name in self.parameters:
@@ -254,7 +252,7 @@ class Search:
                 yield name
 
     def ordered(self, names: Iterable[str]) -> list[str]:
-        """Names in the order of the signature."""
+        """Return names in the order of the signature."""
         chosen = list(dict.fromkeys(names))
         order = list(self.parameters)
         return sorted(chosen, key=lambda name: order.index(name) if name in order else len(order))
@@ -265,17 +263,17 @@ class Search:
             if self._is_spent:
                 break
             self._probes += 1
-            answer = self.attempt(draft)
-            if isinstance(answer, Accepted):
-                return answer, refusals
-            self._first = self._first or (self._values(draft, self.seed), answer)
-            refusals.append(answer)
-            if len(refusals) == 1 and (self.missing(names, refusals) or self._lacks_one(names, answer)):
-                break  # sizes are not the matter
+            result = self.attempt(draft)
+            if isinstance(result, Accepted):
+                return result, refusals
+            self._first = self._first or (self._values(draft, self.seed), result)
+            refusals.append(result)
+            if len(refusals) == 1 and (self.missing(names, refusals) or self._lacks_one(names, result)):
+                break  # the sizes are not the cause
         return None, refusals
 
     def attempt(self, draft: Draft) -> Accepted | Exception:
-        """Run the module on a draft; the exception it answers with where it does not accept it."""
+        """Run the module on a draft; return the accepted inputs, or the exception it raises."""
         guess = self._guess(draft)
         args, kwargs = self.arguments(draft, self.seed)
         with Reads() as reads:
@@ -283,7 +281,7 @@ class Search:
         return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.places | reads.called))
 
     def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Values for a draft, as the module takes them."""
+        """Return values for a draft as positional and keyword arguments."""
         return self._arguments(self._values(draft, seed))
 
     def _guess(self, draft: Draft) -> tuple[Candidate, ...]:
@@ -296,23 +294,23 @@ class Search:
         return tuple(chosen[name] for name in self.ordered(chosen))
 
     def _drafts(self, names: Sequence[str]) -> Iterator[Draft]:
-        """Combinations of candidates, those nearest to the best guess first."""
-        seen: set[tuple[tuple[Spec, int | None], ...]] = set()  # of what the module sees, whatever it is called
+        """Yield combinations of candidates, those nearest to the best guess first."""
+        seen: set[tuple[tuple[Spec, int | None], ...]] = set()  # guesses without their roles
         for sizes in self._sizes:
             choices = [self.choices(name, sizes) for name in names]
-            for name, found in zip(names, choices, strict=True):
-                if not found:
+            for name, options in zip(names, choices, strict=True):
+                if not options:
                     raise self._underivable(name)
-            places = itertools.product(*(range(len(found)) for found in choices))
-            for place in sorted(itertools.islice(places, 4096), key=sum):
-                chosen = (found[i] for found, i in zip(choices, place, strict=True))
-                guess = tuple((each.spec, each.high) for each in chosen)
+            combinations = itertools.product(*(range(len(options)) for options in choices))
+            for indices in sorted(itertools.islice(combinations, 4096), key=sum):
+                chosen = (options[index] for options, index in zip(choices, indices, strict=True))
+                guess = tuple((candidate.spec, candidate.high) for candidate in chosen)
                 if guess not in seen:
                     seen.add(guess)
-                    yield Draft(dict(zip(names, place, strict=True)), sizes)
+                    yield Draft(dict(zip(names, indices, strict=True)), sizes)
 
     def choices(self, name: str, sizes: Sizes) -> list[Candidate]:
-        """What may be tried for a parameter; none where it takes no tensor."""
+        """Return the candidates of a parameter; none if it takes no tensor."""
         given = self._given.get(name)
         if given is None:
             return [] if self._is_plain(name) else candidates(name, self.facts, sizes)
@@ -324,11 +322,11 @@ class Search:
         return [Candidate(given, role, high)]
 
     def _is_plain(self, name: str) -> bool:
-        """Whether a parameter takes a number or a word and no tensor; its documentation knows better."""
-        written, said = _written(self.parameters[name].annotation), self.facts.descriptions.get(name)
-        is_tensor = "Tensor" in written or (said is not None and said.dims is not None)
-        is_object = _is_own_class(self.parameters[name].annotation)
-        return not is_tensor and (is_object or _PLAIN.search(written) is not None)
+        """Return whether a parameter takes a number, a string or an object, by annotation and documentation."""
+        annotation, documented = self.parameters[name].annotation, self.facts.descriptions.get(name)
+        written = _written(annotation)
+        is_tensor = "Tensor" in written or (documented is not None and documented.dims is not None)
+        return not is_tensor and (_is_own_class(annotation) or _PLAIN.search(written) is not None)
 
     def _values(self, draft: Draft, seed: int) -> dict[str, Tensor]:
         guess = self._guess(draft)
@@ -337,16 +335,16 @@ class Search:
         values: dict[str, Tensor] = {}
         for candidate in guess:
             name = candidate.spec.name
-            held = self._given.get(name, draft.made.get(name))
-            is_data = name in draft.made and isinstance(held, Tensor) and held.is_floating_point()
-            if isinstance(held, Tensor) and not is_data:
-                values[name] = held
+            fixed = self._given.get(name, draft.made.get(name))
+            is_data = name in draft.made and isinstance(fixed, Tensor) and fixed.is_floating_point()
+            if isinstance(fixed, Tensor) and not is_data:
+                values[name] = fixed
             else:
-                values[name] = draw(candidate, self.facts, generator, padded=padded, slots=draft.slots)
+                values[name] = generate(candidate, self.facts, generator, padded=padded, slots=draft.slots)
         return values
 
     def _arguments(self, values: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """By position what must be there and comes first, by name the rest."""
+        """Return the leading required values as positional arguments, and the rest as keyword arguments."""
         leading = list(
             itertools.takewhile(lambda p: p.default is p.empty and p.name in values, self.parameters.values())
         )
@@ -356,22 +354,22 @@ class Search:
         return tuple(values[name] for name in positional), named
 
     def missing(self, names: Iterable[str], refusals: Sequence[Exception]) -> list[str]:
-        """Parameters that the module's own words ask for; of two ways to say the same, the plain one."""
+        """Return the parameters that the first error message names, without alternatives such as embeddings."""
         words = set(re.findall(r"\w+", " ".join(str(refusal) for refusal in refusals[:1]).lower()))
-        there = set(names)
-        asked = [name for name in self.parameters if name.lower() in words and name not in there]
-        return [name for name in asked if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
+        present = set(names)
+        mentioned = [name for name in self.parameters if name.lower() in words and name not in present]
+        return [name for name in mentioned if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
 
     def _lacks_one(self, names: Sequence[str], refusal: Exception) -> bool:
-        """Whether the module stumbles over an input that is not there."""
-        return "NoneType" in str(refusal) and bool(self._unasked(names))
+        """Return whether the module fails because an optional input is None."""
+        return "NoneType" in str(refusal) and bool(self._next_data_parameter(names))
 
-    def _unasked(self, names: Sequence[str]) -> list[str]:
-        """The next optional parameter that carries data, where the refusal says nothing."""
-        return [name for name in self.parameters if role_of(name) in _TELLING and name not in names][:1]
+    def _next_data_parameter(self, names: Sequence[str]) -> list[str]:
+        """Return the next optional parameter for data, to try if the error message names none."""
+        return [name for name in self.parameters if role_of(name) in _DATA and name not in names][:1]
 
     def notes(self, accepted: Accepted) -> Iterator[str]:
-        """How every input was generated."""
+        """Yield a note on how each input was generated."""
         for candidate in accepted.guess:
             if isinstance(self._given.get(candidate.spec.name), Tensor):
                 continue
@@ -382,13 +380,13 @@ class Search:
 
     def _underivable(self, name: str) -> UsageError:
         annotation = self.parameters[name].annotation
-        takes = f", which takes {annotation.__name__} and no tensor" if _is_own_class(annotation) else ""
+        takes = f", which takes {annotation.__name__}, not a tensor" if _is_own_class(annotation) else ""
         return UsageError(
             f"no example can be derived for parameter '{name}' of {type(self.module).__name__}{takes}",
             hint=self._hint(name, "float32[2,16]", ", or the right type and sizes"),
         )
 
-    def _refused(self, names: Sequence[str]) -> UsageError:
+    def _not_found(self, names: Sequence[str]) -> UsageError:
         kind = type(self.module).__name__
         if self._first is None:
             return UsageError(f"no example was found that {kind} accepts: it takes no inputs", hint="check its forward")
@@ -411,7 +409,7 @@ class Search:
         )
 
     def _at_fault(self, values: Mapping[str, Tensor]) -> str | None:
-        """The parameter that the refusal is about; of several, one whose name says nothing about its values."""
+        """Return the parameter that the error is about; of several, one whose role is unknown."""
         args, kwargs = self._arguments(values)
         suspects = parameters_at_fault(self.module, args, kwargs, values, self._probe)
         guessed = [name for name in suspects or values if name not in self._given]
@@ -421,7 +419,7 @@ class Search:
         return next(iter(unsure or guessed), None)
 
     def _hint(self, name: str, tensor: str, remark: str) -> str:
-        """What to give for a parameter: a scalar or a tensor on the command line, anything else from a function."""
+        """Return a hint on how to give a parameter: as a specification, or from a factory if it is not a tensor."""
         written = _written(self.parameters[name].annotation)
         if written in _SCALARS:
             return f"`inputs={{'{name}': {_SCALARS[written]}[]}}`"
@@ -435,44 +433,44 @@ def _spec(name: str, value: Tensor) -> str:
 
 
 def _signature(module: nn.Module) -> inspect.Signature:
-    """What the forward takes.
+    """Return the signature of the module's forward.
 
     Raises:
-        UsageError: the module has no forward.
+        UsageError: If the module has no forward.
     """
-    if getattr(module.forward, "__func__", None) is nn.Module.forward:  # torch puts one there that only raises
+    if getattr(module.forward, "__func__", None) is nn.Module.forward:  # torch's default, which only raises
         kind, parts = type(module).__name__, ", ".join(name for name, _ in module.named_children())
         raise UsageError(f"{kind} has no forward", hint=f"export a module in it ({parts}): file.py:factory")
     try:
         return inspect.signature(module.forward, eval_str=True)
-    except Exception:  # names that are only there while types are checked, in annotations that may hold any expression
+    except Exception:  # annotations may be any expression, with names that exist only for type checkers
         return inspect.signature(module.forward)
 
 
 def _is_own_class(annotation: Any) -> bool:
-    """Whether a parameter takes an object of a class that someone wrote, which is no tensor."""
+    """Return whether an annotation is a user-defined class that is not a tensor."""
     is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
     return is_class and not issubclass(annotation, Tensor) and annotation.__module__ not in _GENERAL
 
 
 def _written(annotation: Any) -> str:
-    """An annotation as it is written, with the names of its classes alone; empty where it says nothing."""
+    """Return an annotation as text with unqualified class names; empty if it says nothing."""
     is_class = isinstance(annotation, type) and not hasattr(annotation, "__args__")
     written = re.sub(r"\w+\.", "", annotation.__name__ if is_class else str(annotation))
     return "" if annotation is inspect.Parameter.empty or written in ("Any", "object") else written
 
 
-def _ladder(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:
-    """Shared sizes to try, those that given inputs have first; a batch of one last, for modules that take no more."""
+def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:
+    """Yield shared sizes to try: those of the given inputs first, a batch of one last."""
     fixed = {role_of(name): tuple(value.shape) for name, value in given.items() if len(value.shape)}
     text = next((shape for role, shape in fixed.items() if role in (Role.IDS, Role.MASK) and len(shape) == 2), None)
     first = text[0] if text else next((shape[0] for shape in fixed.values()), batch)
-    room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some tables start after the padding row
+    room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some position tables start after a padding row
     lengths = [text[1]] if text else list(dict.fromkeys(min(length, room) for length in _LENGTHS))
     decoder = min(_DECODER_LENGTH, max(1, (facts.count("target positions") or _DECODER_LENGTH + 2) - 2))
     yield Sizes(first, lengths[0], decoder)
     if facts.is_encoder_decoder:
-        yield Sizes(first, lengths[0], lengths[0])  # some heads look for the end of the first text in the second
+        yield Sizes(first, lengths[0], lengths[0])  # some heads search the second text for the end of the first
     for length in lengths[1:]:
         yield Sizes(first, length, decoder)
     if first != 1 and not fixed:

@@ -1,7 +1,8 @@
-"""Dimensions that `--dynamic auto` found but an export cannot keep dynamic become static, each with a note.
+"""Makes dimensions static that `--dynamic auto` found but that cannot be exported, each with a note.
 
-Code such as `list(tensor)` runs at any batch size, but torch exports it for the batch of the example. `auto` promises
-nothing about a particular dimension, so the export goes on without it. A dimension that the user named is not dropped.
+Code such as `list(tensor)` runs at any batch size, but torch exports it for the batch size of the example. `auto`
+promises nothing about a particular dimension, so the export continues without it. A dimension that the user named is
+not dropped.
 """
 
 from __future__ import annotations
@@ -21,38 +22,38 @@ Result = TypeVar("Result")
 
 
 def with_fewer_dims(call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result]) -> tuple[Result, OpenDims]:
-    """The result of an attempt with as many dynamic dimensions as it succeeds with, and those dimensions.
+    """Return the result of an attempt with as many dynamic dimensions as possible, and those dimensions.
 
     Raises:
-        SardonyxError: the attempt fails without the dimensions that `auto` found, or has none of them to drop.
+        SardonyxError: If the attempt fails even without the dimensions that `auto` found.
     """
     while True:
         try:
             return attempt(dims), dims
         except FixedDim as error:
             fixed = dim_terms(error.dim)
-            if not _found(dims) >= set(fixed):
+            if not _detected(dims) >= set(fixed):
                 raise
             dims = _without(call, dims, fixed, error.why)
         except NotExportable as error:
-            return _with_one_less(call, dims, attempt, error, f"torch cannot export it dynamic: {error.why}")
+            return _with_one_fewer(call, dims, attempt, error, f"torch cannot export it dynamic: {error.why}")
         except VerificationFailed as error:
-            return _with_one_less(call, dims, attempt, error, "exported dynamic, the graph fails at other sizes")
+            return _with_one_fewer(call, dims, attempt, error, "exported dynamic, the graph fails at other sizes")
 
 
-def _with_one_less(
+def _with_one_fewer(
     call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result], error: SardonyxError, why: str
 ) -> tuple[Result, OpenDims]:
-    """Without the first dimension that makes the attempt succeed, otherwise without all; not if that fails too."""
-    found = [dim for dim in _sizes(call, dims.axes) if dim in _found(dims)]
-    if not found:
+    """Drop the first dimension without which the attempt succeeds, otherwise all; raise `error` if that fails too."""
+    candidates = [dim for dim in _sizes(call, dims.axes) if dim in _detected(dims)]
+    if not candidates:
         raise error
-    static = _without(call, dims, found, why)
+    static = _without(call, dims, candidates, why)
     try:
         result = attempt(static)
     except (NotExportable, VerificationFailed):
         raise error from None
-    for dim in found if len(found) > 1 else ():
+    for dim in candidates if len(candidates) > 1 else ():
         fewer = _without(call, dims, [dim], why)
         try:
             return attempt(fewer), fewer
@@ -61,8 +62,8 @@ def _with_one_less(
     return result, static
 
 
-def _found(dims: OpenDims) -> set[str]:
-    """Dimensions that only `auto` asked for."""
+def _detected(dims: OpenDims) -> set[str]:
+    """Return the dimensions that only `auto` found."""
     return _names(dims.axes) - _names(dims.named)
 
 
@@ -71,13 +72,13 @@ def _names(axes: Axes) -> set[str]:
 
 
 def _sizes(call: Call, axes: Axes) -> dict[str, int]:
-    """The size that each dimension has in the example."""
+    """Return the size of each dimension in the example."""
     leaves = dict(zip(call.inputs, call.tensors, strict=True))
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
 
 def _without(call: Call, dims: OpenDims, fixed: Collection[str], why: str) -> OpenDims:
-    """The same with some dimensions static; a sum that one of them is in keeps the rest."""
+    """Make some dimensions static; in a sum their sizes are substituted."""
     sizes = {dim: size for dim, size in _sizes(call, dims.axes).items() if dim in fixed}
     axes: dict[str, dict[int, str]] = {name: {} for name in dims.axes}
     for (name, axis), dim in places_of(dims.axes):

@@ -1,4 +1,4 @@
-"""Values for example inputs, telling ones: ids all over the vocabulary, masks that pad, floats of both signs."""
+"""Generates values for example inputs: ids from the whole vocabulary, masks with padding, floats of both signs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from sardonyx.frontend.inputs.candidates import Candidate, Role
 from sardonyx.frontend.inputs.facts import Facts
 
-_MODALITIES = {"image": 1, "video": 2, "audio": 3}  # how segment ids mark tokens that are no text
+_MODALITIES = {"image": 1, "video": 2, "audio": 3}  # segment ids of tokens that are not text
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Places in a text that another input fills: as many tokens of one kind in every row."""
+    """Placeholders in a text that another input fills: the same number of one token in every row."""
 
     kind: str  # "image" …
     token: int
     count: int
 
 
-def draw(
+def generate(
     candidate: Candidate, facts: Facts, generator: torch.Generator, *, padded: bool, slots: Sequence[Slot] = ()
 ) -> Tensor:
-    """One input; `padded` says that a mask hides the ends of some rows, `slots` what the text leaves room for."""
+    """Generate one input; `padded` if a mask hides the ends of some rows, `slots` are placeholders in the text."""
     spec = candidate.spec
     dtype: torch.dtype = getattr(torch, spec.dtype)
     shape = spec.shape
@@ -54,7 +54,7 @@ def draw(
 
 
 def _filled(ids: Tensor, slots: Sequence[Slot], values: Sequence[int]) -> Tensor:
-    """Put the slots one after another behind the first token."""
+    """Write the slots one after another behind the first token."""
     start = 1
     for slot, value in zip(slots, values, strict=True):
         ids[:, start : start + slot.count] = value
@@ -63,25 +63,25 @@ def _filled(ids: Tensor, slots: Sequence[Slot], values: Sequence[int]) -> Tensor
 
 
 def _real_lengths(shape: Sequence[int]) -> list[int]:
-    """How much of each row is not padding: the first row is full, unless it is the only one."""
+    """Return how much of each row is not padding: the first row is full, unless it is the only one."""
     rows, length = shape
     steps = [2] if rows == 1 else [3 * row for row in range(rows)]
     return [length - step % length for step in steps]
 
 
 def _mask(shape: Sequence[int]) -> Tensor:
-    kept = torch.tensor(_real_lengths(shape))
-    return (torch.arange(shape[1]) < kept[:, None]).long()
+    lengths = torch.tensor(_real_lengths(shape))
+    return (torch.arange(shape[1]) < lengths[:, None]).long()
 
 
 def _boxes(shape: Sequence[int], dtype: torch.dtype, high: int | None, generator: torch.Generator) -> Tensor:
-    """Left, top, right and bottom, in this order; whole numbers below `high`, or shares of the picture."""
+    """Generate boxes (left, top, right, bottom): integers below `high`, or fractions of the image."""
     corners = torch.rand((*shape[:-1], 2, 2), generator=generator).sort(dim=-2).values.reshape(tuple(shape))
     return corners.to(dtype) if dtype.is_floating_point else (corners * ((high or 1000) - 1)).to(dtype)
 
 
 def _place_specials(ids: Tensor, name: str, high: int, facts: Facts, *, padded: bool) -> None:
-    """Special tokens where a tokenizer puts them and nowhere else: models look for them."""
+    """Put special tokens where a tokenizer puts them and nowhere else: models search for them."""
     padding, end, start = (facts.token(meaning, high) for meaning in ("padding", "end", "start"))
     specials = {token for token in (padding, end, start, *facts.placeholders(high).values()) if token is not None}
     for _ in range(len(specials)):
@@ -92,8 +92,8 @@ def _place_specials(ids: Tensor, name: str, high: int, facts: Facts, *, padded: 
             ids[:, 0] = start
         return
     lengths = _real_lengths(ids.shape) if padded else [ids.shape[1]] * ids.shape[0]
-    for row, kept in enumerate(lengths):
+    for row, length in enumerate(lengths):
         if end is not None:
-            ids[row, kept - 1] = end
+            ids[row, length - 1] = end
         if padding is not None:
-            ids[row, kept:] = padding
+            ids[row, length:] = padding

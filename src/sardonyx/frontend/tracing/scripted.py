@@ -1,8 +1,8 @@
-"""A scripted or traced module as a plain one, which both exporters can look into.
+"""Converts a scripted or traced module to a plain one that both exporters can trace.
 
-Neither exporter takes a TorchScript module inside a plain one. Its graph says all it does, so a plain module follows
-that graph, one operation after the other, in Python: loops and branches on plain numbers take care of themselves, the
-modules inside are modules again, and every operation belongs to the module that runs it.
+Neither exporter accepts a TorchScript module inside a plain one. The plain module interprets the TorchScript graph in
+Python, one operation after the other. Loops and branches on numbers run in Python, submodules are modules again, and
+every operation belongs to the module that runs it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import torch
 
 from sardonyx.errors import ModelError
 
-# Operators of TorchScript that are Python's own: on lists, sizes and plain numbers.
-
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_DTYPES = (  # scripts call them by number, in this order
+_DTYPES = (  # TorchScript numbers them in this order
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64),
     *(torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32),
     torch.bfloat16,
@@ -28,7 +26,7 @@ _DTYPES = (  # scripts call them by number, in this order
 
 
 def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A tensor as a number, unless it is a size that one of torch's tracers follows."""
+    """Return a conversion of tensors to numbers that leaves sizes alone which one of torch's tracers follows."""
 
     def converted(value: Any) -> Any:
         traced = isinstance(value, torch.Tensor) and torch._C._get_tracing_state() is not None  # pyright: ignore  # no public face
@@ -38,7 +36,7 @@ def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def unchanged(value: Any) -> Any:
-    """What says nothing in Python."""
+    """Return the value: an operator without meaning in Python."""
     return value
 
 
@@ -73,7 +71,7 @@ def _dtype(tensor: torch.Tensor) -> int:
 
 
 def _convolution(*args: Any) -> torch.Tensor:
-    """Without what only the tracer of that time knew: whether cuDNN was at hand."""
+    """Run a convolution without the last arguments, which say whether cuDNN was available to the tracer."""
     return torch.ops.aten.convolution.default(*args[:9])
 
 
@@ -82,6 +80,7 @@ def _append(items: list[Any], item: Any) -> list[Any]:
     return items
 
 
+# Operators on lists, sizes and numbers that are Python's own.
 PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::size": _size,
     "aten::dim": operator.methodcaller("dim"),
@@ -99,7 +98,7 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::FloatImplicit": _number(float),
     "aten::ScalarImplicit": _number(_item),
     "aten::warn": _nothing,
-    "prim::NumToTensor": unchanged,  # only ever a size on its way to a shape
+    "prim::NumToTensor": unchanged,  # only used for sizes
     "prim::unchecked_cast": unchanged,
     "prim::unchecked_unwrap_optional": unchanged,
     "aten::_unwrap_optional": unchanged,
@@ -117,7 +116,8 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "prim::max": max,
 }
 
-_PYTHON: Any = operator  # whose types are narrower than what it does
+_PYTHON: Any = operator  # its declared types are too narrow
+# Arithmetic that is Python's own if no operand is a tensor.
 ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "aten::add": _add,
     "aten::sub": _sub,
@@ -139,39 +139,37 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 
 
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one for every call, a scripted one for every overload
+_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one per call, a scripted one per overload
 
 
 def unscripted(scripted: torch.jit.ScriptModule) -> torch.nn.Module:
-    """A plain module that does what a scripted one does, on the same parameters."""
+    """Return a plain module that computes what a scripted one computes, with the same parameters."""
     module = _unscripted(scripted, {})
-    for (
-        hook
-    ) in module.script._get_forward_pre_hooks():  # those of the modules inside are in the graphs of their parents
-        module.register_forward_pre_hook(_following(hook.graph))
+    for hook in module.script._get_forward_pre_hooks():  # those of submodules are in the graphs of their parents
+        module.register_forward_pre_hook(_as_function(hook.graph))
     for hook in module.script._get_forward_hooks():
-        module.register_forward_hook(_following(hook.graph))
+        module.register_forward_hook(_as_function(hook.graph))
     return module
 
 
 class Interpreted(torch.nn.Module):
-    """Follows the graph of a scripted module."""
+    """Interprets the graph of a scripted module."""
 
-    script: Any  # torch's own object behind the module: its attributes and methods
+    script: Any  # torch's C++ object behind the module, with its attributes and methods
 
     def forward(self, *args: Any, sardonyx_method: str = "forward", **kwargs: Any) -> Any:
-        """One of its methods; all calls of it come through here, so that hooks see them."""
+        """Run one of its forward methods; all calls go through here, so that hooks see them."""
         method = self.script._get_method(sardonyx_method)
         bound = _signature(method.schema).bind(self, *args, **kwargs)
         bound.apply_defaults()
         return self.follow(sardonyx_method, list(bound.args))
 
     def follow(self, method: str, values: Sequence[Any]) -> Any:
-        """The result of a method; the first value is the module."""
-        return _following(self.script._get_method(method).graph)(*values)
+        """Return the result of a method; the first value is the module."""
+        return _as_function(self.script._get_method(method).graph)(*values)
 
     def look_up(self, name: str) -> Any:
-        """An attribute as the graph asks for it."""
+        """Return an attribute of the module, or of the script."""
         known = name in self._parameters or name in self._buffers or name in self._modules
         return getattr(self, name) if known else self.script.getattr(name)
 
@@ -180,7 +178,7 @@ def _unscripted(scripted: torch.jit.ScriptModule, done: dict[Any, Interpreted]) 
     script: Any = scripted._c  # pyright: ignore  # the graph has no public face
     if scripted in done:
         return done[scripted]
-    module = _named_after(script)()
+    module = _original_class(script)()
     done[scripted] = module
     object.__setattr__(module, "script", script)
     for name, parameter in scripted.named_parameters(recurse=False):
@@ -194,8 +192,8 @@ def _unscripted(scripted: torch.jit.ScriptModule, done: dict[Any, Interpreted]) 
     return module
 
 
-def _named_after(script: Any) -> type[Interpreted]:
-    """A class of the name that the module's class had before it was scripted, with its signature."""
+def _original_class(script: Any) -> type[Interpreted]:
+    """Return a class with the name and signature that the module's class had before scripting."""
     qualified = _MANGLED.sub("", script._type().qualified_name()).removeprefix("__torch__.")
     module, _, name = qualified.rpartition(".")
 
@@ -209,24 +207,24 @@ def _named_after(script: Any) -> type[Interpreted]:
 
 def _signature(schema: Any) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    found: list[inspect.Parameter] = []
-    for place, argument in enumerate(schema.arguments):
+    parameters: list[inspect.Parameter] = []
+    for index, argument in enumerate(schema.arguments):
         default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-        found.append(inspect.Parameter("self" if place == 0 else argument.name, kind, default=default))
-    return inspect.Signature(found)
+        parameters.append(inspect.Parameter("self" if index == 0 else argument.name, kind, default=default))
+    return inspect.Signature(parameters)
 
 
 Values = dict[str, Any]
 
 
-def _following(graph: Any) -> Callable[..., Any]:
-    """A graph as a function."""
+def _as_function(graph: Any) -> Callable[..., Any]:
+    """Return a function that runs a graph."""
     names = [value.debugName() for value in graph.inputs()]
     return lambda *values: _run(graph, dict(zip(names, values, strict=True)))[0]
 
 
 def _run(block: Any, values: Values) -> list[Any]:
-    """The results of a graph, or of a block of one."""
+    """Run a graph or one of its blocks, and return its results."""
     for node in block.nodes():
         results = _step(node, values)
         for output, result in zip(node.outputs(), results, strict=True):
@@ -238,49 +236,49 @@ def _step(node: Any, values: Values) -> Sequence[Any]:
     kind: str = node.kind()
     if kind == "prim::Constant":
         return (node.output().toIValue(),)
-    given = [values[value.debugName()] for value in node.inputs()]
+    operands = [values[value.debugName()] for value in node.inputs()]
     match kind:
         case "prim::If":
             first, second = node.blocks()
-            return _run(first if given[0] else second, values)
+            return _run(first if operands[0] else second, values)
         case "prim::Loop":
-            return _loop(node, given, values)
+            return _loop(node, operands, values)
         case "prim::CallMethod":
-            return (_call_method(given[0], node.s("name"), given[1:]),)
+            return (_call_method(operands[0], node.s("name"), operands[1:]),)
         case "prim::CallFunction":
-            return (_call_function(node, given[1:]),)
+            return (_call_function(node, operands[1:]),)
         case "prim::GetAttr":
-            return (_holder(given[0]).look_up(node.s("name")),)
+            return (_holder(operands[0]).look_up(node.s("name")),)
         case "prim::TupleUnpack" | "prim::ListUnpack":
-            return given[0]
+            return operands[0]
         case "prim::ListConstruct":
-            return (given,)
+            return (operands,)
         case "prim::TupleConstruct":
-            return (tuple(given),)
+            return (tuple(operands),)
         case "prim::DictConstruct":
-            return (dict(zip(given[::2], given[1::2], strict=True)),)
+            return (dict(zip(operands[::2], operands[1::2], strict=True)),)
         case "prim::RaiseException":
-            raise RuntimeError(str(given[0]))
+            raise RuntimeError(str(operands[0]))
         case _:
-            result = _operation(node, kind, given)
+            result = _operation(node, kind, operands)
             return (result,) if node.outputsSize() == 1 else result if node.outputsSize() else ()
 
 
-def _loop(node: Any, given: Sequence[Any], values: Values) -> Sequence[Any]:
-    limit, going, *carried = given
+def _loop(node: Any, operands: Sequence[Any], values: Values) -> Sequence[Any]:
+    limit, condition, *carried = operands
     (body,) = node.blocks()
     names = [value.debugName() for value in body.inputs()]
     count = 0
-    while going and count < limit:
+    while condition and count < limit:
         values.update(zip(names, [count, *carried], strict=True))
-        going, *carried = _run(body, values)
+        condition, *carried = _run(body, values)
         count += 1
     return carried
 
 
 def _holder(module: Any) -> Interpreted:
     if not isinstance(module, Interpreted):
-        raise _refusal(f"an attribute of {type(module).__name__}")
+        raise _unsupported(f"an attribute of {type(module).__name__}")
     return module
 
 
@@ -292,53 +290,53 @@ def _call_method(module: Any, method: str, args: Sequence[Any]) -> Any:
 
 
 def _call_function(node: Any, args: Sequence[Any]) -> Any:
-    """A function that the graph calls by name: only torch knows its body, and inlines it into a graph of the call."""
+    """Call a function that the graph refers to by name: torch inlines its body into a graph of the call."""
     graph: Any = torch._C.Graph()  # pyright: ignore  # the graph has no public face
     function = next(node.inputs())
     body = graph.insertNode(graph.createClone(function.node(), unchanged)).output()
-    given = iter([body, *(graph.addInput().setType(value.type()) for value in list(node.inputs())[1:])])
+    inputs = iter([body, *(graph.addInput().setType(value.type()) for value in list(node.inputs())[1:])])
 
-    def place(_: Any) -> Any:
-        return next(given)
+    def next_input(_: Any) -> Any:
+        return next(inputs)
 
-    call = graph.appendNode(graph.createClone(node, place))
+    call = graph.appendNode(graph.createClone(node, next_input))
     graph.registerOutput(call.output())
     torch._C._jit_pass_inline(graph)  # pyright: ignore  # same
-    return _following(graph)(*args)
+    return _as_function(graph)(*args)
 
 
-def _operation(node: Any, kind: str, given: list[Any]) -> Any:
-    """An operator of torch, or one of Python's on plain numbers and lists."""
+def _operation(node: Any, kind: str, operands: list[Any]) -> Any:
+    """Run an operator of torch, or one of Python's on numbers and lists."""
     plain = PLAIN.get(kind)
     if plain is not None:
-        return plain(*given)
+        return plain(*operands)
     arithmetic = ARITHMETIC.get(kind)
     takes = node.schema().partition(" -> ")[0]
-    if arithmetic is not None and ("Tensor" not in takes or not any(isinstance(v, torch.Tensor) for v in given)):
-        return arithmetic(*given)
+    if arithmetic is not None and ("Tensor" not in takes or not any(isinstance(v, torch.Tensor) for v in operands)):
+        return arithmetic(*operands)
     space, _, name = kind.partition("::")
     if space == "prim" or node.schema() == "(no schema)":
-        raise _refusal(kind)
+        raise _unsupported(kind)
     schema: Any = torch._C.parse_schema(node.schema())  # pyright: ignore[reportPrivateUsage]  # same
-    optional = {argument.name: value for argument, value in zip(schema.arguments, given, strict=True)}
+    optional = {argument.name: value for argument, value in zip(schema.arguments, operands, strict=True)}
     named = {argument.name: optional.pop(argument.name) for argument in schema.arguments if argument.kwarg_only}
     positional = list(optional.values())
-    if _has_traced_sizes(schema, given) and hasattr(torch.Tensor, name):
-        return getattr(torch.Tensor, name)(*positional, **named)  # torch.ops would make plain numbers of them
+    if _has_traced_sizes(schema, operands) and hasattr(torch.Tensor, name):
+        return getattr(torch.Tensor, name)(*positional, **named)  # torch.ops would convert them to numbers
     packet = getattr(getattr(torch.ops, space), name)
     return getattr(packet, schema.overload_name or "default")(*positional, **named)
 
 
-def _has_traced_sizes(schema: Any, given: Sequence[Any]) -> bool:
-    """Whether a number is really a size that torch's tracer follows."""
-    for argument, value in zip(schema.arguments, given, strict=True):
+def _has_traced_sizes(schema: Any, operands: Sequence[Any]) -> bool:
+    """Return whether a number is a size that torch's tracer follows."""
+    for argument, value in zip(schema.arguments, operands, strict=True):
         numbers = cast("Sequence[Any]", value if isinstance(value, (list, tuple)) else (value,))
         if "Tensor" not in str(argument.type) and any(isinstance(number, torch.Tensor) for number in numbers):
             return True
     return False
 
 
-def _refusal(what: str) -> ModelError:
+def _unsupported(what: str) -> ModelError:
     return ModelError(
         f"a scripted module cannot be exported: it uses {what}",
         hint="export the module as it was before torch.jit.script",

@@ -1,7 +1,7 @@
-"""Exports through torch's tracer, with every running module written into the names the exporter gives its nodes.
+"""Exports with torch's tracer, which writes the running modules into the names of the nodes.
 
-The tracer keeps a stack of scopes and spells it into each node's name. Its own entries are attribute names, which do
-not tell `a.conv` from `b.conv` nor a first call from a second, so an entry of ours is pushed in front of each.
+The tracer keeps a stack of scopes and writes it into each node's name. Its own entries are attribute names, which do
+not distinguish `a.conv` from `b.conv` or a first call from a second, so an entry of ours is pushed before each.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from sardonyx.ir.scopes import operator, scopes
 from sardonyx.ir.transaction import Transactions
 from sardonyx.records.run import How
 
-_ENTRY = "sardonyx"  # what our entries begin with, where no module is called so
+_ENTRY = "sardonyx"  # prefix of our entries; extended if a module has this name
 _DEFAULT_OPSET = 18
 _NEWEST_OPSET = 20  # that torch's tracer writes
 
 
 def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
-    """The module as an ONNX graph whose nodes have origins where the tracer saw a module run them, and notes on it.
+    """Return the module as an ONNX graph with origins on the nodes whose module the tracer recorded, and notes.
 
     Raises:
-        ModelError: torch needs a newer opset than the one that was asked for.
+        ModelError: If torch needs a newer opset than the requested one.
     """
     modules, entry = list(tree.root.modules()), _entry(tree.root)
     written = call.rehearse()
@@ -63,10 +63,10 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         raise ModelError(f"torch cannot export the model at opset {opset}: {refusal}", hint=f"`opset={used}` works")
     model = io.load(path)
     _correct_bfloat16(model)
-    weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which lives as long as the model does
-    _place(model, modules, tree, entry)
+    weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which is deleted with the model
+    _set_origins(model, modules, tree, entry)
     _rename(model, entry)
-    _unwrite(model, tree.root, written)
+    _restore_overwritten(model, tree.root, written)
     _restore_inputs(model, call, axes)
     name_interface(model, call)
     notes = [] if refusal is None else [f"opset {used}, because at {_DEFAULT_OPSET}: {refusal}"]
@@ -76,7 +76,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
 
 
 def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Written) -> tuple[int, str | None]:
-    """Write the file in the first opset that torch has all operators for; which it is, and why not the lowest."""
+    """Write the file in the first opset that torch supports; return the opset, and why not the lowest."""
     refusal: OnnxExporterError | None = None
     for opset in range(lowest, max(lowest, _NEWEST_OPSET) + 1):
         try:
@@ -101,12 +101,12 @@ def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Writ
 
 
 def _nothing(*_: object) -> None:
-    """A log that keeps nothing."""
+    """Ignore a log line."""
 
 
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
-    """Keep torch from printing the graph that it fails on, which it does below Python's streams."""
+    """Keep torch from printing the graph that it fails on, which bypasses Python's streams."""
     core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch that works
     log = core._jit_onnx_log
     core._jit_onnx_log = _nothing
@@ -117,14 +117,14 @@ def _without_log() -> Generator[None]:
 
 
 def _is_quantized(modules: Iterable[torch.nn.Module]) -> bool:
-    """Whether torch traces the model twice, because weights are in a form of its own; it would refuse our entries."""
+    """Return whether the model has packed weights: torch then traces it twice and refuses our entries."""
     return any(hasattr(module, "_packed_params") for module in modules)
 
 
 def _correct_bfloat16(model: ir.Model) -> None:
-    """Cast to bfloat16 where torch means it: its tracer writes the number that is complex128 in ONNX, where no cast is.
+    """Correct casts to bfloat16: torch's tracer writes the number of complex128, to which ONNX has no cast.
 
-    The number is in scalar_type_analysis.cpp of torch 2.13.
+    The wrong number is in scalar_type_analysis.cpp of torch 2.13.
     """
     for scope in scopes(model):
         for node in scope.graph:
@@ -133,30 +133,30 @@ def _correct_bfloat16(model: ir.Model) -> None:
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
-    """Write the model in a newer operator set, where it stays the same."""
+    """Raise the model to a newer opset if that does not change its meaning."""
     facts = Facts(model)
     facts.infer()
     nodes: defaultdict[str, list[ir.Node]] = defaultdict(list)
     for scope in facts.scopes.values():
         for node in scope.graph:
             nodes[operator(node)].append(node)
-    standard = {name: found for name, found in nodes.items() if "::" not in name}
+    standard = {name: same for name, same in nodes.items() if "::" not in name}
     with contextlib.suppress(CannotRaise):
         Transactions(facts, Names.of(model), Borders()).raise_opset(plan(facts, standard, opset))
 
 
 def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:
-    """Put inputs back that nothing in the graph reads: the tracer drops some of them, and callers feed all."""
-    held = {value.name for value in model.graph.inputs}
-    for place, (name, tensor) in enumerate(zip(call.inputs, call.tensors, strict=True)):
-        if name not in held:
+    """Add inputs that nothing in the graph reads: the tracer drops some of them, and callers feed all."""
+    present = {value.name for value in model.graph.inputs}
+    for index, (name, tensor) in enumerate(zip(call.inputs, call.tensors, strict=True)):
+        if name not in present:
             dims = [axes.get(name, {}).get(axis, size) for axis, size in enumerate(tensor.shape)]
             kind = ir.TensorType(ir.DataType.from_numpy(to_array(tensor).dtype))
-            model.graph.inputs.insert(place, ir.Value(name=name, type=kind, shape=ir.Shape(dims)))
+            model.graph.inputs.insert(index, ir.Value(name=name, type=kind, shape=ir.Shape(dims)))
 
 
 def _entry(root: torch.nn.Module) -> str:
-    """A word that is in no module's name."""
+    """Return a word that is in no module's name."""
     names = "".join(name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", root.named_modules()))
     word = _ENTRY
     while word in names:
@@ -166,15 +166,15 @@ def _entry(root: torch.nn.Module) -> str:
 
 @contextlib.contextmanager
 def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
-    """While tracing, push which module runs and for which time."""
-    places = {module: place for place, module in enumerate(modules)}
+    """While tracing, push an entry with the index of the running module and the number of its call."""
+    indices = {module: index for index, module in enumerate(modules)}
     calls: Counter[torch.nn.Module] = Counter()
 
     def scoped(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        state = _tracing() if module in places else None
+        state = _tracing() if module in indices else None
         if state is None:
             return plain(module, *args, **kwargs)
-        state.push_scope(f"Module::{entry}{places[module]}x{calls[module]}")
+        state.push_scope(f"Module::{entry}{indices[module]}x{calls[module]}")
         calls[module] += 1
         try:
             return plain(module, *args, **kwargs)
@@ -182,7 +182,7 @@ def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
             state.pop_scope()
 
     plain = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = scoped  # hooks of ours would be compiled with a module that torch scripts on its way
+    torch.nn.Module.__call__ = scoped  # hooks would be compiled along if torch scripts a module
     try:
         yield
     finally:
@@ -190,16 +190,16 @@ def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
 
 
 def _tracing() -> Any:
-    return torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]  # the tracer has no public face
+    return torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]  # no public name
 
 
-def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entry: str) -> None:
+def _set_origins(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entry: str) -> None:
     pattern = re.compile(rf"/{entry}(\d+)x(\d+)")
     known = {name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", tree.root.named_modules())}
     for scope in scopes(model):
         for node in scope.graph:
             entries = pattern.findall(node.name or "")
-            steps = [ModuleStep(modules[int(place)], int(call)) for place, call in entries]
+            steps = [ModuleStep(modules[int(index)], int(call)) for index, call in entries]
             named = _named(node) if not steps else None
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))
@@ -210,13 +210,13 @@ def _place(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entr
 
 
 def _named(node: ir.Node) -> str | None:
-    """The module that torch's own name for a node tells of, where it tells of one."""
-    found = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)
-    return found.removeprefix(f"{INNER}.") if found.startswith(f"{INNER}.") else None
+    """Return the module in torch's own name of a node, or None."""
+    path = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)
+    return path.removeprefix(f"{INNER}.") if path.startswith(f"{INNER}.") else None
 
 
 def _rename(model: ir.Model, entry: str) -> None:
-    """Take our entries out of all names again, and the module that held the model."""
+    """Remove our entries and the adapter's module from all names."""
     ours = re.compile(rf"/{entry}0x\d+/{INNER}(?=/)|/{entry}\d+x\d+")
     taken: Counter[str] = Counter()
     for scope in scopes(model):
@@ -229,8 +229,8 @@ def _rename(model: ir.Model, entry: str) -> None:
         value.name = (value.name or "").removeprefix(f"{INNER}.")
 
 
-def _unwrite(model: ir.Model, root: torch.nn.Module, written: Written) -> None:
-    """Give initializers the contents that a traced run wrote over: the graph writes over them once more."""
+def _restore_overwritten(model: ir.Model, root: torch.nn.Module, written: Written) -> None:
+    """Give initializers the contents from before the traced run overwrote them: the graph writes to them itself."""
     state = cast("Iterable[tuple[str, torch.Tensor]]", (*root.named_parameters(), *root.named_buffers()))
     for name, tensor in state:
         value = model.graph.initializers.get(name)
@@ -239,7 +239,7 @@ def _unwrite(model: ir.Model, root: torch.nn.Module, written: Written) -> None:
 
 
 def _free(name: str, taken: Counter[str]) -> str:
-    """The name, or the name with the first number that makes it new."""
+    """Return the name, with the first number that makes it unique if it is taken."""
     taken[name] += 1
     if taken[name] == 1:
         return name

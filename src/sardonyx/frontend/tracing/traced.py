@@ -1,4 +1,4 @@
-"""A module becomes a tagged graph: prepared, exported by either of torch's exporters, every node told its module."""
+"""Exports a module with either of torch's exporters and tags every node with its module."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ class NotExportable(ModelError):
 class TagStyle:
     """How tags are written into a file."""
 
-    include_torch_nn: bool = False  # tags go down to torch's own modules
+    include_torch_nn: bool = False  # tags include torch's own modules
     attributes: bool = False  # also as node attributes
-    keep_stack_traces: bool = False  # keep all that torch wrote, which names files of this machine
+    keep_stack_traces: bool = False  # keep torch's metadata, which has file names of this machine
 
 
 def export(
     call: Call, exporter: Exporter, axes: Axes, opset: int | None, style: TagStyle
 ) -> tuple[ir.Model, tuple[str, ...]]:
-    """The graph of a call, tagged, and what is worth knowing about its dims.
+    """Return the tagged graph of a call, and notes on its dimensions and outputs.
 
     Raises:
-        NotExportable: with torch's reason where it cannot export the module.
+        NotExportable: If torch cannot export the module, with torch's reason.
     """
     tree = LiveTree(call.module)
-    with traceable_experts(call.module) as chosen, without_checks():
+    with traceable_experts(call.module) as expert_notes, without_checks():
         try:
             model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
         except SardonyxError:
             raise
-        except Exception as error:  # torch, its exporters and the module's own code fail in any way they like
-            raise _refused(error, exporter, lambda other: _EXPORTERS[other](call, tree, axes, opset)) from error
-    made = model.opset_imports.get("")
-    if opset not in (None, made):
+        except Exception as error:  # torch, its exporters and the module's code may raise anything
+            raise _export_error(error, exporter, lambda other: _EXPORTERS[other](call, tree, axes, opset)) from error
+    actual = model.opset_imports.get("")
+    if opset not in (None, actual):
         raise ModelError(
-            f"torch gives this model opset {made}, not {opset}",
+            f"torch exports this model at opset {actual}, not {opset}",
             hint=f'leave `opset` out, or try `exporter="{OTHER[exporter]}"`',
         )
     if call.left_out:
-        notes = [*notes, f"outputs that are no tensors are not in the graph: {', '.join(call.left_out)}"]
+        notes = [*notes, f"outputs that are not tensors are left out of the graph: {', '.join(call.left_out)}"]
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
-    return model, (*notes, *chosen)
+    return model, (*notes, *expert_notes)
 
 
 def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
@@ -96,18 +96,18 @@ def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
 
 
 def _strip(props: dict[str, str]) -> None:
-    """Drop what torch says of a graph at length: the tags say it in short, and without the paths of this machine."""
+    """Drop torch's metadata: the tags replace it, and it contains paths of this machine."""
     for key in [key for key in props if key.startswith(_TORCH_PREFIX)]:
         del props[key]
 
 
-def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Exporter], object]) -> SardonyxError:
-    """Why torch cannot export the model, and whether its other exporter can: a hint that was tried."""
+def _export_error(error: BaseException, exporter: Exporter, attempt: Callable[[Exporter], object]) -> SardonyxError:
+    """Return the error for a failed export, with a hint on the other exporter, which is tried."""
     first = _cause(error)
     if isinstance(first, SardonyxError):
         return first
     if isinstance(first, OSError) and first.errno == errno.ENOSPC:
-        return OutputError("no space is left for temporary files", hint="free some, or name another folder in TMPDIR")
+        return OutputError("no space is left for temporary files", hint="free some, or set TMPDIR to another folder")
     if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
         return missing("onnxscript", "torch's exporters need")
     other = OTHER[exporter]
@@ -124,12 +124,12 @@ def _refused(error: BaseException, exporter: Exporter, attempt: Callable[[Export
 
 
 def _why(error: BaseException) -> str:
-    """A reason in one line; where control flow depends on values, the line of the model that decides on them."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_LIBRARIES)]
+    """Return a reason in one line; for control flow that depends on values, with the model's line of code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARIES)]
     if not isinstance(error, GuardOnDataDependentSymNode) or not frames:
         return reason(error)
-    place, line = frames[-1], (frames[-1].line or "").rstrip(":")
-    return f"control flow depends on values: {Path(place.filename).name}:{place.lineno}: {line}"
+    frame, line = frames[-1], (frames[-1].line or "").rstrip(":")
+    return f"control flow depends on values: {Path(frame.filename).name}:{frame.lineno}: {line}"
 
 
 def _cause(error: BaseException) -> BaseException:
