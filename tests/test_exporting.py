@@ -175,6 +175,25 @@ def test_the_record_ties_the_weights_to_the_files(net: Net, tmp_path: Path) -> N
     assert state_sha256(net) != made.module.sha256
 
 
+def test_the_exported_file_is_loaded_once_for_verification_and_optimization(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    load = io.load
+
+    def counted(path: str | os.PathLike[str]) -> ir.Model:
+        loaded.append(os.path.basename(path))
+        return load(path)
+
+    monkeypatch.setattr(io, "load", counted)
+    monkeypatch.setattr("sardonyx.ir.io.files.load", counted)
+    made = sardonyx.export(net, IDS, tmp_path / "net.onnx", dynamic="auto", optimize=True)
+    assert made.verdict is not None
+    assert made.optimized is not None
+    assert made.optimized.verdict is not None
+    assert loaded == ["exported.onnx"]
+
+
 @both
 def test_the_file_holds_nothing_of_this_machine_unless_asked(net: Net, exporter: str, tmp_path: Path) -> None:
     home = os.fsencode(Path(torch.__file__).parents[1])
