@@ -135,7 +135,7 @@ def test_a_result_that_a_graph_cannot_give_back_is_refused() -> None:
         def __init__(self, held: torch.Tensor) -> None:
             self.held = held
 
-    with pytest.raises(ModelError, match="the model returns a Odd, which a graph cannot give back"):
+    with pytest.raises(ModelError, match="the model returns a Odd, which a graph cannot return"):
         decompose_exported(Strange(), (torch.ones(2),), {}, {}, "")
 
 

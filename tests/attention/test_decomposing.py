@@ -57,7 +57,7 @@ class Deciding(Layer):
 
 
 class Holding(nn.Module):
-    """Something that symbolic tracing cannot follow, around a layer."""
+    """Something that symbolic tracing cannot trace, around a layer."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def mask() -> torch.Tensor:
 def test_traces_symbolically_where_it_can_without_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
     layer = Layer().eval()
     result = decompose(layer)
-    assert (found(result).road, found(result).why) == ("symbolic-trace", "")
+    assert (found(result).method, found(result).why) == ("symbolic-trace", "")
     close(result(x), layer(x))
     close(result(x, mask=mask), layer(x, mask))  # the mask is only passed on, so it is left open
     other = torch.randn(2, 9, WIDTH)
@@ -96,7 +96,7 @@ def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(
     """Symbolic tracing alone would take the branch for a mask and answer a call without one wrongly."""
     layer = kind().eval()
     result = decompose(layer)
-    assert found(result).road == "symbolic-trace"
+    assert found(result).method == "symbolic-trace"
     close(result(x), layer(x))
     with pytest.raises(AssertionError, match="mask has been specialized to have value None"):
         result(x, mask=mask)
@@ -105,7 +105,7 @@ def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(
 def test_an_example_says_which_arguments_are_given(x: torch.Tensor, mask: torch.Tensor) -> None:
     layer = Choosing().eval()
     result = decompose(layer, (x, mask), kwargs={"twice": True})
-    assert found(result).road == "symbolic-trace"
+    assert found(result).method == "symbolic-trace"
     close(result(x, mask, twice=True), layer(x, mask, twice=True))
     with pytest.raises(AssertionError, match="twice has been specialized"):
         result(x, mask)
@@ -115,7 +115,7 @@ def test_an_example_says_which_arguments_are_given(x: torch.Tensor, mask: torch.
 def test_exports_where_tracing_stops(by_name: bool, x: torch.Tensor) -> None:
     model = Holding(Layer()).eval()
     result = decompose(model, {"hidden_states": x} if by_name else x)
-    assert found(result).road == "torch-export"
+    assert found(result).method == "torch-export"
     assert "symbolic tracing stopped" in found(result).why
     assert [(each.module, each.written_as) for each in found(result).attentions] == [
         ("inner.attend", "nn.MultiheadAttention")
@@ -135,8 +135,8 @@ def test_the_fast_path_is_off_only_while_exporting(x: torch.Tensor) -> None:
 def test_exports_where_tracing_may_not_look_into_a_function(x: torch.Tensor) -> None:
     model = Wrapping().eval()
     result = decompose(model, x)
-    assert found(result).road == "torch-export"
-    assert found(result).why.startswith("symbolic tracing may not look into ")
+    assert found(result).method == "torch-export"
+    assert found(result).why.startswith("symbolic tracing cannot trace into ")
     assert "hidden_attention" in found(result).why
     assert [each.written_as for each in found(result).attentions] == ["by hand"]
     close(result(x), model(x))
@@ -144,7 +144,7 @@ def test_exports_where_tracing_may_not_look_into_a_function(x: torch.Tensor) -> 
 
 def test_without_inputs_to_be_had_the_trace_says_what_it_could_not_look_into() -> None:
     result = decompose(Wrapping().eval())
-    assert found(result).road == "symbolic-trace"
+    assert found(result).method == "symbolic-trace"
     assert len(found(result).opaque) == 1
 
 
@@ -185,7 +185,7 @@ def test_says_that_inputs_are_needed_where_none_can_be_derived() -> None:
 
 
 def test_code_that_decides_on_values_is_refused_with_its_module(x: torch.Tensor) -> None:
-    with pytest.raises(ModelError, match=r"torch.export cannot follow module 'inner': GuardOnDataDependent") as caught:
+    with pytest.raises(ModelError, match=r"torch.export cannot trace module 'inner': GuardOnDataDependent") as caught:
         decompose(Holding(Deciding()), x)
     assert "\n" not in str(caught.value)
     assert caught.value.hint

@@ -79,7 +79,7 @@ def test_spells_every_attention_out_and_says_why_on_this_road(model: Model, x: t
     result = decompose(model, x)
     found = decomposition_of(result)
     assert found is not None
-    assert found.road == "torch-export"
+    assert found.method == "torch-export"
     assert "symbolic tracing stopped" in found.why
     assert [each.module for each in found.attentions] == ["first", "first@1"]
     assert not any("scaled_dot" in str(node.target) for node in result.graph.nodes)
@@ -160,7 +160,7 @@ def test_training_mode_keeps_dropout_and_the_other_mode_is_refused(x: torch.Tens
     torch.manual_seed(3)
     close(result.train()(x), wanted)  # the same numbers are dropped
     assert not torch.allclose(result(x), wanted)
-    with pytest.raises(UsageError, match=r"made by torch.export in training mode") as caught:
+    with pytest.raises(UsageError, match=r"exported by torch.export in training mode") as caught:
         nn.Sequential(result).eval()
     assert "eval mode" in str(caught.value.hint)
     assert result.training
@@ -185,7 +185,7 @@ def test_computes_in_another_precision_unless_the_code_fixed_one(model: Model, x
         def forward(self, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             return super().forward(x.to(torch.float32))
 
-    with pytest.raises(UsageError, match=r"computes in torch.float32 in places"):
+    with pytest.raises(UsageError, match=r"casts to torch.float32"):
         decompose(Casting().eval(), x).half()
 
 
@@ -230,7 +230,7 @@ def test_leaves_dims_open_and_checks_what_the_code_found_out(model: Model, x: to
         other = torch.randn(batch, length, WIDTH)
         close(result(other), model(other))
     for copied in (result, pickled(result)):
-        with pytest.raises(UsageError, match=r"the graph holds only where x.shape\[1\] > 2"):
+        with pytest.raises(UsageError, match=r"the graph holds only if x.shape\[1\] > 2"):
             copied(torch.randn(2, 2, WIDTH))
     with pytest.raises(ModelError, match=r"dimension x:2 \('width'\) cannot be dynamic: the model fixes it at 12"):
         decompose(model, x, dynamic={"x": {2: "width"}})

@@ -198,7 +198,7 @@ def test_rows_of_which_nothing_is_left() -> None:
     fused = fuse_attention(fx.symbolic_trace(module))
     fusion = fusion_of(fused)
     assert fusion is not None
-    assert fusion.fused[0].notes == ("a row of which the mask leaves nothing is 0, where it was NaN",)
+    assert fusion.fused[0].notes == ("a fully masked row is 0 instead of NaN",)
     assert module(x)[:, 0].isnan().all()
     assert torch.allclose(fused(x)[:, 0], module.out.bias.expand(BATCH, -1))
     assert torch.allclose(fused(x)[:, 1:], module(x)[:, 1:], atol=1e-6)

@@ -11,13 +11,13 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.frontend.attention.recognition.matches import Recognised, Refused
-from sardonyx.frontend.attention.recognition.recognizer import recognise, survey
+from sardonyx.frontend.attention.recognition.matches import AttentionMatch, NotAttention
+from sardonyx.frontend.attention.recognition.recognizer import find_attentions, survey
 from sardonyx.frontend.attention.roles import Role
 from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 
 
-def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> Recognised | Refused:
+def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> AttentionMatch | NotAttention:
     """What is said of the one softmax in an attention written like this."""
 
     class Written(Projected):
@@ -34,13 +34,13 @@ def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -
 
 def refusal(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> str:
     found = found_in(attend, example=example)
-    assert isinstance(found, Refused)
+    assert isinstance(found, NotAttention)
     return found.reason
 
 
 def test_every_step_has_its_role() -> None:
     module, _ = built(WAYS["MaskedFill"])
-    (found,) = recognise(fx.symbolic_trace(module).graph)
+    (found,) = find_attentions(fx.symbolic_trace(module).graph)
     counted = Counter(found.roles.values())
     once = set(Role) - {Role.SPLIT_HEADS, Role.MERGE_HEADS, Role.SCORES}
     assert {role: counted[role] for role in once} == dict.fromkeys(once, 1)
@@ -54,7 +54,7 @@ def test_every_step_has_its_role() -> None:
 def test_exported_ways_have_the_same_steps(way: str) -> None:
     module, _, graph_module = exported(way)
     traced = fx.symbolic_trace(module)
-    (found,) = recognise(graph_module.graph)
+    (found,) = find_attentions(graph_module.graph)
     assert found.read_elsewhere == ()
     assert {found.roles[node] for node in found.core} >= {Role.SCORES, Role.SOFTMAX, Role.MIX}
     counted = Counter(found.roles.values())
@@ -64,7 +64,7 @@ def test_exported_ways_have_the_same_steps(way: str) -> None:
         1,
         1,
     ]
-    for other in recognise(traced.graph):
+    for other in find_attentions(traced.graph):
         assert [type(step) for step in other.steps] == [type(step) for step in found.steps]
 
 
@@ -78,7 +78,7 @@ def test_a_residual_stream_is_no_projection() -> None:
             x = x + self.before(x)
             return x + torch.softmax(x @ x.transpose(-2, -1), -1) @ x
 
-    (found,) = recognise(fx.symbolic_trace(Unprojected()).graph)
+    (found,) = find_attentions(fx.symbolic_trace(Unprojected()).graph)
     assert set(found.roles.values()) == {Role.SCORES, Role.SOFTMAX, Role.MIX}
 
 
@@ -91,7 +91,7 @@ def test_returned_weights_are_noted() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return super().forward(x), self.weights
 
-    (found,) = recognise(fx.symbolic_trace(built(Returning)[0]).graph)
+    (found,) = find_attentions(fx.symbolic_trace(built(Returning)[0]).graph)
     assert found.read_elsewhere == (found.softmax,)
     assert Role.PROJECT_Q in found.roles.values()
 
@@ -99,7 +99,7 @@ def test_returned_weights_are_noted() -> None:
 def test_a_gate_is_no_attention() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim=-1))
     (found,) = survey(fx.symbolic_trace(module).graph)
-    assert isinstance(found, Refused)
+    assert isinstance(found, NotAttention)
     assert "`0`, not from a product" in found.reason
 
 
@@ -127,10 +127,10 @@ def test_near_misses() -> None:
     assert "right side" in refusal(lambda q, k, v: v.transpose(-2, -1) @ torch.softmax(q @ k.transpose(-2, -1), -1))
     assert "regroups rows or columns" in refusal(_rows_merged, example=True)
     assert "example inputs would tell" in refusal(_rows_merged)
-    assert "filled with a value that is no constant" in refusal(_filled_with_data)
+    assert "filled with a value that is not a constant" in refusal(_filled_with_data)
     assert "not multiplied with values" in refusal(_weights_only)
     assert "the weights go through `mul`" in refusal(lambda q, k, v: (torch.softmax(q @ k.mT, -1) * 2) @ v)
     assert "come from `relu`" in refusal(lambda q, k, v: torch.softmax(F.relu(q @ k.mT), -1) @ v)
-    assert "does not mix values" in refusal(
+    assert "does not multiply values" in refusal(
         lambda q, k, v: torch.einsum("bhij,bhid->bhjd", torch.softmax(q @ k.mT, -1), v)
     )

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.decompositions import opaque_ops, sdpa
-from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, Spelling
+from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, AttentionWriter
 from sardonyx.frontend.attention.roles import Primitive, Role
 from tests.attention import comparing, drawn
 
@@ -29,13 +29,13 @@ def _exported(case: drawn.Sdpa, inputs: dict[str, Any]) -> tuple[fx.GraphModule,
         if value is not None:
             node.meta["val"] = mode.from_tensor(value)
     primitives: dict[str, Primitive] = {}
-    spelling = Spelling(graph.create_node, ATEN, 0, primitives)
+    writer = AttentionWriter(graph.create_node, ATEN, 0, primitives)
     query, key, value, mask = nodes.values()
     assert query is not None
     assert key is not None
     assert value is not None
     options = {"scale": case.scale, "enable_gqa": case.groups is not None}
-    graph.output(sdpa.spell_out(spelling, query, key, value, mask, case.dropout, case.mask == "causal", **options))
+    graph.output(sdpa.write_sdpa(writer, query, key, value, mask, case.dropout, case.mask == "causal", **options))
     graph.lint()
     return fx.GraphModule({}, graph), primitives
 

@@ -72,7 +72,7 @@ def test_nodes_know_their_module_and_role() -> None:
     traced = trace(_ready(Block(dropout=0.1)))
     told = decomposition_of(traced)
     assert told is not None
-    assert (told.road, told.why, told.opaque) == ("symbolic-trace", "", ())
+    assert (told.method, told.why, told.opaque) == ("symbolic-trace", "", ())
     assert [a.module for a in told.attentions] == ["attention", "attention@1"]
     names = {node.name for node in traced.graph.nodes}
     assert set(told.modules) == names

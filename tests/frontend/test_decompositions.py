@@ -66,14 +66,14 @@ def _leave(_program: torch.export.ExportedProgram) -> None:
 def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str], list[Counter[str]]]:
     """Export node by node and torch's way; which of them was used first, and the operators that came out of each."""
     used: list[str] = []
-    run = decompositions._Rewrite.run  # pyright: ignore[reportPrivateUsage]
+    run = decompositions._Rewriter.run  # pyright: ignore[reportPrivateUsage]
 
     def noted(self: object) -> object:
         graph = run(self)  # pyright: ignore[reportArgumentType]
         used.append("local")
         return graph
 
-    monkeypatch.setattr(decompositions._Rewrite, "run", noted)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(decompositions._Rewriter, "run", noted)  # pyright: ignore[reportPrivateUsage]
     operators: list[Counter[str]] = []
     for way in (decompositions.decompose_locally, _leave):
         monkeypatch.setattr(dynamo, "decompose_locally", way)

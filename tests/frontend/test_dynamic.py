@@ -101,7 +101,7 @@ def test_a_mask_over_past_and_new_tokens_grows_with_both() -> None:
 def test_a_size_of_one_stays() -> None:
     dynamic = found(nn.Linear(4, 2), {"x": torch.ones(1, 4)})
     assert dynamic.axes == {}
-    assert dynamic.notes[0].startswith("x:0 stays 1: a size of one")
+    assert dynamic.notes[0].startswith("x:0 stays 1: a size of 1")
 
 
 @pytest.mark.parametrize(("setting", "limit"), [("max_position_embeddings", 77), ("n_positions", 9)])

@@ -77,7 +77,7 @@ def test_outputs_that_are_no_tensors_are_left_out_and_noted(work: str) -> None:
     assert made.verdict is not None
     assert made.verdict.passed
     assert list(made.outputs) == names
-    said = [note for note in made.notes if "no tensors" in note]
+    said = [note for note in made.notes if "not tensors" in note]
     assert said == ([f"outputs that are not tensors are left out of the graph: {left_out}"] if left_out else [])
 
 

@@ -56,7 +56,7 @@ def take_apart(
         made = decompose(resolved.module, example.args, kwargs=example.kwargs)
     taken_apart = decomposition_of(made)
     assert taken_apart is not None, "decompose lets what it makes carry it"
-    graph = symbolic(resolved.module) if taken_apart.road == "symbolic-trace" else None
+    graph = symbolic(resolved.module) if taken_apart.method == "symbolic-trace" else None
     if output is not None:
         with clock.phase("writing"):
             _save(made, os.fspath(output), force=force)

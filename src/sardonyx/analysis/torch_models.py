@@ -158,7 +158,7 @@ class _Forms:
         return [*subjects, self._subject(FUSED, fused, taken_apart, **known)], []
 
     def _standard(self, taken_apart: Decomposition, with_notes: bool) -> Subject:
-        graph = symbolic(self._module) if taken_apart.road == "symbolic-trace" else None
+        graph = symbolic(self._module) if taken_apart.method == "symbolic-trace" else None
         nodes = None if graph is None else len(graph.nodes)
         traced = self._module if graph is None or not with_notes else fx.GraphModule(self._module, graph)
         estimate = self._estimate(traced) if with_notes else None
@@ -273,7 +273,7 @@ def _left(fusion: Fusion | None) -> Iterator[str]:
 
 def road(taken_apart: Decomposition) -> Iterator[str]:
     """How it was taken apart, and what that could not look into."""
-    yield f"taken apart by {taken_apart.road}" + (f": {taken_apart.why}" if taken_apart.why else "")
+    yield f"taken apart by {taken_apart.method}" + (f": {taken_apart.why}" if taken_apart.why else "")
     for function in taken_apart.opaque:
         yield f"{function} could not be looked into and may hide more"
 

@@ -1,1 +1,1 @@
-"""Attention on the torch.fx side: spelled out in primitives, recognised where written by hand, and fused again."""
+"""Attention on torch.fx graphs: decomposed into primitive operations, recognized by structure, and fused."""

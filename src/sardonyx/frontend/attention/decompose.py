@@ -1,7 +1,7 @@
-"""`sardonyx.decompose`: the drop-in for `torch.fx.symbolic_trace` in which every attention is spelled out.
+"""`sardonyx.decompose`: a drop-in for `torch.fx.symbolic_trace` that decomposes every attention.
 
-Symbolic tracing is tried first: it needs no inputs and leaves every size open. torch.export follows where it cannot go
-on, or where it met a function that it may not look into.
+Symbolic tracing is tried first: it needs no inputs and keeps every size dynamic. torch.export is used if symbolic
+tracing fails, or stops at a function that may contain an attention.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def decompose(
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Dims = None,
 ) -> fx.GraphModule:
-    """A graph module that computes what the model computes, with every attention spelled out.
+    """Return a graph module that computes what the model computes, with every attention decomposed.
 
-    The model is taken in the mode it is in and left as it was. The result shares its parameters and buffers and is
-    called like it. Arguments that have defaults and are not in the example stay at their defaults where the model's
-    code depends on them; another value is then refused. `roles.decomposition_of(result)` tells what was found.
+    The model is traced in its current mode and left unchanged. The result shares its parameters and buffers and has its
+    signature. Arguments with defaults that are not in the example are fixed at their defaults if the model's code
+    depends on them; another value is then refused. `roles.decomposition_of(result)` returns the attentions found.
 
     Args:
-        model: any module.
-        inputs: example inputs: a tensor, positional ones, or a mapping by name. Symbolic tracing does without;
-            torch.export derives them where None.
-        kwargs: keyword inputs beside positional ones.
-        dynamic: dims that torch.export is to leave open, as input -> axis -> name; "auto" finds them. Symbolic tracing
-            leaves all open.
+        model: Any module.
+        inputs: Example inputs: a tensor, a sequence of positional inputs, or a mapping by name. Symbolic tracing needs
+            none; for torch.export they are derived if None.
+        kwargs: Keyword inputs in addition to positional ones.
+        dynamic: Dynamic dimensions for torch.export, as input -> axis -> name; "auto" finds them. With symbolic tracing
+            all are dynamic.
 
     Raises:
-        ModelError: no road leads through the model, or an option of one of its attentions cannot be right.
-        UsageError: the request makes no sense.
+        ModelError: If the model cannot be traced, or an attention has contradictory options.
+        UsageError: If the arguments are invalid.
     """
     plain = _plain(model)
     with left_as_it_was(plain), quoted_names():
@@ -60,75 +60,75 @@ def decompose(
 
 
 def _decomposed(plain: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None, dynamic: Dims) -> fx.GraphModule:
-    if has_lazy(plain):  # the result shares the model's parameters, which have to be there
+    if has_lazy(plain):  # the result shares the model's parameters
         raise ModelError(f"{type(plain).__name__} has lazy modules without weights", hint="call it once on an example")
-    given = _example(plain, inputs, kwargs) if inputs is not None or kwargs else None
-    traced, why = _traced(plain, given)
+    example = _example(plain, inputs, kwargs) if inputs is not None or kwargs else None
+    traced, why = _traced(plain, example)
     if traced is not None and not why:
         return traced
     try:
-        example = given or _derived(plain, why)
+        example = example or _derived(plain, why)
         axes = _axes(plain, example, dynamic)
         return decompose_exported(plain, example.args, example.kwargs, axes, why)
     except SardonyxError:
         if traced is None:
             raise
-        return traced  # it says what it could not look into
+        return traced  # its decomposition lists the opaque functions
 
 
 def check_has_code(model: nn.Module) -> None:
-    """Scripted models have none.
+    """Refuse scripted models, which have no Python code.
 
     Raises:
-        ModelError: there is no code to follow.
+        ModelError: If the model is scripted.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("a scripted model has no Python code to follow", hint="decompose the model it was made from")
+        raise ModelError("a scripted model has no Python code to trace", hint="decompose the model that was scripted")
 
 
 def _plain(model: nn.Module) -> nn.Module:
-    """The module itself where `torch.compile` wrapped it."""
+    """Return the module inside the wrapper of `torch.compile`."""
     check_has_code(model)
     return getattr(model, "_orig_mod", model)
 
 
-def _traced(model: nn.Module, given: Example | None) -> tuple[fx.GraphModule | None, str]:
-    """The symbolic trace, if there is one, and why it does not do, if it does not."""
-    traced = _open(model) if given is None else _like(model, given)
+def _traced(model: nn.Module, example: Example | None) -> tuple[fx.GraphModule | None, str]:
+    """Return the symbolic trace or None, and why it is not sufficient or an empty string."""
+    traced = _trace_any(model) if example is None else _trace_example(model, example)
     if isinstance(traced, Exception):
         return None, f"symbolic tracing stopped: {reason(traced)}"
     hidden = _decomposition(traced).opaque
-    return traced, f"symbolic tracing may not look into {', '.join(hidden)}" if hidden else ""
+    return traced, f"symbolic tracing cannot trace into {', '.join(hidden)}" if hidden else ""
 
 
-def _open(model: nn.Module) -> fx.GraphModule | Exception:
-    """The trace for a call with any arguments; where the code depends on optional ones, for their defaults."""
-    opened, defaults = _attempt(model, {}), _defaults(model)
+def _trace_any(model: nn.Module) -> fx.GraphModule | Exception:
+    """Return a trace for any arguments; if the code depends on optional ones, for their defaults."""
+    general, defaults = _attempt(model, {}), _defaults(model)
     if not defaults or type(model).__module__.startswith("torch.nn."):
-        return opened  # in torch's own layers, tracing takes care of masks that are not given
-    closed = _attempt(model, defaults)
-    if isinstance(closed, Exception):
-        return opened if isinstance(opened, Exception) else closed
-    if isinstance(opened, Exception):
-        return closed
-    return opened if _steps(opened) == _steps(closed) else closed
+        return general  # for torch's own layers, the tracer handles missing masks
+    fixed = _attempt(model, defaults)
+    if isinstance(fixed, Exception):
+        return general if isinstance(general, Exception) else fixed
+    if isinstance(general, Exception):
+        return fixed
+    return general if _steps(general) == _steps(fixed) else fixed
 
 
-def _like(model: nn.Module, given: Example) -> fx.GraphModule | Exception:
-    """The trace for calls like the example: whatever is no tensor keeps its value."""
-    values = named_arguments(model, given.args, given.kwargs)
+def _trace_example(model: nn.Module, example: Example) -> fx.GraphModule | Exception:
+    """Return a trace for calls like the example: arguments that are not tensors are fixed."""
+    values = named_arguments(model, example.args, example.kwargs)
     fixed = {name: value for name, value in values.items() if isinstance(value, PLAIN)}
     return _attempt(model, {**_defaults(model, besides=values), **fixed})
 
 
 def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exception:
-    """A trace with some arguments fixed; or what stopped it."""
+    """Return a trace with some arguments fixed, or the exception that stopped it."""
     try:
         with gc_pause.paused():
             traced = tracer.trace(model, dict(fixed) or None)
     except SardonyxError:
         raise
-    except Exception as error:  # a forward is the user's code, and on symbolic values it may fail in any way
+    except Exception as error:  # a forward may raise anything on symbolic values
         return error
     if fixed:
         _rename(traced, fixed)
@@ -136,7 +136,7 @@ def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exc
 
 
 def _rename(traced: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
-    """Give arguments that were fixed their names back, which torch numbers: `mask_1`."""
+    """Restore the names of fixed arguments, to which torch adds a number (`mask_1`)."""
     for node in traced.graph.find_nodes(op="placeholder"):
         name = str(node.target).rpartition("_")[0]
         if node.target not in fixed and name in fixed:
@@ -145,7 +145,7 @@ def _rename(traced: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
 
 
 def _defaults(model: nn.Module, besides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Arguments that need not be given, and what they then are."""
+    """Return the default values of optional arguments."""
     parameters = inspect.signature(model.forward).parameters.values()
     return {
         parameter.name: parameter.default
@@ -155,40 +155,40 @@ def _defaults(model: nn.Module, besides: Mapping[str, Any] | None = None) -> dic
 
 
 def _steps(traced: fx.GraphModule) -> list[Any]:
-    """What a trace does but for masks: two that agree differ in nothing else, whether or not a mask is given."""
+    """Return the operations of a trace except masks, to compare traces with and without a mask."""
     roles = _decomposition(traced).primitives
-    places: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, Any] = {}
     steps: list[Any] = []
     for node in traced.graph.nodes:
         primitive = roles.get(node.name)
         role = primitive.role if primitive is not None else None
         if role is Role.MASK:
-            places[node] = places.get(next(iter(node.all_input_nodes)), "mask")
+            values[node] = values.get(next(iter(node.all_input_nodes)), "mask")
         elif node.op == "placeholder" or _is_check(node):
-            places[node] = str(node.target) if node.op == "placeholder" else "check"
+            values[node] = str(node.target) if node.op == "placeholder" else "check"
         else:
-            places[node] = len(steps)
+            values[node] = len(steps)
             target = role if role is Role.SOFTMAX else node.target
-            steps.append((node.op, target, fx.map_arg((node.args, node.kwargs), lambda each: places[each])))
+            steps.append((node.op, target, fx.map_arg((node.args, node.kwargs), lambda operand: values[operand])))
     return steps
 
 
 def _is_check(node: fx.Node) -> bool:
-    """Whether torch wrote it to check an argument that was fixed."""
+    """Return whether a node is torch's check of a fixed argument."""
     return getattr(node.target, "__name__", "") in ("_assert", "_assert_is_none") or any(
         _is_check(user) for user in node.users if node.op == "call_function"
     )
 
 
 def _decomposition(traced: fx.GraphModule) -> Decomposition:
-    found = decomposition_of(traced)
-    assert found is not None, "the tracer attaches one"
-    return found
+    decomposition = decomposition_of(traced)
+    assert decomposition is not None, "the tracer attaches one"
+    return decomposition
 
 
 def _example(model: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None) -> Example:
-    """What the caller gave, or what is derived where it is not enough."""
-    from sardonyx.frontend.inputs.example_resolution import example_for  # here: the symbolic road needs none of it
+    """Return the caller's example inputs, completed or derived if necessary."""
+    from sardonyx.frontend.inputs.example_resolution import example_for  # not needed for symbolic tracing
     from sardonyx.frontend.models.resolve import Resolved
 
     return example_for(model, Resolved(model, None, None, type(model).__name__), inputs, kwargs, seed=0)

@@ -1,6 +1,6 @@
-"""The memory estimate of the project's founding notes, reproduced figure for figure so that it can be looked through.
+"""Reproduces the memory estimate of the project's founding notes exactly, so that its figures can be explained.
 
-It is not a memory reduction, and nothing else here rests on it: `docs/memory.md` says why and what to read instead.
+It does not measure a memory reduction, and nothing else uses it. `docs/memory.md` says why, and what to use instead.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.roles import decomposition_of
 
 _ITEM = 4  # bytes of every number, whatever its type
-_COUNTED = ("add", "mul", "sub", "div")  # all other functions, and all methods, cost nothing
+_COUNTED = ("add", "mul", "sub", "div")  # all other functions and all methods count as free
 
 
 @dataclass(frozen=True, slots=True)
 class NotesEstimate:
-    """What the notes call peak memory and memory reduction."""
+    """The notes' peak memory and memory reduction."""
 
     peak_bytes: int
-    never_freed_bytes: int  # the weights it counts, and every output it counts, none ever let go
+    never_freed_bytes: int  # counted weights and outputs, if no output were ever freed
     weight_bytes: int
 
     @property
     def reduction(self) -> float:
-        """1 − peak / never freed: grows when more outputs are counted, even where the peak stays as it is."""
+        """1 − peak / never freed; it grows with the number of counted outputs even if the peak stays the same."""
         return 1 - self.peak_bytes / self.never_freed_bytes if self.never_freed_bytes else 0.0
 
 
@@ -46,12 +46,12 @@ class _Step:
 
 
 def as_in_notes(graph_module: fx.GraphModule, args: Sequence[Any]) -> NotesEstimate:
-    """The notes' estimate for a symbolically traced graph: what they measured as 251.95 MB and 29.1 % (MB: 2²⁰ bytes).
+    """Return the notes' estimate for a symbolically traced graph: what they measured as 251.95 MB and 29.1 %.
 
-    Weights are those of convolutions, linear layers and 2-d batch norms that are called as modules; of functions only
-    add, mul, sub and div exist; an answer of several tensors takes 4 bytes; a step waits only for modules among its own
-    arguments, so that much runs early and stays long. No fusion is involved. This says nothing about memory: read
-    `peak_liveness` for that.
+    Weights are those of convolutions, linear layers and 2-d batch norms that are called as modules. The only functions
+    are add, mul, sub and div. A result of several tensors takes 4 bytes. A step waits only for modules among its own
+    arguments, so many steps run early and their results live long. No fusion is involved. The estimate says nothing
+    about real memory; use `peak_liveness` for that. MB means 2²⁰ bytes.
     """
     shapes = _shapes(_symbolic(graph_module), args)
     modules = [node for node in graph_module.graph.nodes if node.op == "call_module" and node in shapes]
@@ -68,32 +68,32 @@ def as_in_notes(graph_module: fx.GraphModule, args: Sequence[Any]) -> NotesEstim
 
 def _symbolic(graph_module: Any) -> fx.GraphModule:
     decomposition = decomposition_of(graph_module)
-    if isinstance(graph_module, fx.GraphModule) and (decomposition is None or decomposition.road == "symbolic-trace"):
+    if isinstance(graph_module, fx.GraphModule) and (decomposition is None or decomposition.method == "symbolic-trace"):
         return graph_module
     raise ModelError(
-        "the estimate of the notes is defined on a symbolic trace, and this model has none",
+        "the estimate of the notes needs a symbolic trace, and this model has none",
         hint="leave out `as_in_notes`: peak_liveness and traffic_reduction hold for every model",
     )
 
 
 def _peak(steps: dict[fx.Node, _Step]) -> int:
-    """The most that is held at once, over the steps in the order in which they become ready."""
+    """Return the peak of live bytes, over the steps in the order in which they become ready."""
     waits = {node: len(step.needs) for node, step in steps.items()}
     readers = {node: len(step.needed_by) for node, step in steps.items()}
     ready = deque(node for node, count in waits.items() if not count)
-    held = peak = 0
-    unread: fx.Node | None = None  # an answer that no step reads goes when the next step has run
+    live = peak = 0
+    unread: fx.Node | None = None  # a result without readers is freed after the next step
     while ready:
         node = ready.popleft()
         step = steps[node]
-        held += step.output
-        peak = max(peak, held + step.workspace)
+        live += step.output
+        peak = max(peak, live + step.workspace)
         if unread is not None:
-            held -= steps[unread].output
+            live -= steps[unread].output
         unread = None if readers[node] else node
         for need in step.needs:
             readers[need] -= 1
-            held -= 0 if readers[need] else steps[need].output
+            live -= 0 if readers[need] else steps[need].output
         for reader in step.needed_by:
             waits[reader] -= 1
             if not waits[reader]:
@@ -133,21 +133,21 @@ def _workspace(module: nn.Module, read: int, written: int) -> int:
 
 
 class _ShapeReader(fx.Interpreter):
-    """Runs the graph and keeps how many bytes each node's answer has, as the notes count them."""
+    """Runs the graph and records the bytes of each node's result, as the notes count them."""
 
     def __init__(self, graph_module: fx.GraphModule) -> None:
         super().__init__(graph_module)
         self.bytes = dict[fx.Node, int]()
 
     def run_node(self, n: fx.Node) -> Any:
-        """Of what is no tensor and holds none, nothing is kept."""
-        answer: Any = super().run_node(n)
-        several = cast("Sequence[object]", answer) if isinstance(answer, tuple | list) else ()
-        if isinstance(answer, torch.Tensor):
-            self.bytes[n] = _ITEM * math.prod(answer.shape)
-        elif any(isinstance(one, torch.Tensor) for one in several):
+        """Run a node and record its bytes; results without tensors are not recorded."""
+        result: Any = super().run_node(n)
+        items = cast("Sequence[object]", result) if isinstance(result, tuple | list) else ()
+        if isinstance(result, torch.Tensor):
+            self.bytes[n] = _ITEM * math.prod(result.shape)
+        elif any(isinstance(item, torch.Tensor) for item in items):
             self.bytes[n] = _ITEM
-        return cast("Any", answer)
+        return cast("Any", result)
 
 
 def _shapes(graph_module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, int]:

@@ -1,4 +1,4 @@
-"""What each primitive of an attention does in it, and what `decompose` tells of the attentions it found."""
+"""Roles of primitive operations in an attention, and the record that `decompose` attaches to its graph modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx.graph_module import (
     _USER_PRESERVED_ATTRIBUTES_KEY,  # pyright: ignore[reportPrivateUsage]  # what torch's `deepcopy` keeps
 )
 
-Road = Literal["symbolic-trace", "torch-export"]
+Method = Literal["symbolic-trace", "torch-export"]
 _ATTRIBUTE = "sardonyx_decomposition"  # a plain attribute: torch drops `meta` when a graph module is serialised
 
 
@@ -35,9 +35,9 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """What a node of the graph is in its attention."""
+    """The role of a node in its attention."""
 
-    attention: int  # which one, counted from 0 in the order they run
+    attention: int  # index in execution order
     role: Role
 
 
@@ -45,28 +45,30 @@ class Primitive:
 class Attention:
     """One attention of the model."""
 
-    module: str  # dotted path; a second call of the same module is marked: `block@1.attn`
+    module: str  # dotted path; later calls of the same module have a number: `block@1.attn`
     written_as: str  # "nn.MultiheadAttention", "scaled_dot_product_attention", "by hand"
 
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """How a model was taken apart; travels with the graph module, also through a file."""
+    """How a model was decomposed; stored in the graph module, also when pickled."""
 
-    road: Road
-    why: str  # why this road: "" for symbolic tracing, else what stopped it
+    method: Method
+    why: str  # why symbolic tracing was not used; empty if it was
     attentions: tuple[Attention, ...]
     primitives: Mapping[str, Primitive]  # by node name
-    modules: Mapping[str, str] = field(default_factory=dict[str, str])  # node name -> module that ran it, every node
-    opaque: tuple[str, ...] = ()  # functions that tracing could not look into and that may hide more
+    modules: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # node name -> path of its module, for every node
+    opaque: tuple[str, ...] = ()  # functions that could not be traced into and may contain attentions
 
 
 def attach(module: fx.GraphModule, decomposition: Decomposition) -> None:
-    """Let the graph module carry it, also into its copies."""
+    """Attach the decomposition to a graph module, so that copies have it too."""
     setattr(module, _ATTRIBUTE, decomposition)
     module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[_ATTRIBUTE] = decomposition
 
 
 def decomposition_of(module: Any) -> Decomposition | None:
-    """What `decompose` said of this graph module, if it made it."""
+    """Return the decomposition of a graph module from `decompose`, or None."""
     return getattr(module, _ATTRIBUTE, None)

@@ -1,1 +1,1 @@
-"""How a model becomes a graph in which attention can be spelled out: symbolic tracing, or torch.export."""
+"""Captures a model as a graph with decomposed attention: by symbolic tracing, or by torch.export."""

@@ -1,13 +1,13 @@
-"""A graph module made by torch.export that can be used like the model: saved, copied, moved, and filled with weights.
+"""A graph module from torch.export that can be used like the model: saved, copied, moved, loaded with weights.
 
-torch's own refuses `train` and `eval`, does not go through pickle, keeps the devices it was made on inside the graph,
-and forgets weights that the graph does not read.
+torch's own refuses `train` and `eval`, cannot be pickled, fixes its devices in the graph, and drops weights that the
+graph does not read.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,73 +23,73 @@ HIGHER_ORDER: Any = torch._ops.HigherOrderOperator  # pyright: ignore[reportPriv
 
 
 class FrozenModule(fx.GraphModule):
-    """A graph for one mode, with all the parameters and buffers of the model it was made from, under their names."""
+    """A graph for one mode, with all parameters and buffers of the original model under their names."""
 
-    def hold(self, model: nn.Module) -> None:
-        """Take over the weights of the model: the very same, in its order, used or not."""
+    def share_weights(self, model: nn.Module) -> None:
+        """Share all parameters and buffers of the model, in its order, used or not."""
         own = _attributes(self)
-        held = _skeleton(model, {})
+        tree = _skeleton(model, {})
         for path, value in own:
-            _place(held, path, value)
+            _add_constant(tree, path, value)
         for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
-            vars(self)[table] = vars(held)[table]
+            vars(self)[table] = vars(tree)[table]
         self.training = model.training
 
     def like(self, graph: fx.Graph) -> FrozenModule:
-        """A module with another graph and the same weights; whatever else the graph asks for must be here already."""
-        other = _made({**self.__dict__}, graph)
+        """Return a module with another graph and the same weights; the graph may only refer to what is here."""
+        other = _with_graph({**self.__dict__}, graph)
         for table in ("_modules", "_parameters", "_buffers"):
             other.__dict__[table] = dict(other.__dict__[table])
         return other
 
     def train(self, mode: bool = True) -> FrozenModule:
-        """Stay in the mode that the graph was made in; the other one is refused before anything changes."""
+        """Refuse another mode than the graph's before anything changes."""
         interface = self._modules.get(INTERFACE)
         if isinstance(interface, Interface):
             interface.train(mode)
         return cast("FrozenModule", super().train(mode))
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FrozenModule:
-        """Move, and let the graph make its tensors in the new place.
+        """Move the weights, and make the graph create its tensors on the new device.
 
         Raises:
-            UsageError: the graph casts to an element type that would have to change with the weights.
+            UsageError: If the graph casts to an element type that would have to change with the weights.
         """
-        graphs = [each.graph for each in self.modules() if isinstance(each, fx.GraphModule)]
-        moved = {device: fn(torch.empty(0, device=device)).device for device in _mentioned(graphs, torch.device)}
+        graphs = [module.graph for module in self.modules() if isinstance(module, fx.GraphModule)]
+        moved = {device: fn(torch.empty(0, device=device)).device for device in _constants(graphs, torch.device)}
         kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         cast_to = {kind: fn(torch.empty(0, dtype=kind)).dtype for kind in kinds}
-        fixed = [kind for kind in _mentioned(graphs, torch.dtype) if cast_to.get(kind, kind) != kind]
+        fixed = [kind for kind in _constants(graphs, torch.dtype) if cast_to.get(kind, kind) != kind]
         if fixed:
             raise UsageError(
-                f"this graph computes in {fixed[0]} in places, which the model's code decided from its element type",
+                f"this graph casts to {fixed[0]}, which the model's code derived from its element type",
                 hint="convert the model and decompose it again",
             )
         super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
         if any(old != new for old, new in (*moved.items(), *cast_to.items())):
             for graph in graphs:
-                _follow(graph, moved, fn)
+                _move_constants(graph, moved, fn)
             interface = self._modules.get(INTERFACE)
             if isinstance(interface, Interface):
                 interface.cast(cast_to)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its nodes one by one: torch would run the code, and keep the results of what reads no input."""
+        """Pickle the nodes one by one: torch would run the code, and store results that depend on no input."""
         body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
-        return _restored, (body, [_Record.of(node) for node in self.graph.nodes])
+        return _restored, (body, [_PickledNode.of(node) for node in self.graph.nodes])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenModule:
-        """A copy with weights of its own, unused ones too."""
+        """Return a copy with copied weights, including unused ones."""
         body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
-        return _made(copy.deepcopy(body, memo), copy.deepcopy(self.graph, memo))
+        return _with_graph(copy.deepcopy(body, memo), copy.deepcopy(self.graph, memo))
 
     def __copy__(self) -> FrozenModule:
-        """A copy with the same weights."""
+        """Return a copy with the same weights."""
         return self.like(copy.deepcopy(self.graph))
 
 
-def _made(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
+def _with_graph(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
     module = FrozenModule.__new__(FrozenModule)
     nn.Module.__init__(module)
     module.__dict__.update({name: value for name, value in body.items() if name != "_graph"})
@@ -98,58 +98,58 @@ def _made(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
 
 
 def _attributes(module: fx.GraphModule) -> list[tuple[str, Any]]:
-    """What the graph refers to by name."""
+    """Return what the graph refers to by name."""
     names = {str(node.target): None for node in module.graph.nodes if node.op in ("get_attr", "call_module")}
     return [(name, attribute(module, name)) for name in names]
 
 
 def attribute(module: nn.Module, path: str) -> Any:
-    """What is at a dotted path."""
-    found: Any = module
+    """Return the attribute at a dotted path."""
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _skeleton(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
-    """The tree of modules with its parameters and buffers and nothing else; what is shared stays shared."""
+    """Return the module tree with only its parameters and buffers; shared ones stay shared."""
     if model in known:
         return known[model]
-    made = known[model] = nn.Module()
-    own, ours = vars(model), vars(made)
+    skeleton = known[model] = nn.Module()
+    source, target = vars(model), vars(skeleton)
     for table in ("_parameters", "_buffers"):
-        ours[table].update(own[table])
-    ours["_non_persistent_buffers_set"] = set(own["_non_persistent_buffers_set"])
-    for name, child in own["_modules"].items():
-        ours["_modules"][name] = None if child is None else _skeleton(child, known)
-    made.training = model.training
-    return made
+        target[table].update(source[table])
+    target["_non_persistent_buffers_set"] = set(source["_non_persistent_buffers_set"])
+    for name, child in source["_modules"].items():
+        target["_modules"][name] = None if child is None else _skeleton(child, known)
+    skeleton.training = model.training
+    return skeleton
 
 
-def _place(root: nn.Module, path: str, value: Any) -> None:
-    """Put what the model does not have at its path: a constant of the graph moves with the module and is not saved."""
+def _add_constant(root: nn.Module, path: str, value: Any) -> None:
+    """Add a value that the model does not have; a constant of the graph becomes a non-persistent buffer."""
     parent, _, name = path.rpartition(".")
-    holder = root
+    module = root
     for part in parent.split(".") if parent else ():
-        if not hasattr(holder, part):
-            holder.add_module(part, nn.Module())
-        holder = holder.get_submodule(part)
-    if hasattr(holder, name):
+        if not hasattr(module, part):
+            module.add_module(part, nn.Module())
+        module = module.get_submodule(part)
+    if hasattr(module, name):
         return
     if isinstance(value, torch.Tensor):
-        holder.register_buffer(name, value, persistent=False)
+        module.register_buffer(name, value, persistent=False)
     else:
-        setattr(holder, name, value)
+        setattr(module, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """An operator of torch by name, since torch's own objects do not go through a file."""
+    """An operator of torch by name: torch's own objects cannot be pickled."""
 
     name: str
 
     @property
-    def found(self) -> Any:
+    def target(self) -> Any:
         space, _, rest = self.name.rpartition("::")
         packet, _, overload = rest.partition(".")
         if not space:
@@ -165,8 +165,8 @@ class _Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    """A node as it goes through a file."""
+class _PickledNode:
+    """A node in picklable form."""
 
     op: str
     name: str
@@ -175,12 +175,12 @@ class _Record:
     kwargs: Any
 
     @classmethod
-    def of(cls, node: fx.Node) -> _Record:
-        args, kwargs = map_aggregate(node.args, _written), map_aggregate(node.kwargs, _written)
-        return cls(node.op, node.name, _written(node.target), args, kwargs)
+    def of(cls, node: fx.Node) -> _PickledNode:
+        args, kwargs = map_aggregate(node.args, _picklable), map_aggregate(node.kwargs, _picklable)
+        return cls(node.op, node.name, _picklable(node.target), args, kwargs)
 
 
-def _written(value: Any) -> Any:
+def _picklable(value: Any) -> Any:
     if isinstance(value, fx.Node):
         return _Reference(value.name)
     if isinstance(value, (OVERLOAD, HIGHER_ORDER)):
@@ -188,42 +188,38 @@ def _written(value: Any) -> Any:
     return value
 
 
-def _restored(body: dict[str, Any], records: list[_Record]) -> FrozenModule:
+def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule:
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
 
     def read(value: Any) -> Any:
         if isinstance(value, _Reference):
             return nodes[value.name]
-        return value.found if isinstance(value, _Operator) else value
+        return value.target if isinstance(value, _Operator) else value
 
     for record in records:
         args, kwargs = map_aggregate(record.args, read), map_aggregate(record.kwargs, read)
         node = graph.create_node(record.op, read(record.target), args, kwargs, record.name)
         nodes[record.name] = node
-    return _made(body, graph)
+    return _with_graph(body, graph)
 
 
-def _mentioned(graphs: list[fx.Graph], kind: type) -> list[Any]:
-    """The constants of a kind that nodes are given."""
-    found: dict[Any, None] = {}
+def _constants(graphs: list[fx.Graph], kind: type) -> list[Any]:
+    """Return the constants of a type among the arguments of nodes."""
+    constants: dict[Any, None] = {}
 
-    def note(value: Any) -> Any:
+    def collect(value: Any) -> Any:
         if isinstance(value, kind):
-            found[value] = None
+            constants[value] = None
         return value
 
-    for node in _nodes(graphs):
-        map_aggregate((node.args, node.kwargs), note)
-    return list(found)
+    for node in (node for graph in graphs for node in graph.nodes):
+        map_aggregate((node.args, node.kwargs), collect)
+    return list(constants)
 
 
-def _nodes(graphs: list[fx.Graph]) -> Iterator[fx.Node]:
-    return (node for graph in graphs for node in graph.nodes)
-
-
-def _follow(graph: fx.Graph, moved: dict[torch.device, torch.device], fn: Callable[..., Any]) -> None:
-    """Make tensors where the weights are now, and let what is known of values follow."""
+def _move_constants(graph: fx.Graph, moved: dict[torch.device, torch.device], fn: Callable[..., Any]) -> None:
+    """Replace devices in the graph, and convert the recorded values of nodes."""
 
     def replaced(value: Any) -> Any:
         return moved.get(value, value) if isinstance(value, torch.device) else value
@@ -231,8 +227,8 @@ def _follow(graph: fx.Graph, moved: dict[torch.device, torch.device], fn: Callab
     for node in graph.nodes:
         node.args = map_aggregate(node.args, replaced)
         node.kwargs = map_aggregate(node.kwargs, replaced)
-        known = node.meta.get("val")
-        if isinstance(known, torch.Tensor):
-            node.meta["val"] = fn(known)
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = fn(value)
     if graph.owning_module is not None:
         graph.owning_module.recompile()

@@ -1,7 +1,8 @@
-"""What a value is but for its tensors: how it is nested, and every part of it that is no tensor.
+"""Describes the structure of a value without its tensors.
 
-Arguments and results of a model come in tuples, dicts, dataclasses and caches, a graph has tensors. Unlike torch's own
-description this one goes through a file, needs no class to be registered, and knows caches by their looks.
+Arguments and results of a model are nested in tuples, dicts, dataclasses and caches; a graph has tensors only. Unlike
+torch's pytree specifications, these descriptions can be pickled, need no registered classes, and recognize caches by
+structure.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Something that is no tensor and holds none."""
+    """A value without tensors."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Parts in a container, by the keys that the container has for them."""
+    """A container with its keys and the structures of its items."""
 
     kind: type[Any]
     keys: tuple[Any, ...]
@@ -44,7 +45,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keys and values of so many layers; `template` is the cache without them."""
+    """A cache of keys and values; `template` is the cache without tensors."""
 
     template: Any
     layers: int
@@ -52,21 +53,21 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An object with caches among its attributes; `template` is the object without them."""
+    """An object with caches as attributes; `template` is the object without them."""
 
     template: Any
     caches: Mapping[str, Cache]
 
 
 Shape = Leaf | Fixed | Nest | Cache | Holder
-PLAIN = (bool, int, float, str, type(None))  # what can stand in a graph and in a signature as it is
+PLAIN = (bool, int, float, str, type(None))  # types of constants in a graph and in a signature
 _PLAIN_MAPPINGS: tuple[Any, ...] = (dict, OrderedDict)
 _SEQUENCES: tuple[Any, ...] = (tuple, list)
-_LEAVES = (torch.Tensor, torch.SymInt, torch.SymFloat)  # a size that is left open is computed like a tensor
+_LEAVES = (torch.Tensor, torch.SymInt, torch.SymFloat)  # dynamic sizes are computed like tensors
 
 
 def shape_of(value: Any) -> Shape:
-    """How a value is nested."""
+    """Return the structure of a value."""
     if isinstance(value, _LEAVES):
         return Leaf()
     if (pairs := split_cache(value)) is not None:
@@ -81,17 +82,17 @@ def shape_of(value: Any) -> Shape:
 
 
 def unknown_in(shape: Shape) -> type[Any] | None:
-    """A kind of object in it that may hold tensors, for all we know."""
+    """Return a class in the structure that may contain tensors, or None."""
     if isinstance(shape, Nest):
-        return next((found for part in shape.parts if (found := unknown_in(part)) is not None), None)
+        return next((kind for part in shape.parts if (kind := unknown_in(part)) is not None), None)
     return _kind(shape.value) if isinstance(shape, Fixed) and not isinstance(shape.value, PLAIN) else None
 
 
 def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
-    """The tensors of a value that must be nested like the one before.
+    """Return the tensors of a value, which must have this structure.
 
     Raises:
-        UsageError: it is another kind of value, or has something else where no tensor is.
+        UsageError: If it has another structure, or another value for a fixed one.
     """
     if isinstance(shape, Fixed):
         if value is not shape.value and (isinstance(value, torch.Tensor) or value != shape.value):
@@ -111,7 +112,7 @@ def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
 
 
 def _parts(shape: Nest | Holder, value: Any, name: str) -> list[tuple[Any, Shape, Any]]:
-    """The parts of a container with their keys, and what the value has there."""
+    """Return the key, structure and value of each item of a container."""
     kind = shape.kind if isinstance(shape, Nest) else _kind(shape.template)
     if type(value) is not kind:
         raise UsageError(f"{name} must be a {kind.__name__}, not {type(value).__name__}", hint=_DECOMPOSE_AGAIN)
@@ -124,7 +125,7 @@ def _parts(shape: Nest | Holder, value: Any, name: str) -> list[tuple[Any, Shape
 
 
 def names_in(shape: Shape, name: str) -> Iterator[str]:
-    """What the tensors are called."""
+    """Yield the names of the tensors."""
     if isinstance(shape, Leaf):
         yield name
     elif isinstance(shape, Cache):
@@ -138,7 +139,7 @@ def names_in(shape: Shape, name: str) -> Iterator[str]:
 
 
 def rebuilt(shape: Shape, tensors: Iterator[Any]) -> Any:
-    """A value of this shape with the next tensors in it."""
+    """Build a value of this structure from the next tensors."""
     if isinstance(shape, Fixed):
         return shape.value
     if isinstance(shape, Leaf):
@@ -160,14 +161,14 @@ def rebuilt(shape: Shape, tensors: Iterator[Any]) -> Any:
 
 
 def is_plain(shape: Shape) -> bool:
-    """Whether a graph can return it by itself: tuples, lists, dicts, tensors and numbers."""
+    """Return whether a graph can return the structure: tuples, lists, dicts, tensors and numbers."""
     if isinstance(shape, Nest):
         return shape.kind in (tuple, list, dict) and all(is_plain(part) for part in shape.parts)
     return isinstance(shape, Leaf) or (isinstance(shape, Fixed) and isinstance(shape.value, PLAIN))
 
 
 def _items(value: Any) -> dict[Any, Any] | None:
-    """The parts of a container by key; None for what is none."""
+    """Return the items of a container by key; None for other values."""
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     if isinstance(value, (tuple, list)):
@@ -178,7 +179,7 @@ def _items(value: Any) -> dict[Any, Any] | None:
 
 
 def _emptied(cache: Any) -> Any:
-    """A cache like this one that holds no tensors."""
+    """Return a copy of a cache without tensors."""
     layers = [copy.copy(layer) for layer in cache.layers]
     for layer in layers:
         layer.keys = layer.values = None
@@ -188,9 +189,9 @@ def _emptied(cache: Any) -> Any:
 
 
 def _cache_at(value: Any, name: str) -> Shape | None:
-    held = getattr(value, name)
-    pairs = split_cache(held)
-    return None if pairs is None else Cache(_emptied(held), len(pairs))
+    attribute = getattr(value, name)
+    pairs = split_cache(attribute)
+    return None if pairs is None else Cache(_emptied(attribute), len(pairs))
 
 
 def _without(value: Any, caches: Mapping[str, Cache]) -> Any:

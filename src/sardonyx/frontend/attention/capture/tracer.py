@@ -1,8 +1,8 @@
-"""Torch's symbolic tracing, in which every attention that torch itself defines is spelled out.
+"""Symbolic tracing that decomposes every attention that torch defines.
 
-Everything else comes out as `torch.fx.symbolic_trace` has it. While a model is traced, the forward passes of
-`nn.MultiheadAttention` and `nn.Transformer*` are replaced on their classes, so that subclasses which call `super()` and
-hooks keep working; like torch's own tracing, which replaces `nn.Module.__call__`, it is not for two threads at a time.
+Everything else is traced as by `torch.fx.symbolic_trace`. During tracing, the forwards of `nn.MultiheadAttention` and
+`nn.Transformer*` are replaced on their classes, so that hooks and subclasses that call `super()` keep working. Like
+torch's own tracing, which replaces `nn.Module.__call__`, it is not thread-safe.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from torch.nn import functional as F
 
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompositions import layers, multihead, opaque_ops, sdpa
-from sardonyx.frontend.attention.decompositions import multihead as multihead_calls
-from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, Spelling
+from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, attach
 from sardonyx.frontend.module_state import left_as_it_was, replaced, undoing_writes
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 
-_LOOKED_INTO = (
+_TRACED_LAYERS = (
     nn.MultiheadAttention,
     nn.TransformerEncoderLayer,
     nn.TransformerEncoder,
@@ -33,21 +32,21 @@ _LOOKED_INTO = (
     nn.Transformer,
 )
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
-_LOOKED_THROUGH = ("torch", "_operator", "builtins", "math", "sardonyx")  # where the functions of a trace come from
+_KNOWN_PACKAGES = ("torch", "_operator", "builtins", "math", "sardonyx")  # their functions contain no attention
 _PLAIN = (int, float, bool, str, type(None))
-_DROPOUT = "attention_dropout"  # the name of our dropout beside a multi-head attention's parameters
+_DROPOUT = "attention_dropout"  # name of the dropout module that is added to a multi-head attention
 
 
 def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.GraphModule:
-    """Trace a model as `torch.fx.symbolic_trace` does, with its attentions spelled out.
+    """Trace a model as `torch.fx.symbolic_trace` does, with decomposed attentions.
 
-    Raises what symbolic tracing raises where it cannot go on, and ModelError for an attention that cannot be written.
+    Raises what symbolic tracing raises, and ModelError for an attention that cannot be decomposed.
     """
     tracer = AttentionTracer()
     flags = _flags(model)
     with left_as_it_was(model), undoing_writes(model):
         graph = tracer.trace(model, {**flags, **(concrete_args or {})} or None)
-        tracer.name_as_before(flags)
+        tracer.restore_names(flags)
         module = tracer.graph_module(model, graph)
     attach(module, tracer.decomposition(graph))
     return module
@@ -57,71 +56,72 @@ class AttentionTracer(fx.Tracer):
     """The tracer of one model."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start without attentions."""
         super().__init__()
         self._attentions: list[Attention] = []
         self._primitives: dict[str, Primitive] = {}
         self._modules: dict[str, str] = {}
-        self._met: dict[str, Any] = {}  # parameters and modules by the names that the graph calls them
+        self._referenced: dict[str, Any] = {}  # parameters and modules by their names in the graph
         self._chain: tuple[ModuleStep, ...] = ()
         self._path = ""
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """As `fx.Tracer.trace`, with the classes' forward passes replaced meanwhile."""
+        """Trace as `fx.Tracer.trace`, with the forwards of attention layers replaced."""
         self._tree = LiveTree(root)
-        self._met.update(root.named_parameters())
-        self._names = {id(parameter): name for name, parameter in self._met.items()}
-        self._halves = any(parameter.dtype in opaque_ops.HALVES for parameter in self._met.values())
+        self._referenced.update(root.named_parameters())
+        self._names = {id(parameter): name for name, parameter in self._referenced.items()}
+        self._halves = any(parameter.dtype in opaque_ops.HALVES for parameter in self._referenced.values())
         with replaced({nn.MultiheadAttention: self._multihead_forward(), **layers.FORWARDS}):
             graph = super().trace(root, concrete_args)
-        graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # whoever loads the module traces it plainly
+        graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # a loaded module is traced by the plain tracer
         return graph
 
-    def name_as_before(self, arguments: Iterable[str]) -> None:
-        """Call arguments that were given a value by their own names: torch adds a number to them."""
+    def restore_names(self, arguments: Iterable[str]) -> None:
+        """Restore the names of arguments with fixed values, to which torch adds a number."""
         numbered = {f"{name}_1": name for name in arguments}
         for node in self.graph.find_nodes(op="placeholder"):
             if node.target in numbered:
                 path = self._modules.pop(node.name)
                 node.target = numbered[node.target]
-                node._rename(node.target)  # pyright: ignore[reportPrivateUsage]  # there is no other way
+                node._rename(node.target)  # pyright: ignore[reportPrivateUsage]  # no public method
                 self._modules[node.name] = path
 
     def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
-        """The traced module, which shares parameters, buffers and leaf modules with the model."""
+        """Return the traced module, which shares parameters, buffers and leaf modules with the model."""
         targets = [str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")]
-        held = {target: self._met[target] if target in self._met else attrgetter(target)(model) for target in targets}
-        module = fx.GraphModule(held, graph, type(model).__name__)
+        known = self._referenced
+        values = {target: known[target] if target in known else attrgetter(target)(model) for target in targets}
+        module = fx.GraphModule(values, graph, type(model).__name__)
         module.training = model.training
         return module
 
     def decomposition(self, graph: fx.Graph) -> Decomposition:
-        """What was found."""
+        """Return the attentions and roles of the traced graph."""
         called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_function")
         opaque = tuple(_qualified(target) for target in called if _is_opaque(target))
         return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, opaque)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Torch's own layers are leaves, except those that hold an attention."""
-        if not isinstance(m, _LOOKED_INTO):
+        """Make torch's own layers leaves, except those that contain an attention."""
+        if not isinstance(m, _TRACED_LAYERS):
             return super().is_leaf_module(m, module_qualified_name)
         if m.__module__.startswith("torch.ao."):
-            raise ModelError(f"{module_qualified_name or 'the model'}: {type(m).__qualname__} is not spelled out")
+            raise ModelError(f"{module_qualified_name or 'the model'}: {type(m).__qualname__} cannot be decomposed")
         return False
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """As `fx.Tracer.call_module`, knowing where it is."""
-        above = self._chain, self._path
-        self._met[self.path_of_module(m)] = m
+        """Call a module as `fx.Tracer.call_module`, and track its path."""
+        caller = self._chain, self._path
+        self._referenced[self.path_of_module(m)] = m
         self._chain = (*self._chain, ModuleStep(m, object()))
         self._path = self._tree.path(self._chain)
         try:
             return super().call_module(m, forward, args, kwargs)
         finally:
-            self._chain, self._path = above
+            self._chain, self._path = caller
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
-        """As `fx.Tracer.getattr`, finding a parameter's name without a search through all of them."""
+        """Get an attribute as `fx.Tracer.getattr`, with a faster lookup of parameter names."""
         name = self._names.get(id(attr_val)) if isinstance(attr_val, nn.Parameter) else None
         if name is None:
             return super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -138,11 +138,10 @@ class AttentionTracer(fx.Tracer):
         name: str | None = None,
         type_expr: Any = None,
     ) -> fx.Node:
-        """As `fx.Tracer.create_node` without the options that nobody can set here, noting the module.
+        """Create a node as `fx.Tracer.create_node` does by default, and record its module.
 
-        Arguments are given to the node afterwards, which spares a search through each of them for symbolic numbers.
-        Annotations that are only text, as `from __future__ import annotations` makes them, are left out: the traced
-        module could not be loaded from a file with them.
+        Arguments are set afterwards, which avoids torch's search for symbolic numbers in them. Annotations that are
+        strings (`from __future__ import annotations`) are dropped: a module with them could not be unpickled.
         """
         node = self.graph.create_node(kind, target, (), {}, name, None if isinstance(type_expr, str) else type_expr)
         if args:
@@ -156,7 +155,7 @@ class AttentionTracer(fx.Tracer):
         return node
 
     def create_arg(self, a: Any) -> Any:
-        """As `fx.Tracer.create_arg`, which asks many questions before it comes to the usual answers."""
+        """Convert an argument as `fx.Tracer.create_arg`, with a fast path for common types."""
         if type(a) is fx.Proxy:
             return a.node
         if type(a) in _PLAIN:
@@ -166,7 +165,7 @@ class AttentionTracer(fx.Tracer):
         return super().create_arg(a)
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **named: Any) -> Any:
-        """As `fx.Tracer.create_proxy`, but an attention becomes its steps."""
+        """Create a proxy as `fx.Tracer.create_proxy`, but decompose attentions."""
         if kind == "call_function":
             if target in _SDPA:
                 return self._sdpa(args, kwargs)
@@ -174,23 +173,23 @@ class AttentionTracer(fx.Tracer):
                 return self._multihead_function(args, kwargs)
         return super().create_proxy(kind, target, args, kwargs, *more, **named)
 
-    def _spelling(self, written_as: str) -> Spelling:
+    def _writer(self, written_as: str) -> AttentionWriter:
         self._attentions.append(Attention(self._path, written_as))
-        return Spelling(self._write, TORCH, len(self._attentions) - 1, self._primitives, self._path)
+        return AttentionWriter(self._write, TORCH, len(self._attentions) - 1, self._primitives, self._path)
 
     def _write(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        """One step of an attention; the name that torch would find for it is the word itself."""
+        """Write one step of an attention, named after its operation as torch would name it."""
         name = getattr(target, "__name__", target) if kind != "call_module" else None
         return self.create_node(kind, target, args, kwargs, name)
 
     def _sdpa(self, args: Any, kwargs: Any) -> fx.Proxy:
-        spelling = self._spelling("scaled_dot_product_attention")
-        nodes: Any = self.create_arg(args)
-        named: Any = self.create_arg(kwargs)
-        return self.proxy(sdpa.spell_out(spelling, *nodes, **named, halves=self._halves))
+        writer = self._writer("scaled_dot_product_attention")
+        operands: Any = self.create_arg(args)
+        keywords: Any = self.create_arg(kwargs)
+        return self.proxy(sdpa.write_sdpa(writer, *operands, **keywords, halves=self._halves))
 
     def _multihead_forward(self) -> Callable[..., Any]:
-        """What stands for `nn.MultiheadAttention.forward` while tracing."""
+        """Return the replacement of `nn.MultiheadAttention.forward` during tracing."""
         tracer, original = self, nn.MultiheadAttention.forward
 
         def forward(
@@ -204,7 +203,7 @@ class AttentionTracer(fx.Tracer):
             average_attn_weights: bool = True,
             is_causal: bool = False,
         ) -> Any:
-            given = {
+            arguments = {
                 "query": query,
                 "key": key,
                 "value": value,
@@ -214,38 +213,38 @@ class AttentionTracer(fx.Tracer):
                 "average_attn_weights": average_attn_weights,
                 "is_causal": is_causal,
             }
-            if not any(isinstance(argument, fx.Proxy) for argument in given.values()):
-                return original(self, **given)  # pyright: ignore[reportArgumentType]  # of mixed types, by name
-            return tracer._multihead_module(self, given)
+            if not any(isinstance(argument, fx.Proxy) for argument in arguments.values()):
+                return original(self, **arguments)  # pyright: ignore[reportArgumentType]  # of mixed types, by name
+            return tracer._multihead_module(self, arguments)
 
         return forward
 
-    def _multihead_module(self, module: nn.MultiheadAttention, given: dict[str, Any]) -> Any:
-        call = multihead_calls.of_module(module, given, dropout=self._dropout_of(module), halves=self._halves)
-        return self._multihead(call, self._spelling("nn.MultiheadAttention"))
+    def _multihead_module(self, module: nn.MultiheadAttention, arguments: dict[str, Any]) -> Any:
+        call = multihead.of_module(module, arguments, dropout=self._dropout_of(module), halves=self._halves)
+        return self._multihead(call, self._writer("nn.MultiheadAttention"))
 
     def _multihead_function(self, args: Any, kwargs: Any) -> Any:
-        spelling = self._spelling("multi_head_attention_forward")
-        return self._multihead(multihead_calls.of_function(spelling.place, args, kwargs, halves=self._halves), spelling)
+        writer = self._writer("multi_head_attention_forward")
+        return self._multihead(multihead.of_function(writer.location, args, kwargs, halves=self._halves), writer)
 
-    def _multihead(self, call: multihead.Call, spelling: Spelling) -> tuple[fx.Proxy, fx.Proxy | None]:
-        noted = multihead_calls.as_nodes(multihead_calls.checked(call, spelling.place), self.create_arg)
-        result, shares = multihead.spell_out(spelling, noted)
-        return self.proxy(result), None if shares is None else self.proxy(shares)
+    def _multihead(self, call: multihead.Call, writer: AttentionWriter) -> tuple[fx.Proxy, fx.Proxy | None]:
+        call = multihead.as_nodes(multihead.checked(call, writer.location), self.create_arg)
+        result, weights = multihead.write_multihead(writer, call)
+        return self.proxy(result), None if weights is None else self.proxy(weights)
 
     def _dropout_of(self, module: nn.MultiheadAttention) -> str | float:
-        """Dropout as a submodule of the traced module, which so follows `.train()` and `.eval()`."""
+        """Return the path of a dropout submodule, which follows `.train()` and `.eval()`; 0.0 without dropout."""
         if module.dropout == 0.0:
             return 0.0
         target = f"{self.path_of_module(module)}.{_DROPOUT}".lstrip(".")
-        self._met.setdefault(target, nn.Dropout(module.dropout).train(module.training))
+        self._referenced.setdefault(target, nn.Dropout(module.dropout).train(module.training))
         return target
 
 
 def _flags(model: nn.Module) -> dict[str, Any]:
-    """The options that decide what is written, at their defaults, where the model itself is a layer of torch's."""
+    """Return the defaults of options that affect the graph, if the model itself is a layer of torch."""
     forward: Any = type(model).forward
-    if not any(forward is layer.forward for layer in _LOOKED_INTO):
+    if not any(forward is layer.forward for layer in _TRACED_LAYERS):
         return {}
     parameters = inspect.signature(forward).parameters.values()
     return {
@@ -256,9 +255,9 @@ def _flags(model: nn.Module) -> dict[str, Any]:
 
 
 def _is_opaque(target: Any) -> bool:
-    """Whether it is a function of the model's own that tracing was told not to look into."""
-    home = getattr(target, "__module__", None) or "torch"
-    return not isinstance(target, type) and home.partition(".")[0] not in _LOOKED_THROUGH
+    """Return whether a function of the model stays a single node in the trace."""
+    package = getattr(target, "__module__", None) or "torch"
+    return not isinstance(target, type) and package.partition(".")[0] not in _KNOWN_PACKAGES
 
 
 def _qualified(function: Any) -> str:

@@ -1,1 +1,1 @@
-"""Attention written out, step by step: what torch's own attentions compute, in primitives that know their roles."""
+"""Decompositions of torch's attentions into primitive operations with roles."""

@@ -1,7 +1,7 @@
-"""Writes the steps of an attention into a graph: each node with its role, in the words that the graph already speaks.
+"""Writes the steps of an attention into a graph, each node with its role.
 
-A symbolic trace speaks torch functions, an exported graph speaks aten overloads. The expansion itself is written once
-(`sdpa`) and asks for words, so that the two roads cannot drift apart.
+A symbolic trace consists of torch functions, an exported graph of aten overloads. The decomposition is written once
+(`sdpa`) in terms of an operation table, so that both kinds of graph get the same steps.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torch import fx
 
 from sardonyx.frontend.attention.roles import Primitive, Role
 
-Word = Callable[..., Any] | str  # a function, or the name of a method
+Op = Callable[..., Any] | str  # a function, or the name of a method
 Create = Callable[..., fx.Node]  # (kind, target, args, kwargs), as `create_node` of a graph and of a tracer take them
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What the steps are called. A word takes the same arguments in every vocabulary."""
+class OpTable:
+    """The operations of a kind of graph. An operation takes the same arguments in every table."""
 
-    matmul: Word
-    transpose: Word
-    mul: Word
-    add: Word
-    where: Word  # (condition, tensor, number)
-    masked_fill: Word
-    softmax: Word
-    safe_softmax: Word  # rows that are -inf throughout become 0
-    dropout: Word
-    repeat_interleave: Word
-    triu: Word
-    new_ones: Word
-    size: Word
-    type_as: Word
+    matmul: Op
+    transpose: Op
+    mul: Op
+    add: Op
+    where: Op  # (condition, tensor, number)
+    masked_fill: Op
+    softmax: Op
+    safe_softmax: Op  # rows that are -inf throughout become 0
+    dropout: Op
+    repeat_interleave: Op
+    triu: Op
+    new_ones: Op
+    size: Op
+    type_as: Op
 
 
 _aten = torch.ops.aten
 
-TORCH = Vocabulary(
+TORCH = OpTable(
     matmul=torch.matmul,
     transpose=torch.transpose,
     mul=torch.mul,
@@ -58,7 +58,7 @@ TORCH = Vocabulary(
     type_as="type_as",
 )
 
-ATEN = Vocabulary(
+ATEN = OpTable(
     matmul=_aten.matmul.default,
     transpose=_aten.transpose.int,
     mul=_aten.mul.Tensor,
@@ -77,31 +77,31 @@ ATEN = Vocabulary(
 
 
 @dataclass(slots=True)
-class Spelling:
-    """One attention being written at a graph's point of insertion."""
+class AttentionWriter:
+    """Writes one attention at a graph's insertion point."""
 
     create: Create
-    words: Vocabulary
+    ops: OpTable
     attention: int  # its number among the attentions of the model
-    primitives: dict[str, Primitive]  # by node name: what the nodes are in their attention is noted here
-    module: str = ""  # where it is, for refusals
-    nodes: list[fx.Node] = field(default_factory=list[fx.Node])  # what was written, in order
+    primitives: dict[str, Primitive]  # roles by node name; extended with every node
+    module: str = ""  # its path, for error messages
+    nodes: list[fx.Node] = field(default_factory=list[fx.Node])  # the written nodes in order
 
     @property
-    def place(self) -> str:
-        """Where it is, in words."""
+    def location(self) -> str:
+        """The module's path for error messages."""
         return self.module or "the model"
 
-    def write(self, role: Role | None, word: Word, *args: Any, **kwargs: Any) -> fx.Node:
-        """Add one step; without a role it only prepares an argument of one."""
-        kind = "call_method" if isinstance(word, str) else "call_function"
-        return self._noted(role, self.create(kind, word, args, kwargs))
+    def write(self, role: Role | None, op: Op, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add a node; without a role if it only computes an argument of a step."""
+        kind = "call_method" if isinstance(op, str) else "call_function"
+        return self._record(role, self.create(kind, op, args, kwargs))
 
     def write_module(self, role: Role, target: str, argument: fx.Node) -> fx.Node:
-        """Add a step that a submodule does."""
-        return self._noted(role, self.create("call_module", target, (argument,), {}))
+        """Add a node that calls a submodule."""
+        return self._record(role, self.create("call_module", target, (argument,), {}))
 
-    def _noted(self, role: Role | None, node: fx.Node) -> fx.Node:
+    def _record(self, role: Role | None, node: fx.Node) -> fx.Node:
         self.nodes.append(node)
         if role is not None:
             self.primitives[node.name] = Primitive(self.attention, role)

@@ -1,10 +1,9 @@
-"""The forward passes of `nn.Transformer` and its parts, without the questions that only the run could answer.
+"""Traceable forwards of `nn.Transformer` and its layers.
 
-Torch's own look at shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow. These
-take the plain road through the same submodules and the same overridable blocks. One thing is left out on purpose: torch
-compares a mask with a causal one to find out whether it may skip reading it, which changes no result (only the gradient
-of such a mask). In evaluation its fast path may also leave padded positions out altogether and fill them with zeros;
-here, as in training, they are computed like all others.
+Torch's own forwards inspect shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow.
+These call the same submodules and the same overridable blocks without the fast path. Torch also compares a mask with a
+causal one to avoid reading it; that is left out, since it changes only the gradient of such a mask. In eval mode
+torch's fast path may skip padded positions and fill them with zeros; here, as in training, they are computed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def encoder_layer(
     src_key_padding_mask: Any = None,
     is_causal: bool = False,
 ) -> Any:
-    """`nn.TransformerEncoderLayer.forward`."""
-    blocks: Any = self  # its blocks are private in torch's types, but are what a subclass overrides
+    """Replace `nn.TransformerEncoderLayer.forward`."""
+    blocks: Any = self  # the blocks are private, but subclasses override them
     x = src
     if self.norm_first:
         x = x + blocks._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
@@ -39,7 +38,7 @@ def encoder(
     src_key_padding_mask: Any = None,
     is_causal: bool | None = None,
 ) -> Any:
-    """`nn.TransformerEncoder.forward`."""
+    """Replace `nn.TransformerEncoder.forward`."""
     output = src
     for layer in self.layers:
         output = layer(output, src_mask=mask, is_causal=_hint(is_causal), src_key_padding_mask=src_key_padding_mask)
@@ -57,7 +56,7 @@ def decoder(
     tgt_is_causal: bool | None = None,
     memory_is_causal: bool = False,
 ) -> Any:
-    """`nn.TransformerDecoder.forward`."""
+    """Replace `nn.TransformerDecoder.forward`."""
     output = tgt
     for layer in self.layers:
         output = layer(
@@ -87,7 +86,7 @@ def transformer(
     tgt_is_causal: bool | None = None,
     memory_is_causal: bool = False,
 ) -> Any:
-    """`nn.Transformer.forward`."""
+    """Replace `nn.Transformer.forward`."""
     memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
     return self.decoder(
         tgt,
@@ -102,7 +101,7 @@ def transformer(
 
 
 def _hint(is_causal: Any) -> Any:
-    """Without a hint torch looks at the mask; to read the mask as it stands comes to the same."""
+    """Return False without a hint: torch would inspect the mask, and applying the mask gives the same result."""
     return False if is_causal is None else is_causal
 
 
@@ -112,4 +111,4 @@ FORWARDS: Mapping[type[nn.Module], Callable[..., Any]] = {
     nn.TransformerDecoder: decoder,
     nn.Transformer: transformer,
 }
-# nn.TransformerDecoderLayer's own forward asks nothing, and is traced as it is.
+# The forward of nn.TransformerDecoderLayer can be traced without a replacement.

@@ -1,8 +1,8 @@
-"""The few things that only the run can decide, as functions which stay single nodes when a graph is traced.
+"""Functions that depend on ranks or dtypes at run time and stay single nodes in a traced graph.
 
-A symbolic trace knows neither ranks nor dtypes. Where no primitive fits all of them, the decision is put into the graph
-as one of these, instead of being guessed. Like torch's own functions they stay whole under symbolic tracing, also when
-a decomposed module is traced again, as loading one from a file does.
+A symbolic trace knows neither ranks nor dtypes. If no primitive works for all of them, one of these functions makes the
+decision at run time. Like torch's own functions they stay single nodes under symbolic tracing, also when a decomposed
+module is traced again, which happens when it is unpickled.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def widen(tensor: torch.Tensor) -> Any:
-    """Half precision as float32, in which attention compares and weighs; wider tensors as they are."""
+    """Convert half precision to float32, in which attention computes scores and weights; keep wider tensors."""
     if has_torch_function((tensor,)):
         return handle_torch_function(widen, (tensor,), tensor)
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 def default_scale(query: torch.Tensor) -> Any:
-    """One over the root of the width of a head."""
+    """Return 1 / sqrt(width of a head)."""
     if has_torch_function((query,)):
         return handle_torch_function(default_scale, (query,), query)
     width = query.shape[-1]
-    return 1.0 / math.sqrt(width) if width else 1.0  # products over nothing are 0 whatever they are scaled with
+    return 1.0 / math.sqrt(width) if width else 1.0  # products over an empty axis are 0 at any scale
 
 
 def heads_per_group(query: torch.Tensor, key: torch.Tensor) -> Any:
-    """How many heads of the query share one head of the key (`enable_gqa`)."""
+    """Return the number of query heads that share a key head (`enable_gqa`)."""
     if has_torch_function((query, key)):
         return handle_torch_function(heads_per_group, (query, key), query, key)
     heads, groups = query.shape[-3], key.shape[-3]
@@ -43,19 +43,19 @@ def heads_per_group(query: torch.Tensor, key: torch.Tensor) -> Any:
 
 
 def additive_mask(mask: torch.Tensor | None, query: torch.Tensor, wide: bool) -> Any:
-    """What to add to the scores for a mask of `scaled_dot_product_attention`, in which `True` keeps a score.
+    """Return what a mask of `scaled_dot_product_attention` adds to the scores; `True` keeps a score.
 
     Args:
-        mask: The mask, or None where the caller leaves it out.
-        query: Tells the dtype of the scores.
-        wide: Whether the scores were widened.
+        mask: The mask, or None.
+        query: The query, for the dtype of the scores.
+        wide: Whether the scores are in float32.
     """
     if has_torch_function((mask, query)):
         return handle_torch_function(additive_mask, (mask, query), mask, query, wide)
     if mask is None:
         return query.new_zeros(())
-    kept = torch.logical_not(mask) if mask.dtype == torch.bool else mask
-    return _added(kept, _dtype_of_scores(query, wide))
+    masked = torch.logical_not(mask) if mask.dtype == torch.bool else mask
+    return _added(masked, _dtype_of_scores(query, wide))
 
 
 def merged_mask(
@@ -67,16 +67,16 @@ def merged_mask(
     hint: bool,
     wide: bool,
 ) -> Any:
-    """What to add to the scores for the two masks of a multi-head attention, in which `True` takes a score away.
+    """Return what the two masks of a multi-head attention add to the scores; `True` removes a score.
 
     Args:
         query: Split into heads: (batch, heads, length, width), or without the batch.
-        key: The same.
+        key: As the query.
         attn_mask: (length, keys), or (batch * heads, length, keys).
         key_padding_mask: (batch, keys), or without the batch.
-        appended: How many of the keys were put at the end by the attention itself; no mask speaks of these.
-        hint: Whether attn_mask is said to be causal: torch then does not read it where it is the only mask.
-        wide: Whether the scores were widened.
+        appended: The number of keys that the attention appends itself; masks do not cover them.
+        hint: Whether attn_mask is declared causal: torch does not read it then if it is the only mask.
+        wide: Whether the scores are in float32.
     """
     tensors = (query, key, attn_mask, key_padding_mask)
     if has_torch_function(tensors):
@@ -116,7 +116,7 @@ def _dtype_of_scores(query: torch.Tensor, wide: bool) -> torch.dtype:
 
 
 def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask in which `True` takes away as -inf and 0; a float mask as it is, float32 at most wider than the scores."""
+    """Return a boolean mask (`True` removes) as -inf and 0, and a float mask in the dtype of the scores."""
     if mask.dtype == torch.bool:
         return torch.where(mask, -torch.inf, 0.0).to(dtype)
     fits = mask.dtype == torch.float32 or torch.promote_types(mask.dtype, dtype) == dtype

@@ -1,1 +1,1 @@
-"""Attention rewritten into one call: what may be, what is, and what is said of the rest."""
+"""Rewrites attention into one call: planning, writing, and merging of projections."""

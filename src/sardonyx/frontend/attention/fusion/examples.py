@@ -1,4 +1,4 @@
-"""Runs a graph on tensors without content, to know the shape and dtype of every value: no weight is copied or read."""
+"""Runs a graph on fake tensors to find the shape and dtype of every value. No weight is copied or read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sardonyx.errors import UsageError
 from sardonyx.frontend.attention.recognition.facts import EXAMPLE
 
 
-def note_examples(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Note in the graph what every node gives for these inputs.
+def record_examples(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Record in the graph the value of every node for these inputs.
 
     Raises:
-        UsageError: the graph does not run on them.
+        UsageError: If the graph does not run on them.
     """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         runner = _Runner(module, mode)
@@ -31,16 +31,16 @@ def note_examples(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[s
                 else _in_order(module, args, kwargs)
             )
             runner.run(*runner.faked(flat), enable_io_processing=False)
-        except Exception as error:  # the graph is the user's, and may fail in any way
-            said = str(error).splitlines()[0] if str(error) else repr(error)
+        except Exception as error:  # the graph is the user's and may raise anything
+            message = str(error).splitlines()[0] if str(error) else repr(error)
             raise UsageError(
-                f"the graph does not run on the example inputs: {said}",
+                f"the graph does not run on the example inputs: {message}",
                 hint="pass the inputs that the graph module takes",
             ) from error
 
 
-def forget_examples(graph: fx.Graph) -> None:
-    """Take them off again."""
+def remove_examples(graph: fx.Graph) -> None:
+    """Remove the recorded values."""
     for node in graph.nodes:
         node.meta.pop(EXAMPLE, None)
 
@@ -50,7 +50,7 @@ def _takes_trees(module: fx.GraphModule) -> bool:
 
 
 def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """One value for each placeholder, as a call would give it."""
+    """Return a value for each placeholder, as in a call."""
     values = list(args)
     for node in [*module.graph.find_nodes(op="placeholder")][len(values) :]:
         if str(node.target) in kwargs:
@@ -84,6 +84,6 @@ class _Runner(fx.Interpreter):
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         inner: nn.Module = self.fetch_attr(target)
-        held = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-        fakes = {name: self._fake(tensor) for name, tensor in held.items()}
+        state = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
+        fakes = {name: self._fake(tensor) for name, tensor in state.items()}
         return functional_call(inner, fakes, args, kwargs)

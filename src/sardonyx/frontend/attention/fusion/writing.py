@@ -1,4 +1,4 @@
-"""Writes one call of scaled_dot_product_attention in the place of an attention."""
+"""Writes one call of scaled_dot_product_attention in place of an attention."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.frontend.attention.fusion.plan import Plan, is_default_scale, shared_heads
+from sardonyx.frontend.attention.recognition.calls import dialect_of, read
 from sardonyx.frontend.attention.recognition.facts import EXAMPLE, Rank, dtype_of, rank_of, same_sizes, shape_of
-from sardonyx.frontend.attention.recognition.matches import Bias, Fill, Operand, Recognised, Scale
-from sardonyx.frontend.attention.recognition.vocabulary import read, vocabulary_of
+from sardonyx.frontend.attention.recognition.matches import AttentionMatch, Bias, Fill, Operand, Scale
 
-# Writes the few nodes that fusing needs, in the words that the graph speaks, with what is known of their values.
-
-WRITTEN_FOR = "sardonyx_written_for"  # the name of the node that a new one stands beside, while a graph is rewritten
+WRITTEN_FOR = "sardonyx_written_for"  # metadata of a new node during the rewrite: name of the node it belongs to
 _aten = torch.ops.aten
-_WORDS: dict[str, tuple[Any, Any]] = {
+_OPS: dict[str, tuple[Any, Any]] = {  # the torch function or method, and the aten overload
     "sdpa": (F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
     "transpose": (torch.transpose, _aten.transpose.int),
     "permute": (torch.permute, _aten.permute.default),
@@ -46,16 +44,16 @@ _WORDS: dict[str, tuple[Any, Any]] = {
 
 
 class Writer:
-    """Writes at one place of a graph."""
+    """Writes nodes at one position of a graph, with their values if those of their operands are known."""
 
     def __init__(self, graph: fx.Graph, before: fx.Node) -> None:
-        """Write before this node, as its kin."""
+        """Write before this node, with its module stack."""
         self._graph, self._before = graph, before
-        self._aten = vocabulary_of(graph) == "aten"
+        self._aten = dialect_of(graph) == "aten"
 
-    def write(self, word: str, *args: Any, **kwargs: Any) -> fx.Node:
-        """Add one node."""
-        target = _WORDS[word][self._aten]
+    def write(self, op: str, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add a node for an operation of the table."""
+        target = _OPS[op][self._aten]
         return self.call(target, *args, **kwargs)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -63,18 +61,18 @@ class Writer:
         with self._graph.inserting_before(self._before):
             kind = "call_method" if isinstance(target, str) else "call_function"
             node = self._graph.create_node(kind, target, args, kwargs)
-        kept = ("nn_module_stack", "stack_trace", "source_fn_stack")
-        node.meta = {key: self._before.meta[key] for key in kept if key in self._before.meta}
+        origin = ("nn_module_stack", "stack_trace", "source_fn_stack")
+        node.meta = {key: self._before.meta[key] for key in origin if key in self._before.meta}
         node.meta[WRITTEN_FOR] = self._before.meta.get(WRITTEN_FOR, self._before.name)
         self._propagate(node)
         return node
 
     def _propagate(self, node: fx.Node) -> None:
-        """Say what the node computes, where that is known of all that it reads."""
+        """Compute the node's value if the values of all operands are known."""
         for key in ("val", EXAMPLE):
-            if not all(key in each.meta for each in node.all_input_nodes):
+            if not all(key in operand.meta for operand in node.all_input_nodes):
                 continue
-            values: Any = fx.map_arg((node.args, node.kwargs), lambda each, key=key: each.meta[key])
+            values: Any = fx.map_arg((node.args, node.kwargs), lambda operand, key=key: operand.meta[key])
             modes = [leaf.fake_mode for leaf in tree_leaves(values) if hasattr(leaf, "fake_mode")]
             if modes:
                 target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
@@ -82,17 +80,17 @@ class Writer:
                     node.meta[key] = target(*values[0], **values[1])
 
     def size(self, tensor: fx.Node, axis: int) -> Any:
-        """The size as a number, or as a node that gives it."""
+        """Return the size as a number, or as a node that computes it."""
         shape = shape_of(tensor)
         fixed = shape is not None and isinstance(shape[axis], int) and (self._aten or tensor.op == "get_attr")
         return shape[axis] if shape is not None and fixed else self.write("size", tensor, axis)
 
     def regrouped(self, tensor: fx.Node, lead: Sequence[Any]) -> fx.Node:
-        """The tensor with other dims before its last two."""
+        """Reshape the axes before the last two."""
         return self.write("reshape", tensor, [*lead, self.size(tensor, -2), self.size(tensor, -1)])
 
     def at_least_matrix(self, tensor: fx.Node) -> fx.Node:
-        """The tensor with two dims or more, broadcasting as it did."""
+        """Add leading axes until there are two."""
         rank = rank_of(tensor)
         if rank.least >= 2:
             return tensor
@@ -103,42 +101,46 @@ class Writer:
         return tensor
 
 
-_MASKED = -1e30  # added to a score it makes every score the same, and stays finite in every dtype but float16
-_DIVIDE = cast(Any, operator).truediv  # its stub leaves the operands open
+_MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
+_DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def write_call(graph: fx.Graph, found: Recognised, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
-    """Write the call and what it needs; gives the call itself, and the node that stands for the old result."""
-    writer = Writer(graph, found.mix)
-    groups = _Groups(writer, found, plan)
-    bare = (_turned(writer, found.query), _turned(writer, found.key), _turned(writer, found.value))
+def write_call(graph: fx.Graph, attention: AttentionMatch, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
+    """Write the call and its arguments; return the call, and the node that replaces the old result."""
+    writer = Writer(graph, attention.mix)
+    groups = _Groups(writer, attention, plan)
+    operands = (
+        _permuted(writer, attention.query),
+        _permuted(writer, attention.key),
+        _permuted(writer, attention.value),
+    )
     options: dict[str, Any] = {}
-    mask = _mask(writer, bare[0], found, plan, groups)
+    mask = _mask(writer, operands[0], plan, groups)
     if plan.causal is not None:
         options["is_causal"] = True
     elif mask is not None:
         options["attn_mask"] = mask
     if not _is_zero(dropout_p):
         options["dropout_p"] = dropout_p
-    if not is_default_scale(plan, bare[0]):
+    if not is_default_scale(plan, operands[0]):
         options["scale"] = _scale(writer, plan)
-    query, key, value = bare
+    query, key, value = operands
     if (groups.lead is None) and (shared := shared_heads(query, key, value)) is not None:
         key, value, options["enable_gqa"] = *shared, True
     query = _scaled(writer, query, plan.tensor_scales)
-    query, key, value = groups.take(query), groups.take(key), groups.take(value)
+    query, key, value = groups.regroup(query), groups.regroup(key), groups.regroup(value)
     call, result = _call(writer, (query, key, value), options)
-    result = groups.give_back(result)
-    if found.result_turn is not None:
-        result = writer.write("permute", result, found.result_turn)
+    result = groups.restore(result)
+    if attention.result_perm is not None:
+        result = writer.write("permute", result, attention.result_perm)
     return call, result
 
 
 def _call(
     writer: Writer, operands: tuple[fx.Node, fx.Node, fx.Node], options: dict[str, Any]
 ) -> tuple[fx.Node, fx.Node]:
-    """The call and its result. Torch has fast kernels for four axes only: three become four, and three again."""
+    """Write the call and return it and its result. Torch has fast kernels for four axes only: one is added to three."""
     if any(rank_of(operand) != Rank(3, exact=True) for operand in operands):
         call = writer.write("sdpa", *operands, **options)
         return call, call
@@ -153,15 +155,15 @@ def _is_zero(number: Any) -> bool:
     return isinstance(number, (int, float)) and number == 0
 
 
-def _turned(writer: Writer, operand: Operand) -> fx.Node:
+def _permuted(writer: Writer, operand: Operand) -> fx.Node:
     node = operand.node
-    if operand.turn is not None:
-        node = writer.write("permute", node, operand.turn)
+    if operand.perm is not None:
+        node = writer.write("permute", node, operand.perm)
     return writer.write("transpose", node, -2, -1) if operand.swap else node
 
 
 def _scale(writer: Writer, plan: Plan) -> Any:
-    """The product of all numbers that the scores are multiplied by."""
+    """Return the product of all numeric scales."""
     numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
     computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
     known = math.prod(1.0 / step.factor if step.divides else float(step.factor) for step in numbers)
@@ -176,7 +178,7 @@ def _scale(writer: Writer, plan: Plan) -> Any:
 
 
 def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
-    """Scales that are tensors go into the queries, which keep their dtype."""
+    """Apply tensor scales to the queries, which keep their dtype."""
     for step in scales:
         scaled = writer.write("div" if step.divides else "mul", query, step.factor)
         same = dtype_of(scaled) is not None and dtype_of(scaled) == dtype_of(query)
@@ -184,8 +186,8 @@ def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
     return query
 
 
-def _mask(writer: Writer, query: fx.Node, found: Recognised, plan: Plan, groups: _Groups) -> fx.Node | None:
-    """All masks as one: of booleans where True keeps a score, where it can be, else added."""
+def _mask(writer: Writer, query: fx.Node, plan: Plan, groups: _Groups) -> fx.Node | None:
+    """Return all masks as one: a boolean mask (True keeps a score) if possible, otherwise one to add."""
     if len(plan.masks) == 1 and isinstance(plan.masks[0][1], Bias) and plan.masks[0][1].as_sdpa:
         return plan.masks[0][1].term
     fills = [mask for _, mask in plan.masks if isinstance(mask, Fill) and mask.value == -math.inf]
@@ -195,25 +197,27 @@ def _mask(writer: Writer, query: fx.Node, found: Recognised, plan: Plan, groups:
         return writer.at_least_matrix(merged)
     added: fx.Node | None = None
     for space, mask in plan.masks:
-        added = _one_more(writer, query, added, mask, functools.partial(groups.mask, space=space))
+        added = _with_mask(writer, query, added, mask, functools.partial(groups.mask, space=space))
     return None if added is None else writer.at_least_matrix(_as_query(writer, added, query))
 
 
-def _one_more(writer: Writer, query: fx.Node, added: fx.Node | None, mask: Bias | Fill | Scale, place: Any) -> fx.Node:
+def _with_mask(
+    writer: Writer, query: fx.Node, added: fx.Node | None, mask: Bias | Fill | Scale, regroup: Any
+) -> fx.Node:
     match mask:
         case Scale():
-            assert added is not None, "a scale is noted among the masks only after one"
+            assert added is not None, "a scale is among the masks only after a mask"
             return writer.write("div" if mask.divides else "mul", added, mask.factor)
         case Bias():
             term = mask.term if mask.times == 1 else writer.write("mul", mask.term, mask.times)
-            return place(term) if added is None else writer.write("add", added, place(term))
+            return regroup(term) if added is None else writer.write("add", added, regroup(term))
         case Fill():
             value = max(mask.value, _MASKED) if mask.value != -math.inf else -math.inf
-            lost = mask.condition if mask.where_true else writer.write("not", mask.condition)
+            masked = mask.condition if mask.where_true else writer.write("not", mask.condition)
             if added is None:
-                zeros = writer.write("mul", writer.write("type_as", place(lost), query), 0.0)
-                return writer.write("where", place(lost), value, zeros)
-            return writer.write("where", place(lost), value, added)
+                zeros = writer.write("mul", writer.write("type_as", regroup(masked), query), 0.0)
+                return writer.write("where", regroup(masked), value, zeros)
+            return writer.write("where", regroup(masked), value, added)
 
 
 def _kept(writer: Writer, fill: Fill) -> fx.Node:
@@ -221,23 +225,19 @@ def _kept(writer: Writer, fill: Fill) -> fx.Node:
 
 
 def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
-    """In the dtype of the queries; float32 beside half precision stays, since what is finite must stay so."""
-    known, wanted = dtype_of(mask), dtype_of(query)
-    if (
-        known is not None
-        and wanted is not None
-        and (known == wanted or (known, wanted in _HALVES) == (torch.float32, True))
-    ):
+    """Return the mask in the dtype of the queries; float32 is kept with half precision, so that it stays finite."""
+    own, other = dtype_of(mask), dtype_of(query)
+    if own is not None and other is not None and (own == other or (own is torch.float32 and other in _HALVES)):
         return mask
     return writer.write("type_as", mask, query)
 
 
 class _Groups:
-    """The dims before the last two: where they are regrouped on the way, the call works in the finest grouping."""
+    """The axes before the last two. If steps regroup them, the call uses the finest grouping of a mask."""
 
-    def __init__(self, writer: Writer, found: Recognised, plan: Plan) -> None:
-        self._writer, self._found = writer, found
-        self._spaces = [found.scores, *(step.node for step in plan.regroups)]
+    def __init__(self, writer: Writer, attention: AttentionMatch, plan: Plan) -> None:
+        self._writer, self._attention = writer, attention
+        self._spaces = [attention.scores, *(step.node for step in plan.regroups)]
         masked = {space for space, _ in plan.masks}
         self._space = max(masked, key=lambda space: len(self._shape(space)), default=0) if plan.regroups else 0
         self.lead = self._sizes(self._space) if plan.regroups else None
@@ -246,32 +246,32 @@ class _Groups:
         return shape_of(self._spaces[space]) or ()
 
     def _sizes(self, space: int) -> list[Any]:
-        """The sizes of the leading dims, each a number or a node."""
+        """Return the sizes of the leading axes, each a number or a node."""
         shape, call = self._shape(space)[:-2], read(self._spaces[space])
-        written: Any = call.get("shape") if call is not None and call.does == "view" else None
+        written: Any = call.get("shape") if call is not None and call.name == "view" else None
         if written is not None and len(written) == len(shape) + 2:
             return [*written[:-2]]
-        query = self._found.query
-        axes = query.turn or range(len(shape) + 2)
+        query = self._attention.query
+        axes = query.perm or range(len(shape) + 2)
         if space == 0:
-            return [self._writer.size(query.node, axes[place]) for place in range(len(shape))]
+            return [self._writer.size(query.node, axes[index]) for index in range(len(shape))]
         return [size if isinstance(size, int) else -1 for size in shape]
 
-    def take(self, operand: fx.Node) -> fx.Node:
-        """An operand in the grouping of the call."""
+    def regroup(self, operand: fx.Node) -> fx.Node:
+        """Return an operand in the grouping of the call."""
         if self.lead is None or same_sizes((shape_of(operand) or ())[:-2], self._shape(self._space)[:-2]):
             return operand
         return self._writer.regrouped(operand, self.lead)
 
-    def give_back(self, result: fx.Node) -> fx.Node:
-        """The result in the grouping that the mix had."""
+    def restore(self, result: fx.Node) -> fx.Node:
+        """Return the result in its original grouping."""
         last = len(self._spaces) - 1
         if self.lead is None or same_sizes(self._shape(self._space)[:-2], self._shape(last)[:-2]):
             return result
         return self._writer.regrouped(result, self._sizes(last))
 
     def mask(self, mask: fx.Node, space: int) -> fx.Node:
-        """A mask that was applied in one grouping, in that of the call."""
+        """Return a mask of one grouping in that of the call."""
         shape, here = shape_of(mask), self._shape(space)
         if self.lead is None or space == self._space or (shape is not None and len(shape) <= 2):
             return mask

@@ -1,1 +1,1 @@
-"""Attention found in a graph by its structure, however it is spelled."""
+"""Recognizes attention in a graph by its structure."""

@@ -1,7 +1,7 @@
-"""What can be known of a value without running the graph: its shape, dtype and rank.
+"""Finds the shape, dtype and rank of a value without running the graph.
 
-From the example that the graph was made with (`meta["val"]`), from the parameter that is read, or from the structure
-alone: `view(b, n, h, d)` has four dims whatever `n` is, and `transpose(-2, -1)` could not run on fewer than two.
+They come from the values that the graph was traced with (`meta["val"]`), from parameters, or from the operation:
+`view(b, n, h, d)` has four axes for any `n`, and `transpose(-2, -1)` needs at least two.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import torch
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
-from sardonyx.frontend.attention.recognition.vocabulary import Call, overload_of, read
+from sardonyx.frontend.attention.recognition.calls import Call, overload_of, read
 
 _SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
-_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # of the rank of what they read, too
+_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # these keep the rank too
 _BROADCASTS = frozenset({"mul", "div", "add", "sub", "masked_fill", "pow"})
 _ARITHMETIC = frozenset({"mul", "truediv", "pow", "add", "sub", "floordiv", "neg"})
 
 
-EXAMPLE = "sardonyx_example"  # where the value of a node in an example run is noted, beside torch's own `val`
+EXAMPLE = "sardonyx_example"  # metadata key of a node's value in an example run, in addition to torch's `val`
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """How many dims there are, at least or exactly."""
+    """The number of axes: a lower bound, or exact."""
 
     least: int
     exact: bool = False
 
 
 def example_of(node: Any) -> Any:
-    """What is known of the node's value: a (fake) tensor, a number, or None."""
+    """Return the known value of a node: a (fake) tensor, a number, or None."""
     if not isinstance(node, fx.Node):
         return node
     for key in (EXAMPLE, "val"):
@@ -43,37 +43,37 @@ def example_of(node: Any) -> Any:
             return known
     owner = node.graph.owning_module
     if node.op == "get_attr" and owner is not None:
-        found: Any = owner
+        value: Any = owner
         for name in str(node.target).split("."):
-            found = getattr(found, name, None)
-        return found
+            value = getattr(value, name, None)
+        return value
     call = read(node)
-    if call is not None and call.does in ("unary", "same", "lift"):
+    if call is not None and call.name in ("unary", "same", "lift"):
         return example_of(call.get("x"))
     return None
 
 
 def shape_of(node: Any) -> tuple[Any, ...] | None:
-    """The sizes, integers or symbols, where they are known."""
+    """Return the sizes, integers or symbols, or None."""
     known = example_of(node)
     return tuple(known.shape) if isinstance(known, torch.Tensor) else None
 
 
 def dtype_of(node: Any) -> torch.dtype | None:
-    """The dtype, where it is known."""
+    """Return the dtype, or None."""
     known = example_of(node)
     return known.dtype if isinstance(known, torch.Tensor) else None
 
 
 def same_sizes(left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> bool:
-    """Whether both are known and every size is the same for certain: symbols are equal only to themselves."""
+    """Return whether both are known and all sizes are equal; a symbol equals only itself."""
     if left is None or right is None or len(left) != len(right):
         return False
     return all(_key(a) == _key(b) for a, b in zip(left, right, strict=True))
 
 
 def is_one(size: Any) -> bool:
-    """Whether the size is 1 whatever the input."""
+    """Return whether the size is 1 for every input."""
     return isinstance(size, int) and size == 1
 
 
@@ -82,19 +82,19 @@ def _key(size: Any) -> Any:
 
 
 def rank_of(node: Any, depth: int = 24) -> Rank:
-    """The number of dims as far as it is known."""
+    """Return what is known of the number of axes."""
     shape = shape_of(node)
     if shape is not None:
         return Rank(len(shape), exact=True)
     call = read(node)
     if call is None or depth == 0:
         return Rank(0)
-    inner = rank_of(call.get("x"), depth - 1) if "x" in call.given else Rank(0)
+    inner = rank_of(call.get("x"), depth - 1) if "x" in call.arguments else Rank(0)
     return _rank_by_structure(call, inner, depth)
 
 
 def _rank_by_structure(call: Call, inner: Rank, depth: int) -> Rank:
-    match call.does:
+    match call.name:
         case "view" | "expand" if isinstance(call.get("shape"), (tuple, list)):
             return Rank(len(call.get("shape")), exact=True)
         case "permute" if isinstance(call.get("dims"), (tuple, list)):
@@ -113,10 +113,10 @@ def _rank_by_structure(call: Call, inner: Rank, depth: int) -> Rank:
             return Rank(max(inner.least - 1, 1), inner.exact)
         case "matmul" | "baddbmm":
             return _rank_of_product(call, inner, depth)
-        case _ if call.does in _BROADCASTS:
+        case _ if call.name in _BROADCASTS:
             other = rank_of(call.get("y"), depth - 1) if isinstance(call.get("y"), fx.Node) else Rank(0, exact=True)
             return Rank(max(inner.least, other.least), inner.exact and other.exact)
-        case _ if call.does in _SAME_RANK or call.does in _MASKS:
+        case _ if call.name in _SAME_RANK or call.name in _MASKS:
             return inner
         case _:
             return Rank(0)
@@ -134,7 +134,7 @@ def _rank_of_product(call: Call, inner: Rank, depth: int) -> Rank:
 
 
 def is_number(value: Any, depth: int = 12) -> bool:
-    """Whether it is a number of Python's, or a node that computes one from sizes: never a tensor."""
+    """Return whether a value is a Python number, or a node that computes one from sizes; never a tensor."""
     if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         return not isinstance(value, bool)
     if not isinstance(value, fx.Node) or depth == 0:
@@ -143,8 +143,8 @@ def is_number(value: Any, depth: int = 12) -> bool:
     if known is not None:
         return isinstance(known, (int, float, torch.SymInt, torch.SymFloat))
     call = read(value)
-    if call is not None and call.does == "size":
-        return "dim" in call.given
+    if call is not None and call.name == "size":
+        return "dim" in call.arguments
     target: Any = value.target
     if value.op != "call_function":
         return False
@@ -162,18 +162,18 @@ def _is_size(value: Any) -> bool:
     if not isinstance(value, fx.Node):
         return False
     call = read(value)
-    whole = call is not None and call.does == "size" and "dim" not in call.given
+    whole = call is not None and call.name == "size" and "dim" not in call.arguments
     return whole or (value.target is getattr and value.args[1] == "shape")
 
 
 def constant(value: Any) -> float | None:
-    """The number that it is in every run: written in the graph, or a constant tensor of one element; else None."""
+    """Return the constant number of a value, also of a constant tensor with one element, or None."""
     if isinstance(value, (int, float)):
         return float(value)
     call = read(value)
-    if call is not None and call.does == "full" and isinstance(call.get("value"), (int, float)):
+    if call is not None and call.name == "full" and isinstance(call.get("value"), (int, float)):
         return float(call.get("value"))
-    if call is not None and call.does in ("lift", "same", "cast"):
+    if call is not None and call.name in ("lift", "same", "cast"):
         return constant(call.get("x"))
     known = example_of(value) if isinstance(value, fx.Node) and value.op == "get_attr" else None
     if isinstance(known, torch.Tensor) and known.numel() == 1 and not isinstance(known, torch.nn.Parameter):

@@ -1,4 +1,4 @@
-"""What is told of an attention that was found in a graph, or of a softmax that turned out not to be in one."""
+"""Data classes of a recognized attention: its operands, its steps, or the reason why a softmax is not in one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sardonyx.frontend.attention.roles import Role
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale:
-    """The scores times a factor, or divided by it."""
+    """The scores are multiplied by a factor, or divided by it."""
 
     node: fx.Node
-    factor: Any  # a number, or a node that gives a number or a tensor
+    factor: Any  # a number, or a node with a number or a tensor
     divides: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bias:
-    """Something is added to the scores: a mask, a bias of positions."""
+    """A mask or a positional bias is added to the scores."""
 
     node: fx.Node
     term: Any  # a node, or a number
     times: float = 1.0
-    as_sdpa: bool = False  # the term is a mask as scaled_dot_product_attention takes it: added, or where True kept
+    as_sdpa: bool = False  # the term is a mask of scaled_dot_product_attention: added, or True keeps a score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """The scores are replaced by a value where a condition holds (or where it does not)."""
+    """The scores are replaced by a value where a condition is true (or where it is false)."""
 
     node: fx.Node
     condition: fx.Node
@@ -42,7 +42,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast:
-    """The scores or weights take another dtype."""
+    """The scores or weights are cast."""
 
     node: fx.Node
     dtype: Any  # a torch.dtype, or the node whose dtype it is
@@ -50,7 +50,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Regroup:
-    """The dims before the last two are split or merged; the last two stay."""
+    """The axes before the last two are split or merged."""
 
     node: fx.Node
 
@@ -60,11 +60,11 @@ Step = Scale | Bias | Fill | Cast | Regroup
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """What a product reads, and how its axes must be turned to be (…, rows, features)."""
+    """An operand of a product, and how to permute its axes to (…, rows, features)."""
 
     node: fx.Node
-    turn: tuple[int, ...] | None = None  # a permutation; None: as it is
-    swap: bool = False  # the last two axes change places
+    perm: tuple[int, ...] | None = None  # None: no permutation
+    swap: bool = False  # whether to swap the last two axes afterwards
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,33 +73,33 @@ class Dropout:
 
     node: fx.Node
     p: float
-    training: bool | None  # None: follows `module`
+    training: bool | None  # None: the mode of `module`
     module: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recognised:
-    """One attention: softmax(scale * query key' + mask) value."""
+class AttentionMatch:
+    """One attention: softmax(scale · query keyᵀ + mask) value."""
 
     query: Operand
     key: Operand
     value: Operand
-    steps: tuple[Step, ...]  # from the scores to the softmax, in the order in which they run
+    steps: tuple[Step, ...]  # from the scores to the softmax, in execution order
     softmax: fx.Node
-    after: tuple[Step, ...]  # from the softmax to the mix: casts and regroupings
+    after: tuple[Step, ...]  # from the softmax to the product with the values: casts and regroupings
     dropout: Dropout | None
-    scores: fx.Node  # the first product
-    mix: fx.Node  # the second
-    result_turn: tuple[int, ...] | None  # how (…, rows, features) must be turned to be what `mix` gives
-    safe: bool  # a row that is masked whole gives zeros, not NaN
-    roles: Mapping[fx.Node, Role]  # every node of it, with its projections and its heads split and merged
-    core: tuple[fx.Node, ...]  # from `scores` to `mix`, in the order in which they run
-    read_elsewhere: tuple[fx.Node, ...]  # nodes of the core that something outside reads: returned weights
+    scores: fx.Node  # the product of queries and keys
+    mix: fx.Node  # the product of weights and values
+    result_perm: tuple[int, ...] | None  # the permutation of (…, rows, features) to the axes of `mix`
+    safe: bool  # a fully masked row gives zeros, not NaN
+    roles: Mapping[fx.Node, Role]  # all nodes, including projections and the splitting and merging of heads
+    core: tuple[fx.Node, ...]  # from `scores` to `mix`, in execution order
+    read_elsewhere: tuple[fx.Node, ...]  # nodes of the core with uses outside, such as returned weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refused:
-    """A softmax that is not, or not provably, that of an attention."""
+class NotAttention:
+    """A softmax that is not in an attention, or not with certainty."""
 
     softmax: fx.Node
     reason: str

@@ -1,4 +1,4 @@
-"""The two products of an attention, query with key and weights with value, as (…, rows, features) in every spelling."""
+"""Reads the two products of an attention, query with key and weights with value, as (…, rows, features)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import fx
 
+from sardonyx.frontend.attention.recognition.calls import Call, read
 from sardonyx.frontend.attention.recognition.facts import rank_of
 from sardonyx.frontend.attention.recognition.matches import Bias, Operand, Scale, Step
-from sardonyx.frontend.attention.recognition.vocabulary import Call, read
 
-_ANY = "*"  # stands for an ellipsis
+_ELLIPSIS = "*"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """query key', and what the same node does beside it."""
+    """query keyᵀ, and further steps of the same node."""
 
     query: Operand
     key: Operand
@@ -25,20 +25,20 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mix:
-    """weights value, and how its axes must be turned to be what the node gives."""
+    """weights value, and the permutation to the axes of the node."""
 
     value: Operand
-    turn: tuple[int, ...] | None = None
+    perm: tuple[int, ...] | None = None
 
 
 def scores_of(call: Call) -> Scores | str:
-    """The node as the product of queries and keys whose last axis is that of the keys, or why it is none."""
-    if call.does == "matmul":
+    """Read a node as the product of queries and keys whose last axis is the keys, or return why it is not."""
+    if call.name == "matmul":
         return Scores(Operand(call.get("x")), keys_of(call.get("y")))
-    if call.does == "baddbmm":
+    if call.name == "baddbmm":
         alpha, beta = call.get("alpha", 1), call.get("beta", 1)
         if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
-            return "the product and what is added to it are weighed by computed numbers"
+            return "the product and the added term are scaled by computed numbers"
         scaled = (Scale(call.node, alpha),) if alpha != 1 else ()
         added = (Bias(call.node, call.get("x"), float(beta)),) if beta != 0 else ()
         return Scores(Operand(call.get("y")), keys_of(call.get("z")), (*scaled, *added))
@@ -52,19 +52,19 @@ def scores_of(call: Call) -> Scores | str:
     shared = [label for label in left if label in right and label not in result]
     if len(shared) != 1 or column in left or row in right:
         return f"the equation {call.get('equation')!r} is not a product of queries and keys"
-    query, key = _turned(first, left, lead + row + shared[0]), _turned(second, right, lead + column + shared[0])
+    query, key = _permuted(first, left, lead + row + shared[0]), _permuted(second, right, lead + column + shared[0])
     if query is None or key is None:
-        return f"the equation {call.get('equation')!r} spreads an operand over axes that it does not have"
+        return f"the equation {call.get('equation')!r} broadcasts an operand over axes that it does not have"
     return Scores(query, key)
 
 
 def mix_of(call: Call, weights: fx.Node) -> Mix | str:
-    """The node as the product of weights, over their last axis, with values, or why it is none."""
-    if call.does == "matmul":
+    """Read a node as the product of weights and values over the weights' last axis, or return why it is not."""
+    if call.name == "matmul":
         if call.get("y") is weights or call.get("x") is not weights:
             return "the weights are the right side of the product, so the softmax is over another axis than the values"
         return Mix(Operand(call.get("y")))
-    if call.does != "einsum":
+    if call.name != "einsum":
         return "the product of the weights has a third term"
     parsed = _equation(call)
     if isinstance(parsed, str):
@@ -76,41 +76,41 @@ def mix_of(call: Call, weights: fx.Node) -> Mix | str:
     features = [label for label in right if label not in left]
     mixes = column in right and column not in result and row in result and row not in right and len(features) == 1
     if second is weights or not mixes:
-        return f"the equation {call.get('equation')!r} does not mix values by the weights' last axis"
-    value, made = _turned(second, right, lead + column + features[0]), lead + row + features[0]
-    if value is None or sorted(made) != sorted(result):
-        return f"the equation {call.get('equation')!r} spreads or sums axes beside the mix"
-    turn = tuple(made.index(label) for label in result)
-    if _ANY in made and turn != tuple(range(len(turn))):
-        return f"the equation {call.get('equation')!r} turns axes around an ellipsis"
-    return Mix(value, None if turn == tuple(range(len(turn))) else turn)
+        return f"the equation {call.get('equation')!r} does not multiply values over the weights' last axis"
+    value, labels = _permuted(second, right, lead + column + features[0]), lead + row + features[0]
+    if value is None or sorted(labels) != sorted(result):
+        return f"the equation {call.get('equation')!r} broadcasts or sums other axes"
+    perm = tuple(labels.index(label) for label in result)
+    if _ELLIPSIS in labels and perm != tuple(range(len(perm))):
+        return f"the equation {call.get('equation')!r} permutes axes around an ellipsis"
+    return Mix(value, None if perm == tuple(range(len(perm))) else perm)
 
 
 def keys_of(node: Any) -> Operand:
-    """The keys, of which the node has the last two axes swapped."""
+    """Return the keys of a node that has their last two axes swapped."""
     call = read(node)
-    while call is not None and call.does == "same":
+    while call is not None and call.name == "same":
         call = read(call.get("x"))
     if call is None:
         return Operand(node, swap=True)
-    if call.does == "permute" and isinstance(call.get("dims"), (tuple, list)):
+    if call.name == "permute" and isinstance(call.get("dims"), (tuple, list)):
         dims = call.get("dims")
-        turn = tuple(axis % len(dims) for axis in (*dims[:-2], dims[-1], dims[-2]))
-        return Operand(call.get("x"), None if turn == tuple(range(len(turn))) else turn)
+        perm = tuple(axis % len(dims) for axis in (*dims[:-2], dims[-1], dims[-2]))
+        return Operand(call.get("x"), None if perm == tuple(range(len(perm))) else perm)
     if swaps_last_two(call):
         return Operand(call.get("x"))
     return Operand(node, swap=True)
 
 
 def swaps_last_two(call: Call) -> bool:
-    """Whether the call swaps the last two axes and does nothing else, for certain."""
-    if call.does == "swap_last":
+    """Return whether the call certainly swaps the last two axes and nothing else."""
+    if call.name == "swap_last":
         return True
     rank = rank_of(call.node)
-    if call.does == "turn_matrix":
+    if call.name == "transpose_matrix":
         return rank_of(call.get("x")).exact and rank_of(call.get("x")).least == 2
     axes = (call.get("a"), call.get("b"))
-    if call.does != "transpose" or not all(isinstance(axis, int) for axis in axes):
+    if call.name != "transpose" or not all(isinstance(axis, int) for axis in axes):
         return False
     if all(axis < 0 for axis in axes):
         return sorted(axes) == [-2, -1]
@@ -118,26 +118,26 @@ def swaps_last_two(call: Call) -> bool:
 
 
 def _equation(call: Call) -> tuple[str, str, str] | str:
-    """The labels of both operands and of the result."""
+    """Return the labels of both operands and of the result, or why the equation cannot be read."""
     equation = call.get("equation")
-    if call.does != "einsum" or not isinstance(equation, str) or len(call.get("operands")) != 2:
+    if call.name != "einsum" or not isinstance(equation, str) or len(call.get("operands")) != 2:
         return "the product is not one of two operands"
-    sides = equation.replace(" ", "").replace("...", _ANY).split("->")
+    sides = equation.replace(" ", "").replace("...", _ELLIPSIS).split("->")
     labels = (*sides[0].split(","), *sides[1:])
     if len(labels) != 3 or any(len(set(part)) != len(part) or len(part) < 2 for part in labels):
         return f"the equation {equation!r} is not a plain product of two operands"
-    if any(_ANY in part[1:] for part in labels) or len({_ANY in part for part in labels}) != 1:
-        return f"the equation {equation!r} has its ellipsis elsewhere than in front"
+    if any(_ELLIPSIS in part[1:] for part in labels) or len({_ELLIPSIS in part for part in labels}) != 1:
+        return f"the equation {equation!r} has an ellipsis that is not in front"
     return labels[0], labels[1], labels[2]
 
 
-def _turned(node: fx.Node, labels: str, wanted: str) -> Operand | None:
-    if sorted(labels) != sorted(wanted):
+def _permuted(node: fx.Node, labels: str, target: str) -> Operand | None:
+    if sorted(labels) != sorted(target):
         return None
-    turn = tuple(labels.index(label) for label in wanted)
-    count = len(turn)
-    if turn == tuple(range(count)):
+    perm = tuple(labels.index(label) for label in target)
+    count = len(perm)
+    if perm == tuple(range(count)):
         return Operand(node)
-    if turn == (*range(count - 2), count - 1, count - 2):
+    if perm == (*range(count - 2), count - 1, count - 2):
         return Operand(node, swap=True)
-    return None if _ANY in labels else Operand(node, turn)
+    return None if _ELLIPSIS in labels else Operand(node, perm)

@@ -1,4 +1,4 @@
-"""From a softmax back to the product of queries and keys, and on to the product of weights and values."""
+"""Walks from a softmax back to the product of queries and keys, and on to the product of weights and values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
+from sardonyx.frontend.attention.recognition.calls import Call, read
 from sardonyx.frontend.attention.recognition.facts import constant, example_of, is_number, rank_of, same_sizes, shape_of
 from sardonyx.frontend.attention.recognition.matches import Bias, Cast, Dropout, Fill, Regroup, Scale, Step
 from sardonyx.frontend.attention.recognition.products import Mix, Scores, mix_of, scores_of
-from sardonyx.frontend.attention.recognition.vocabulary import Call, read
 
 _PRODUCTS = frozenset({"matmul", "baddbmm", "einsum"})
 _GROUPINGS = frozenset({"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze"})
@@ -21,8 +21,8 @@ _METADATA = frozenset({"size", "new_ones", "prototype"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Before:
-    """The way from the scores to the softmax."""
+class ScoresPath:
+    """The nodes and steps from the scores to the softmax."""
 
     product: fx.Node
     scores: Scores
@@ -31,8 +31,8 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class After:
-    """The way from the softmax to the mix."""
+class WeightsPath:
+    """The nodes and steps from the softmax to the product with the values."""
 
     mix: fx.Node
     product: Mix
@@ -41,93 +41,95 @@ class After:
     nodes: tuple[fx.Node, ...]
 
 
-def before(node: Any) -> Before | str:
-    """Walk back from what the softmax reads, or say why the way ends elsewhere."""
+def trace_scores(node: Any) -> ScoresPath | str:
+    """Walk back from the operand of a softmax to the scores, or return why there are none."""
     call = read(node)
     if call is None:
-        return f"the scores come from {_words(node)}, not from a product of queries and keys"
-    if call.does in _PRODUCTS:
+        return f"the scores come from {_describe(node)}, not from a product of queries and keys"
+    if call.name in _PRODUCTS:
         scores = scores_of(call)
-        return scores if isinstance(scores, str) else Before(call.node, scores, scores.steps, (call.node,))
-    reader = _READERS.get(call.does)
+        return scores if isinstance(scores, str) else ScoresPath(call.node, scores, scores.steps, (call.node,))
+    reader = _READERS.get(call.name)
     if reader is None:
-        return f"the scores come from {_words(node)}, not from a product of queries and keys"
+        return f"the scores come from {_describe(node)}, not from a product of queries and keys"
     return reader(call)
 
 
-def _on(call: Call, main: Any, *steps: Step) -> Before | str:
-    way = before(main)
-    if isinstance(way, str):
-        return way
-    return Before(way.product, way.scores, (*way.steps, *steps), (*way.nodes, call.node))
+def _extended(call: Call, main: Any, *steps: Step) -> ScoresPath | str:
+    path = trace_scores(main)
+    if isinstance(path, str):
+        return path
+    return ScoresPath(path.product, path.scores, (*path.steps, *steps), (*path.nodes, call.node))
 
 
-def _cast(call: Call) -> Before | str:
+def _cast(call: Call) -> ScoresPath | str:
     dtype = cast_to(call)
     if dtype is None:
-        return f"the scores go through {_words(call.node)}, which is more than a change of dtype"
-    return _on(call, call.get("x"), Cast(call.node, dtype))
+        return f"the scores go through {_describe(call.node)}, which is more than a change of dtype"
+    return _extended(call, call.get("x"), Cast(call.node, dtype))
 
 
-def _scale(call: Call) -> Before | str:
+def _scale(call: Call) -> ScoresPath | str:
     left, right = call.get("x"), call.get("y")
-    if call.does == "div":
-        if "rounding_mode" in call.given:
+    if call.name == "div":
+        if "rounding_mode" in call.arguments:
             return "the scores are divided with rounding"
-        return _on(call, left, Scale(call.node, right, divides=True))
+        return _extended(call, left, Scale(call.node, right, divides=True))
     if not isinstance(left, fx.Node) or is_number(left):
-        return _on(call, right, Scale(call.node, left))
-    way = _on(call, left, Scale(call.node, right))
-    return _on(call, right, Scale(call.node, left)) if isinstance(way, str) and isinstance(right, fx.Node) else way
+        return _extended(call, right, Scale(call.node, left))
+    path = _extended(call, left, Scale(call.node, right))
+    return (
+        _extended(call, right, Scale(call.node, left)) if isinstance(path, str) and isinstance(right, fx.Node) else path
+    )
 
 
-def _bias(call: Call) -> Before | str:
+def _bias(call: Call) -> ScoresPath | str:
     left, right, alpha = call.get("x"), call.get("y"), call.get("alpha", 1)
     if not isinstance(alpha, (int, float)):
-        return "what is added to the scores is weighed by a computed number"
-    times = float(-alpha if call.does == "sub" else alpha)
+        return "what is added to the scores is scaled by a computed number"
+    times = float(-alpha if call.name == "sub" else alpha)
     if isinstance(right, fx.Node) and right.target is opaque_ops.additive_mask and times == 1:
-        return _on(call, left, Bias(call.node, right.args[0], as_sdpa=True))
-    way = _on(call, left, Bias(call.node, right, times)) if isinstance(left, fx.Node) else "a number is no score"
-    if isinstance(way, str) and isinstance(right, fx.Node) and times == 1:
-        other = _on(call, right, Bias(call.node, left))
-        return way if isinstance(other, str) else other
-    return way
+        return _extended(call, left, Bias(call.node, right.args[0], as_sdpa=True))
+    path = _extended(call, left, Bias(call.node, right, times)) if isinstance(left, fx.Node) else "a number is no score"
+    if isinstance(path, str) and isinstance(right, fx.Node) and times == 1:
+        other = _extended(call, right, Bias(call.node, left))
+        return path if isinstance(other, str) else other
+    return path
 
 
-def _fill(call: Call) -> Before | str:
-    if call.does == "masked_fill":
+def _fill(call: Call) -> ScoresPath | str:
+    if call.name == "masked_fill":
         choices = [(call.get("x"), call.get("value"), True)]
     else:
         choices = [(call.get("x"), call.get("y"), False), (call.get("y"), call.get("x"), True)]
     for main, filling, where_true in choices:
         value = constant(filling)
         if value is not None and isinstance(main, fx.Node):
-            return _on(call, main, Fill(call.node, call.get("mask"), value, where_true))
-    return "the scores are filled with a value that is no constant"
+            return _extended(call, main, Fill(call.node, call.get("mask"), value, where_true))
+    return "the scores are filled with a value that is not a constant"
 
 
-def _same(call: Call) -> Before | str:
-    return _on(call, call.get("x"))
+def _same(call: Call) -> ScoresPath | str:
+    return _extended(call, call.get("x"))
 
 
-def _regroup(call: Call) -> Before | str:
-    reason = _moves_rows(call)
-    return reason or _on(call, call.get("x"), Regroup(call.node))
+def _regroup(call: Call) -> ScoresPath | str:
+    reason = _changes_rows(call)
+    return reason or _extended(call, call.get("x"), Regroup(call.node))
 
 
-def _moves_rows(call: Call) -> str:
-    """Why the regrouping may touch the last two axes; empty where it does not."""
+def _changes_rows(call: Call) -> str:
+    """Return why a regrouping may change the last two axes, or an empty string."""
     old, new = shape_of(call.get("x")), shape_of(call.node)
     if old is None or new is None:
-        return f"{_words(call.node)} may regroup rows and columns of the scores: example inputs would tell"
+        return f"{_describe(call.node)} may regroup rows and columns of the scores: example inputs would tell"
     if len(old) < 2 or len(new) < 2 or not same_sizes(old[-2:], new[-2:]):
-        return f"{_words(call.node)} regroups rows or columns of the scores"
-    repeats = call.does == "expand" and not same_sizes(old, new)
-    return f"{_words(call.node)} repeats the scores" if repeats else ""
+        return f"{_describe(call.node)} regroups rows or columns of the scores"
+    repeats = call.name == "expand" and not same_sizes(old, new)
+    return f"{_describe(call.node)} repeats the scores" if repeats else ""
 
 
-_READERS: dict[str, Callable[[Call], Before | str]] = {
+_READERS: dict[str, Callable[[Call], ScoresPath | str]] = {
     "cast": _cast,
     "mul": _scale,
     "div": _scale,
@@ -140,47 +142,47 @@ _READERS: dict[str, Callable[[Call], Before | str]] = {
 }
 
 
-def after(node: fx.Node, live: Set[fx.Node]) -> After | str:
-    """Walk on from the weights to where they are multiplied with values, or say why they are not."""
+def trace_weights(node: fx.Node, live: Set[fx.Node]) -> WeightsPath | str:
+    """Walk on from the weights to their product with the values, or return why there is none."""
     reason = ""
     for user in node.users:
         call = read(user)
         if user not in live or call is None or is_metadata(user, node):
             continue
-        way = _onward(call, node, live)
-        if isinstance(way, After):
-            return way
-        reason = reason or way
+        path = _trace_use(call, node, live)
+        if isinstance(path, WeightsPath):
+            return path
+        reason = reason or path
     return reason or "the weights are not multiplied with values"
 
 
-def _onward(call: Call, weights: fx.Node, live: Set[fx.Node]) -> After | str:
-    if call.does in _PRODUCTS:
+def _trace_use(call: Call, weights: fx.Node, live: Set[fx.Node]) -> WeightsPath | str:
+    if call.name in _PRODUCTS:
         mix = mix_of(call, weights)
-        return mix if isinstance(mix, str) else After(call.node, mix, (), None, (call.node,))
+        return mix if isinstance(mix, str) else WeightsPath(call.node, mix, (), None, (call.node,))
     if call.get("x") is not weights:
-        return f"the weights are read by {_words(call.node)}"
+        return f"the weights are read by {_describe(call.node)}"
     steps: tuple[Step, ...] = ()
-    if call.does == "cast":
+    if call.name == "cast":
         dtype = cast_to(call)
         if dtype is None:
-            return f"the weights go through {_words(call.node)}, which is more than a change of dtype"
+            return f"the weights go through {_describe(call.node)}, which is more than a change of dtype"
         steps = (Cast(call.node, dtype),)
-    elif call.does in _GROUPINGS:
-        if reason := _moves_rows(call):
+    elif call.name in _GROUPINGS:
+        if reason := _changes_rows(call):
             return reason
         steps = (Regroup(call.node),)
-    elif call.does not in ("same", "dropout"):
-        return f"the weights go through {_words(call.node)} before they are multiplied with values"
-    way = after(call.node, live)
-    if isinstance(way, str):
-        return way
-    dropout = way.dropout
-    if call.does == "dropout":
+    elif call.name not in ("same", "dropout"):
+        return f"the weights go through {_describe(call.node)} before they are multiplied with values"
+    path = trace_weights(call.node, live)
+    if isinstance(path, str):
+        return path
+    dropout = path.dropout
+    if call.name == "dropout":
         dropout = _dropout(call)
-        if dropout is None or way.dropout is not None:
-            return "the weights are dropped out in a way that only the run decides"
-    return After(way.mix, way.product, (*steps, *way.steps), dropout, (call.node, *way.nodes))
+        if dropout is None or path.dropout is not None:
+            return "the dropout of the weights depends on values at run time"
+    return WeightsPath(path.mix, path.product, (*steps, *path.steps), dropout, (call.node, *path.nodes))
 
 
 def _dropout(call: Call) -> Dropout | None:
@@ -192,12 +194,12 @@ def _dropout(call: Call) -> Dropout | None:
 
 
 def cast_to(call: Call) -> Any:
-    """The dtype that the call gives, or the node whose dtype it takes; None where it does more, as moving devices."""
-    known = example_of(call.get("x"))
-    if "dtype" in call.given and isinstance(call.get("dtype"), torch.dtype):
+    """Return the dtype of a cast, or the node whose dtype it uses; None if it does more, such as moving devices."""
+    value = example_of(call.get("x"))
+    if "dtype" in call.arguments and isinstance(call.get("dtype"), torch.dtype):
         device = call.get("device")
-        here = device is None or (isinstance(known, torch.Tensor) and known.device == device)
-        return call.get("dtype") if here else None
+        same_device = device is None or (isinstance(value, torch.Tensor) and value.device == device)
+        return call.get("dtype") if same_device else None
     for argument in (*call.node.args[1:], *call.node.kwargs.values()):
         if isinstance(argument, torch.dtype):
             return argument
@@ -209,21 +211,21 @@ def cast_to(call: Call) -> Any:
 
 
 def is_metadata(node: fx.Node, of: fx.Node | None = None) -> bool:
-    """Whether the node reads sizes, dtype or device of its argument (or of this one of them), and no element."""
+    """Return whether the node reads only sizes, dtype or device of its argument (of this one, if given)."""
     call = read(node)
     if call is None:
         return (node.target is getattr and node.args[1] in ("shape", "dtype", "device")) or is_check(node)
-    takes_dtype = call.does == "cast" and of is not None and call.get("x") is not of
-    return takes_dtype or call.does in _METADATA
+    takes_dtype = call.name == "cast" and of is not None and call.get("x") is not of
+    return takes_dtype or call.name in _METADATA
 
 
 def is_check(node: fx.Node) -> bool:
-    """Whether the node only checks that a tensor is of the kind it was when the graph was made."""
+    """Return whether the node only checks a tensor's metadata against that of the traced one."""
     return node.target is torch.ops.aten._assert_tensor_metadata.default
 
 
 def softmax_axis(call: Call) -> str:
-    """Why the softmax is not known to be over the last axis; empty where it is."""
+    """Return why the softmax may not be over the last axis, or an empty string."""
     dim = call.get("dim")
     if dim == -1:
         return ""
@@ -235,6 +237,6 @@ def softmax_axis(call: Call) -> str:
     return "" if dim % rank.least == rank.least - 1 else f"the softmax is over axis {dim}, not over the keys"
 
 
-def _words(node: Any) -> str:
+def _describe(node: Any) -> str:
     target: Any = getattr(node, "target", node)
     return f"`{target if isinstance(target, str) else getattr(target, '__name__', target)}`"

@@ -1,6 +1,6 @@
-"""One name and one set of arguments for each operation that an attention is made of, in every spelling fx has for it.
+"""Reads nodes of an fx graph as calls with uniform names and arguments.
 
-A graph says `torch.softmax(x, -1)`, `x.softmax(dim=-1)`, `nn.Softmax(-1)`, `aten._softmax`: here they are one call.
+`torch.softmax(x, -1)`, `x.softmax(dim=-1)`, `nn.Softmax(-1)` and `aten._softmax` all become the call "softmax".
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch.nn import functional
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
 
-Vocabulary = Literal["torch", "aten"]
-TURNING = frozenset({"same", "transpose", "swap_last", "turn_matrix", "permute", "movedim"})
-# What only arranges a tensor: it may share its memory, and has its dtype.
-ARRANGING = TURNING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
+Dialect = Literal["torch", "aten"]
+PERMUTING = frozenset({"same", "transpose", "swap_last", "transpose_matrix", "permute", "movedim"})
+# Calls that only rearrange a tensor: the result may share its memory, and has its dtype.
+ARRANGING = PERMUTING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """What a node does, whatever it is called there."""
+    """A node as a call with a uniform name and arguments."""
 
     node: fx.Node
-    does: str
-    given: Mapping[str, Any]
+    name: str
+    arguments: Mapping[str, Any]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument, or the default where it is not given."""
-        return self.given.get(name, default)
+        """Return an argument, or the default if it is absent."""
+        return self.arguments.get(name, default)
 
 
-# What it is called here: its arguments by position, then what torch, methods and aten call it.
+# Uniform name -> argument names by position, and the names of functions, methods and aten operators.
 _OPERATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "softmax": (("x", "dim", "dtype"), "softmax _softmax"),
     "safe_softmax": (("x", "dim", "dtype"), "_safe_softmax"),
@@ -55,7 +55,7 @@ _OPERATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "same": (("x",), "clone contiguous alias identity"),
     "transpose": (("x", "a", "b"), "transpose swapaxes swapdims"),
     "swap_last": (("x",), "mT"),
-    "turn_matrix": (("x",), "t"),
+    "transpose_matrix": (("x",), "t"),
     "permute": (("x", "dims"), "permute"),
     "view": (("x", "shape"), "view reshape _unsafe_view"),
     "expand": (("x", "shape"), "expand"),
@@ -81,13 +81,13 @@ _OPERATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "unary": (("x",), "exp clamp clip sigmoid abs neg tanh relu softplus reciprocal rsqrt"),
     "sdpa": (("query", "key", "value", "mask", "dropout_p", "is_causal"), "scaled_dot_product_attention"),
 }
-_DOES = {name: does for does, (_, names) in _OPERATIONS.items() for name in names.split()}
-# Where the arguments are not in the usual order.
+_NAMES = {alias: name for name, (_, names) in _OPERATIONS.items() for alias in names.split()}
+# Targets whose arguments are in another order.
 _SPECIAL: dict[Any, tuple[str, ...]] = {
     functional.softmax: ("x", "dim", "_stacklevel", "dtype"),
     torch.ops.aten._softmax.default: ("x", "dim", "half_to_float"),
 }
-_ALIASES = {  # what an argument is called elsewhere
+_ALIASES = {  # other names of arguments
     alias: name
     for name, aliases in {
         "x": ("input", "self", "tensor"),
@@ -111,41 +111,41 @@ _BY_TYPE = {
     "bfloat16": torch.bfloat16,
     "double": torch.float64,
 }
-_PACKED = frozenset({"permute", "view", "expand"})  # sizes one by one, or as one tuple
+_PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate arguments, or as one tuple
 
 
-def vocabulary_of(graph: fx.Graph) -> Vocabulary:
-    """What the graph's calls are written in: aten overloads where there are any, else torch functions."""
+def dialect_of(graph: fx.Graph) -> Dialect:
+    """Return "aten" if the graph calls aten overloads, otherwise "torch"."""
     return "aten" if any(overload_of(node) is not None for node in graph.nodes) else "torch"
 
 
 def overload_of(node: fx.Node) -> Any:
-    """The aten overload that the node calls, or None."""
+    """Return the aten overload that the node calls, or None."""
     overload = torch._ops.OpOverload  # pyright: ignore[reportPrivateUsage]  # it has no public name
     target: Any = node.target
     return node.target if isinstance(target, overload) and target.namespace == "aten" else None
 
 
 def read(node: Any) -> Call | None:
-    """What the node does, or None where that is nothing that an attention is made of."""
+    """Return the node as a call, or None if it is not an operation of attentions."""
     if not isinstance(node, fx.Node):
         return None
     if node.op == "call_module":
         return _module_call(node)
-    name = _name(node)
-    does = _DOES.get(name) if name else None
-    if name is None or does is None:
+    target = _target_name(node)
+    name = _NAMES.get(target) if target else None
+    if target is None or name is None:
         return None
-    return Call(node, does, _given(node, does, name))
+    return Call(node, name, _arguments(node, name, target))
 
 
 def is_torch(node: fx.Node) -> bool:
-    """Whether the node calls a function or method of torch's own."""
-    return _name(node) is not None
+    """Return whether the node calls a function or method of torch."""
+    return _target_name(node) is not None
 
 
-def _name(node: fx.Node) -> str | None:
-    """What torch calls it; None for what is not torch's own."""
+def _target_name(node: fx.Node) -> str | None:
+    """Return torch's name of the called function or method; None for others."""
     target: Any = node.target
     if node.op == "call_method":
         return str(target)
@@ -158,29 +158,29 @@ def _name(node: fx.Node) -> str | None:
     if target is getattr and len(node.args) == 2 and node.args[1] in ("mT",):
         return str(node.args[1])
     name = getattr(target, "__name__", "")
-    homes: tuple[Any, ...] = (operator, torch, functional, torch.Tensor)
-    return name if any(getattr(home, name, None) is target for home in homes) else None
+    modules: tuple[Any, ...] = (operator, torch, functional, torch.Tensor)
+    return name if any(getattr(module, name, None) is target for module in modules) else None
 
 
-def _given(node: fx.Node, does: str, name: str) -> dict[str, Any]:
-    places = _SPECIAL.get(node.target, _OPERATIONS[does][0])
+def _arguments(node: fx.Node, name: str, target: str) -> dict[str, Any]:
+    names = _SPECIAL.get(node.target, _OPERATIONS[name][0])
     args: list[Any] = list(node.args)
-    if does in _PACKED and len(args) > 1 and not isinstance(args[1], (tuple, list)):
+    if name in _PACKED and len(args) > 1 and not isinstance(args[1], (tuple, list)):
         args = [args[0], tuple(args[1:])]
-    elif does == "einsum":
+    elif name == "einsum":
         operands: Any = args[1] if isinstance(args[1], (tuple, list)) else args[1:]  # pyright: ignore[reportUnknownVariableType]
         args = [args[0], tuple(operands)]
-    given: dict[str, Any] = dict(zip(places, args, strict=False))
-    if len(args) > len(places):
-        given["more"] = args[len(places) :]
+    arguments: dict[str, Any] = dict(zip(names, args, strict=False))
+    if len(args) > len(names):
+        arguments["more"] = args[len(names) :]
     for key, argument in node.kwargs.items():
-        given[_ALIASES.get(key, key)] = argument
-    if name in _BY_TYPE:
-        given["dtype"] = _BY_TYPE[name]
-    return given
+        arguments[_ALIASES.get(key, key)] = argument
+    if target in _BY_TYPE:
+        arguments["dtype"] = _BY_TYPE[target]
+    return arguments
 
 
-_ARGUMENTS_OF_MODULES: dict[type[nn.Module], tuple[str, Callable[[Any], dict[str, Any]]]] = {
+_MODULE_CALLS: dict[type[nn.Module], tuple[str, Callable[[Any], dict[str, Any]]]] = {
     nn.Softmax: ("softmax", lambda module: {"dim": module.dim}),
     nn.Dropout: ("dropout", lambda module: {"p": module.p, "training": None}),
     nn.Identity: ("same", lambda module: {}),
@@ -189,25 +189,25 @@ _ARGUMENTS_OF_MODULES: dict[type[nn.Module], tuple[str, Callable[[Any], dict[str
 
 
 def module_of(node: fx.Node) -> nn.Module | None:
-    """The module that the node calls, where the graph knows it."""
+    """Return the module that the node calls, or None."""
     owner = node.graph.owning_module
     return owner.get_submodule(str(node.target)) if owner is not None and node.op == "call_module" else None
 
 
 def _module_call(node: fx.Node) -> Call | None:
     module = module_of(node)
-    for kind, (does, arguments) in _ARGUMENTS_OF_MODULES.items():
-        if type(module) is kind and not _hooked(module) and len(node.args) == 1 and not node.kwargs:
-            return Call(node, does, {"x": node.args[0], **arguments(module)})
+    for kind, (name, arguments) in _MODULE_CALLS.items():
+        if type(module) is kind and not _has_hooks(module) and len(node.args) == 1 and not node.kwargs:
+            return Call(node, name, {"x": node.args[0], **arguments(module)})
     return None
 
 
-def _hooked(module: Any) -> bool:
+def _has_hooks(module: Any) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def writes_in_place(node: fx.Node) -> bool:
-    """Whether the node changes a tensor that was there before."""
+    """Return whether the node writes to an existing tensor."""
     target: Any = node.target
     if (overload := overload_of(node)) is not None:
         return bool(overload._schema.is_mutable)
