@@ -1,7 +1,7 @@
-"""Keep sympy out of start-up: onnx_ir imports it for dim arithmetic, which most runs never do, at 0.4 s a process.
+"""Defer the import of sympy, which onnx_ir needs for arithmetic on dimensions only and which takes 0.4 s.
 
-While onnx_ir is imported it finds a stand-in for sympy, which forwards every later use to the real one. The stand-in
-leaves `sys.modules` before anybody else could see it, so torch and users of sympy get the real package as ever.
+While onnx_ir is imported, a stand-in module takes the place of sympy and forwards every later use to the real one. It
+is removed from `sys.modules` right after, so torch and user code import the real package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Deferred:
-    """A function of sympy that onnx_ir picks up while it is imported; the real one is found when it is called."""
+    """A function of sympy that onnx_ir imports by name; the real one is looked up when it is called."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class _Deferred:
 
 
 class _StandIn(ModuleType):
-    """Answers with deferred functions during the import, and with the real attributes after it."""
+    """A module that returns deferred functions during the import, and the real attributes afterwards."""
 
     importing = True
 

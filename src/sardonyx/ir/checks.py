@@ -96,7 +96,7 @@ def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
     for node in op.nodes:
         _check_inputs(node, op, facts)
         _check_types(node, match, facts)
-        for output, (dtype, shape) in zip(node.outputs, facts.shapes.made(node), strict=True):
+        for output, (dtype, shape) in zip(node.outputs, facts.shapes.infer_outputs(node), strict=True):
             if output in stated:
                 _check_same((dtype, shape), facts.shapes.typed(output), "a value inside")
             else:

@@ -1,8 +1,8 @@
-"""Sizes that follow from a graph: symbolic shapes, and the contents of the small integer tensors that hold sizes.
+"""Symbolic shape inference: the shapes of all values, and the contents of small integer tensors that hold sizes.
 
-`terms` and `expr` are the algebra, `engine` asks and remembers. What operators do to shapes is in `operators`,
-`windows`, `attention`, `views`, `picking` and `bodies`; to sizes held in tensors in `contents` and `arithmetic`; to
-element types in `dtypes`. `standard` asks onnx about the rest.
+`polynomials` and `expr` are the algebra; `engine` applies the rules and caches the results. Rules for the shapes of
+outputs are in `operators`, `pooling`, `attention`, `views`, `indexing` and `control_flow`; for sizes held in tensors in
+`value_propagation` and `value_arithmetic`; for element types in `dtypes`. `standard` uses onnx for all other operators.
 """
 
 from sardonyx.ir.shapes.engine import INTEGERS, Shapes

@@ -1,4 +1,4 @@
-"""What attention, and the runtime's own operators that passes write, make of shapes."""
+"""Shape rules for attention and for the `com.microsoft` operators that passes create."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import onnx_ir as ir
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import number, numbers, operand
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.operators import Rule, Shapely, alike, broadcast_shapes, gemm
+from sardonyx.ir.shapes.operators import OutputShapes, Rule, broadcast_shapes, gemm, same_shape
 from sardonyx.ir.shapes.pooling import conv_of
-from sardonyx.ir.shapes.queries import Ask, Shape
+from sardonyx.ir.shapes.queries import Shape, ShapeQueries
 
 
-def _attention(node: ir.Node, ask: Ask) -> Shapely | None:
-    """Queries' batch and length, values' width; keys and values kept for the next step; scores."""
+def _attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return the shapes of the result, the present keys, the present values and the scores.
+
+    Operands have the shape (batch, heads, length, width), or (batch, length, heads * width) with the number of heads as
+    an attribute; the result follows the layout of the queries.
+    """
     shapes = [
         _with_heads(ask.shape(operand(node, index)), number(node, count, 0)) for index, count in enumerate(_HEADS)
     ]
@@ -37,7 +41,7 @@ _HEADS = ("q_num_heads", "kv_num_heads", "kv_num_heads")
 
 
 def _with_heads(shape: Shape | None, heads: int) -> Shape | None:
-    """Batch, heads, length, width."""
+    """Return the shape as (batch, heads, length, width), or None if the number of heads is unknown."""
     if shape is None or len(shape) == 4:
         return shape
     if len(shape) != 3 or not heads:
@@ -45,15 +49,15 @@ def _with_heads(shape: Shape | None, heads: int) -> Shape | None:
     return shape[0], heads, shape[1], expr.floor_quotient(shape[2], heads)
 
 
-def _multi_head_attention(node: ir.Node, ask: Ask) -> Shapely | None:
+def _multi_head_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     query, value = ask.shape(node.inputs[0]), ask.shape(operand(node, 2))
     if query is None or value is None or len(query) != 3 or len(value) != 3:
         return (None,) * len(node.outputs)
     return ((*query[:2], value[2]),)
 
 
-def _packed_attention(node: ir.Node, ask: Ask) -> Shapely | None:
-    """One product makes queries, keys and values: a third of its width each, unless other widths are given."""
+def _packed_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Split the packed width into queries, keys and values: equally, unless `qkv_hidden_sizes` is set."""
     source, weight = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     widths = numbers(node, "qkv_hidden_sizes")
     if source is None or weight is None or len(source) != 3 or len(weight) != 2:
@@ -61,29 +65,29 @@ def _packed_attention(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((*source[:2], expr.floor_quotient(weight[1], 3) if widths is None else widths[2]),)
 
 
-def _group_query_attention(node: ir.Node, ask: Ask) -> Shapely | None:
+def _group_query_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (ask.shape(node.inputs[0]) if operand(node, 1) is not None else None,)
 
 
-def _skip_norm(node: ir.Node, ask: Ask) -> Shapely | None:
+def _skip_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     return shape, None, None, shape
 
 
-def _fused_matmul(node: ir.Node, ask: Ask) -> Shapely | None:
+def _fused_matmul(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
-    turned, batches = [number(node, name, 0) for name in ("transA", "transB")], ("transBatchA", "transBatchB")
+    transposed, batches = [number(node, name, 0) for name in ("transA", "transB")], ("transBatchA", "transBatchB")
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None,)
     if any(number(node, name, 0) for name in batches):
         return (None,)
     batch = broadcast_shapes((first[:-2], second[:-2]))
-    rows, columns = first[-1 if turned[0] else -2], second[-2 if turned[1] else -1]
+    rows, columns = first[-1 if transposed[0] else -2], second[-2 if transposed[1] else -1]
     return (None if batch is None else (*batch, rows, columns),)
 
 
-def _matmul_packed(node: ir.Node, ask: Ask) -> Shapely | None:
-    """The weights are packed bits; an attribute says how many columns they are."""
+def _matmul_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Read the number of columns from the attribute `N`, because the weights are packed bits."""
     shape = ask.shape(node.inputs[0])
     return (None if not shape else (*shape[:-1], number(node, "N", 0)),)
 
@@ -99,5 +103,8 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft::FusedGemm": gemm,
     "com.microsoft::FusedConv": conv_of(1),
     "com.microsoft::MatMulNBits": _matmul_packed,
-    **{f"com.microsoft::{name}": alike for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding")},
+    **{
+        f"com.microsoft::{name}": same_shape
+        for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding")
+    },
 }

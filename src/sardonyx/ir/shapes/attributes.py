@@ -1,6 +1,7 @@
-"""What a node was given: attributes, read from the plain dict inside, since these are asked of every node.
+"""Access to the attributes and operands of a node, from its underlying dict because rules read them for every node.
 
-A wrong type, or a function's parameter where a number is wanted, is a ValueError: the engine takes it for "not known".
+An attribute of the wrong type, or a reference to a function's parameter where a number is needed, raises ValueError;
+the engine then treats the outputs as unknown.
 """
 
 from __future__ import annotations
@@ -12,64 +13,64 @@ import onnx_ir as ir
 
 
 def attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
-    """All of them."""
+    """Return all attributes."""
     return node.attributes.data
 
 
 def number(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute."""
-    found = node.attributes.data.get(name)
-    if found is None:
+    """Return an integer attribute."""
+    attribute = node.attributes.data.get(name)
+    if attribute is None:
         return default
-    if found.type is not ir.AttributeType.INT or found.value is None:
+    if attribute.type is not ir.AttributeType.INT or attribute.value is None:
         raise ValueError(name)
-    return cast("int", found.value)
+    return cast("int", attribute.value)
 
 
 def numbers(node: ir.Node, name: str) -> Sequence[int] | None:
-    """An attribute of several integers; None where it is not given."""
-    found = node.attributes.data.get(name)
-    if found is None:
+    """Return an attribute of several integers, or None if it is absent."""
+    attribute = node.attributes.data.get(name)
+    if attribute is None:
         return None
-    if found.type is not ir.AttributeType.INTS or found.value is None:
+    if attribute.type is not ir.AttributeType.INTS or attribute.value is None:
         raise ValueError(name)
-    return cast("Sequence[int]", found.value)
+    return cast("Sequence[int]", attribute.value)
 
 
 def text(node: ir.Node, name: str, default: str) -> str:
-    """A string attribute."""
-    found = node.attributes.data.get(name)
-    return default if found is None else found.as_string()
+    """Return a string attribute."""
+    attribute = node.attributes.data.get(name)
+    return default if attribute is None else attribute.as_string()
 
 
 def tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
-    """A tensor attribute; None where it is not given."""
-    found = node.attributes.data.get(name)
-    if found is None:
+    """Return a tensor attribute, or None if it is absent."""
+    attribute = node.attributes.data.get(name)
+    if attribute is None:
         return None
-    if found.type is not ir.AttributeType.TENSOR or found.value is None:
+    if attribute.type is not ir.AttributeType.TENSOR or attribute.value is None:
         raise ValueError(name)
-    return cast("ir.TensorProtocol", found.value)  # as_tensor() looks at the whole protocol
+    return cast("ir.TensorProtocol", attribute.value)  # as_tensor() checks the whole protocol, which is slow
 
 
 def sparse_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The sparse tensor of a Constant, whose type and shape are known though its elements are not looked at."""
-    found = node.attributes.data.get("sparse_value") if node.op_type == "Constant" and not node.domain else None
-    if found is None or found.type is not ir.AttributeType.SPARSE_TENSOR:
+    """Return the sparse tensor of a Constant, whose type and shape are known but not its elements, otherwise None."""
+    attribute = node.attributes.data.get("sparse_value") if node.op_type == "Constant" and not node.domain else None
+    if attribute is None or attribute.type is not ir.AttributeType.SPARSE_TENSOR:
         return None
-    return cast("ir.TensorProtocol", found.value)
+    return cast("ir.TensorProtocol", attribute.value)
 
 
 def body(node: ir.Node, name: str) -> ir.Graph:
-    """A graph attribute."""
+    """Return a graph attribute."""
     return node.attributes.data[name].as_graph()
 
 
 def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """An input; None where it is left out."""
+    """Return an input, or None if it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def depends_on_caller(node: ir.Node) -> bool:
-    """Whether an attribute is a function's parameter."""
+    """Return whether an attribute refers to a parameter of the enclosing function."""
     return any(attribute.is_ref() for attribute in node.attributes.data.values())

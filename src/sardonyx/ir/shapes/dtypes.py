@@ -1,4 +1,4 @@
-"""The element types operators make; for those that have a rule of ours only, onnx tells the rest."""
+"""Element types of outputs, for operators that have a shape rule here; onnx infers the others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import PREDICATES, RANDOM, READS_SHAPE
 from sardonyx.ir.shapes.attributes import attributes, body, number, operand, tensor
-from sardonyx.ir.shapes.queries import Ask
+from sardonyx.ir.shapes.queries import ShapeQueries
 
-Source = int | ir.DataType  # the type of an input, or always the same
+Source = int | ir.DataType  # the index of the input with the same type, or a fixed type
 _INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
 _BY_NUMBER: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
-_OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # those not named make the type of their first input
+_OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # operators not listed return the type of their first input
     **dict.fromkeys(PREDICATES, (_BOOL,)),
     **dict.fromkeys(READS_SHAPE | {"ArgMax", "ArgMin", "NonZero"}, (_INT64,)),
     "Where": (1,),
@@ -42,8 +42,8 @@ _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 _SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_ASK_ONNX, *_BODIES, "ConstantOfShape", "SequenceAt"})
 
 
-def of_output(node: ir.Node, index: int, ask: Ask) -> ir.DataType | None:
-    """The element type of one output; None where it is not known."""
+def of_output(node: ir.Node, index: int, ask: ShapeQueries) -> ir.DataType | None:
+    """Return the element type of one output, or None if unknown."""
     op_type = node.op_type
     if op_type not in _SPECIAL and (not index or op_type == "Split"):
         return _of_first(node, ask)
@@ -62,10 +62,10 @@ def of_output(node: ir.Node, index: int, ask: Ask) -> ir.DataType | None:
         value = tensor(node, "value")
         return _FLOAT if value is None else value.dtype
     if op_type == "SequenceAt":
-        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return None if maker is None else ask.dtype(operand(maker, 0))
+        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return None if producer is None else ask.dtype(operand(producer, 0))
     return None
 
 
-def _of_first(node: ir.Node, ask: Ask) -> ir.DataType | None:
+def _of_first(node: ir.Node, ask: ShapeQueries) -> ir.DataType | None:
     return ask.dtype(node.inputs[0]) if node.inputs else None

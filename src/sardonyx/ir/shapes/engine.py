@@ -1,9 +1,12 @@
-"""Asks the rules about a value the first time someone wants to know, and remembers the answer.
+"""Infer the types, shapes and contents of values on demand, and cache the results.
 
-A rewrite never changes what a value is, so that what was found stays true; only what could not be told is looked at
-again (`refresh`), since a rewrite may have replaced what stood in the way. Nothing declared in the file is believed but
-the types of the model's inputs and of what foreign operators make. A node that no rule makes sense of is not an error:
-what it makes is not known.
+Invariants:
+
+- A cached result stays true: a rewrite never changes what a value is. Only results that contain unknowns are inferred
+  again (`refresh`), because a rewrite may have replaced the node that hid the answer.
+- Declared types are used for the inputs of the model and for outputs of operators from other domains only; all others
+  follow from the rules.
+- A malformed node is not an error here: its outputs are unknown.
 """
 
 from __future__ import annotations
@@ -31,16 +34,14 @@ from sardonyx.ir.shapes.attributes import numbers, sparse_constant
 from sardonyx.ir.shapes.expr import Atom, Expr, Size
 from sardonyx.ir.shapes.queries import Contents, Shape, Typed
 
-# Where knowledge comes from: what a file declares, and the makers of a value in the order they must be asked.
-
 
 def is_tensor(value: ir.Value) -> bool:
-    """Whether it may be one: sequences and optional values have an element type and a shape in the file too."""
+    """Return whether the value may be a tensor. Sequences and optionals declare element types and shapes too."""
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
 def declared_type(value: ir.Value, unknown: Callable[[], Expr]) -> Typed:
-    """What the file says, each dim without a name being its own."""
+    """Return the type and shape that the file declares; every dimension without a name is a new unknown."""
     if not is_tensor(value):
         return None, None
     if value.shape is None:
@@ -57,34 +58,43 @@ def declared_type(value: ir.Value, unknown: Callable[[], Expr]) -> Typed:
 
 
 def _sum(text: str, value: ir.Value) -> Size | None:
-    """`past + new` on a graph's input, where both are dims of its inputs: exporters declare a mask's length so."""
+    """Return the sum that a graph input's dimension name such as `past + new` stands for, otherwise None.
+
+    Both terms must be dimensions of the inputs. Exporters declare the length of an attention mask in this way.
+    """
     terms = [term.strip() for term in text.split("+")]
     if len(terms) < 2 or not value.is_graph_input() or value.graph is None:
         return None
-    shapes = [each.shape for each in value.graph.inputs if each.shape is not None]
+    shapes = [item.shape for item in value.graph.inputs if item.shape is not None]
     names = {dim.value for shape in shapes for dim in shape if not isinstance(dim, int)}
     if not all(term.isdecimal() or (term.isidentifier() and term in names) for term in terms):
         return None
     return expr.total(int(term) if term.isdecimal() else expr.symbol(term) for term in terms)
 
 
-def makers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:
-    """What a value is made from and is not known, from the far end, so that no question about it goes deep."""
-    path, met = [value], {value}
-    while path:
-        node = path[-1].producer()
+def producers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:
+    """Yield the values that `value` is computed from and that are not in `known`, producers before consumers.
+
+    Inferring them in this order keeps the recursion shallow.
+    """
+    stack, visited = [value], {value}
+    while stack:
+        node = stack[-1].producer()
         missing = [
-            made
-            for made in (() if node is None else node.inputs)
-            if made is not None and made not in known and made not in met and made.producer() is not None
+            operand
+            for operand in (() if node is None else node.inputs)
+            if operand is not None
+            and operand not in known
+            and operand not in visited
+            and operand.producer() is not None
         ]
         if missing:
-            met.update(missing)
-            path.extend(missing)
+            visited.update(missing)
+            stack.extend(missing)
         else:
-            made = path.pop()
-            if made is not value:
-                yield made
+            last = stack.pop()
+            if last is not value:
+                yield last
 
 
 _RULES: Mapping[str, operators.Rule] = {
@@ -95,18 +105,24 @@ _RULES: Mapping[str, operators.Rule] = {
     **indexing.RULES,
     **control_flow.RULES,
 }
-_LOOKED_INTO = 1 << 12  # bytes of a constant that onnx is shown
-SMALL = 64  # elements of a tensor that may hold sizes
+_MAX_INSPECTED_BYTES = 1 << 12  # of a constant that is passed to onnx
+_MAX_CONTENTS = 64  # elements of a tensor whose contents are inferred
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
-_FILLING = ("Expand", "ConstantOfShape")  # their one element is all there is
-_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what malformed nodes come to
-_NOTHING: Typed = (None, None)
-_DEEP = 25  # questions within questions, after which makers are asked one by one
-_CALLS = 1 << 11  # of functions that are looked into: functions that call each other twice over make more than can be
+_FILLS = ("Expand", "ConstantOfShape")  # all elements are equal, and the rule returns one
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)  # raised by rules for malformed nodes
+_UNKNOWN: Typed = (None, None)
+_MAX_DEPTH = 25  # of the recursion, after which producers are inferred one by one
+_MAX_CALLS = 1 << 11  # function calls whose bodies are inferred; nested calls can be exponentially many
 
 
 class Shapes:
-    """What is known of the types, shapes and contents of the values of one model."""
+    """The known types, shapes and contents of the values of one model."""
 
     def __init__(
         self,
@@ -118,10 +134,16 @@ class Shapes:
         main: ir.Graph | None = None,
         generic: Container[ir.Graph | None] = frozenset(),
     ) -> None:
-        """`constant` tells the tensor a value always has; of `inputs` the declared types are believed.
+        """Start with the declared types of `inputs`.
 
-        `main` is the graph whose nodes are always run. In `generic` graphs nothing declared is believed: a function may
-        be called with any types.
+        Args:
+            constant: Returns the tensor that a value always holds, or None.
+            opset: Returns the opset version that a node is interpreted with.
+            inputs: The values whose declared types are used.
+            functions: The functions of the model by identifier.
+            caller: The instance for the graph that calls the function which this one is for.
+            main: The graph whose nodes run in every run of the model.
+            generic: Graphs in which no declared type is used: a function may be called with any types.
         """
         self._generic = generic
         self._constant = constant
@@ -131,309 +153,313 @@ class Shapes:
         self._level: int = 0 if caller is None else caller._level + 1
         self._types: dict[ir.Value, Typed] = {}
         self._contents: dict[ir.Value, Contents | None] = {}
-        self._vague: dict[ir.Value, None] = {}  # whose shapes, or contents below, are to be asked about again
-        self._untold: dict[ir.Value, None] = {}
+        self._unknown_shapes: dict[ir.Value, None] = {}  # values to infer again in `refresh`; dicts keep the order
+        self._unknown_contents: dict[ir.Value, None] = {}
         self._main = main
-        self._settled: dict[Atom, Size] = {}  # what atoms are in every run that comes to an end
+        self._resolved: dict[Atom, Size] = {}  # the value of atoms in every run that completes
         self.loops: int = 0 if caller is None else caller.loops
         self._calls = 0
         self._unknowns = 0
         self._depth = 0
-        self._seen: set[ir.Graph] = set()
+        self._inferred: set[ir.Graph] = set()
         for value in inputs:
-            self._note(value, declared_type(value, self.unknown))
+            self._remember(value, declared_type(value, self.unknown))
 
-    # Questions
+    # Queries
 
     def typed(self, value: ir.Value) -> Typed:
-        """Element type and shape."""
-        found = self._types.get(value)
-        return found if found is not None else self._work_out(value)
+        """Return the element type and the shape, each None if unknown."""
+        typed = self._types.get(value)
+        return typed if typed is not None else self._infer(value)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """The dims; None where not even their number is known."""
+        """Return the dimensions, or None if not even the rank is known."""
         if value is None:
             return None
-        found = self._types.get(value)
-        return (found if found is not None else self._work_out(value))[1]
+        typed = self._types.get(value)
+        return (typed if typed is not None else self._infer(value))[1]
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The element type."""
+        """Return the element type, or None if unknown."""
         return None if value is None else self.typed(value)[0]
 
     def declared(self, value: ir.Value) -> ir.DataType | None:
-        """The element type that the file states, where it holds for every run."""
+        """Return the element type that the file declares if it holds for every run, otherwise None."""
         producer = value.producer()
         return None if (value.graph if producer is None else producer.graph) in self._generic else value.dtype
 
     def contents(self, value: ir.Value | None) -> Contents | None:
-        """The elements of a small tensor of integers, such as a shape; None where not even their number is known."""
+        """Return the elements of a small integer tensor such as a shape, or None if not even their number is known."""
         if value is None:
             return None
         if value in self._contents:
             return self._contents[value]
-        self._contents[value] = None  # a question that leads back to itself has no answer
-        if self._depth > _DEEP:
-            self._ask_makers(value, self._contents, self.contents)
+        self._contents[value] = None  # in case it depends on itself
+        if self._depth > _MAX_DEPTH:
+            self._infer_producers(value, self._contents, self.contents)
         self._depth += 1
-        found = self._work_out_contents(value)
+        contents = self._infer_contents(value)
         self._depth -= 1
-        self._contents[value] = found
-        if found is None or not value_propagation.told(found):
-            self._untold[value] = None
-        return found
+        self._contents[value] = contents
+        if contents is None or not value_propagation.is_certain(contents):
+            self._unknown_contents[value] = None
+        return contents
 
     def ints(self, node: ir.Node, name: str, index: int) -> Sequence[int] | None:
-        """Numbers that are an attribute in older opsets and an input in newer ones; None where absent or not known."""
-        listed = numbers(node, name)
-        if listed is not None:
-            return listed
-        found = self.contents(node.inputs[index]) if index < len(node.inputs) else None
-        return cast("Sequence[int]", found) if found is not None and value_propagation.are_numbers(found) else None
+        """Return numbers that older opsets pass as the attribute `name` and newer ones as an input.
+
+        None if they are absent or not constant.
+        """
+        attribute = numbers(node, name)
+        if attribute is not None:
+            return attribute
+        contents = self.contents(node.inputs[index]) if index < len(node.inputs) else None
+        return (
+            cast("Sequence[int]", contents)
+            if contents is not None and value_propagation.are_numbers(contents)
+            else None
+        )
 
     def unknown(self) -> Expr:
-        """A dim of which nothing is known."""
+        """Return a new unknown dimension."""
         if self._caller is not None:
             return self._caller.unknown()
         self._unknowns += 1
         return expr.unknown(self._unknowns)
 
     def small_array(self, value: ir.Value) -> np.ndarray | None:
-        """What a small tensor certainly holds, for rules that depend on it."""
+        """Return the constant contents of a small tensor, or None; some rules depend on them."""
         tensor = self._constant(value)
         if tensor is not None:
-            return (
-                tensor.numpy() if tensor.dtype in value_propagation.WIDEST and tensor.nbytes <= _LOOKED_INTO else None
-            )
-        found, (dtype, shape) = self.contents(value), self.typed(value)
-        if (
-            found is None
-            or shape is None
-            or dtype is None
-            or dtype not in INTEGERS
-            or not value_propagation.are_numbers(found)
-        ):
+            is_inspected = tensor.dtype in value_propagation.WIDEST and tensor.nbytes <= _MAX_INSPECTED_BYTES
+            return tensor.numpy() if is_inspected else None
+        contents, (dtype, shape) = self.contents(value), self.typed(value)
+        if contents is None or shape is None or dtype is None or dtype not in INTEGERS:
             return None
-        return np.array(found, dtype.numpy()).reshape(cast("tuple[int, ...]", shape))
+        if not value_propagation.are_numbers(contents):
+            return None
+        return np.array(contents, dtype.numpy()).reshape(cast("tuple[int, ...]", shape))
 
     def inside(self, function: ir.Function, node: ir.Node) -> Shapes:
-        """What can be said of a function's body when this node calls it."""
+        """Return the shapes of the body of a function as this node calls it."""
         inner = Shapes(self._constant, self.opset, (), self._functions, self, generic=self._generic)
         inner._depth = self._depth
         for index, value in enumerate(function.inputs):
-            given = node.inputs[index] if index < len(node.inputs) else None
-            inner._note(value, _NOTHING if given is None else self.typed(given))
-            inner._contents[value] = self.contents(given)
+            argument = node.inputs[index] if index < len(node.inputs) else None
+            inner._remember(value, _UNKNOWN if argument is None else self.typed(argument))
+            inner._contents[value] = self.contents(argument)
         return inner
 
-    def made(self, node: ir.Node) -> Sequence[Typed]:
-        """Type and shape of each output as they follow from the inputs, whatever is known of the outputs."""
-        return self._outputs(node)
-
     def is_known(self, value: ir.Value) -> bool:
-        """Whether the question was answered before."""
+        """Return whether the type of the value is cached."""
         return value in self._types
 
-    # What is remembered
+    # The cache
 
     def learn(self, value: ir.Value, typed: Typed) -> None:
-        """Take note of a type."""
-        self._note(value, typed)
+        """Cache a type and shape that the caller knows."""
+        self._remember(value, typed)
 
     def carry_over(self, old: ir.Value, new: ir.Value) -> None:
-        """What is known of a value is true of the one that takes its place."""
+        """Cache for `new` what is known about `old`, which it replaces and equals."""
         if old in self._types and (new not in self._types or self._types[new][1] is None):
-            self._note(new, self._types[old])
+            self._remember(new, self._types[old])
         if self._contents.get(old) is not None and self._contents.get(new) is None:
             self._contents[new] = self._contents[old]
 
     def forget(self, value: ir.Value) -> None:
-        """A value is gone."""
-        for known in (self._types, self._contents, self._vague, self._untold):
-            known.pop(value, None)
+        """Drop everything about a value that was removed."""
+        for cache in (self._types, self._contents, self._unknown_shapes, self._unknown_contents):
+            cache.pop(value, None)
 
     def assume(self, graph: ir.Graph, types: Sequence[Typed]) -> None:
-        """Look at a body anew, with these types of its inputs."""
-        self._seen.discard(graph)
+        """Infer a body again, with these types for its inputs."""
+        self._inferred.discard(graph)
         for node in graph:
             for value in node.outputs:
                 self.forget(value)
-            for inner in node.attributes.data.values():
-                if inner.type is ir.AttributeType.GRAPH:
-                    self.assume(inner.as_graph(), [])
+            for attribute in node.attributes.data.values():
+                if attribute.type is ir.AttributeType.GRAPH:
+                    self.assume(attribute.as_graph(), [])
         for value, typed in zip(graph.inputs, types, strict=bool(types)):
-            self._note(value, typed)
+            self._remember(value, typed)
 
-    def settle(self, node: ir.Node, atom: Atom, size: Size) -> None:
-        """Take note that a node could not run if an atom were not this size; what may not run tells nothing."""
+    def resolve(self, node: ir.Node, atom: Atom, size: Size) -> None:
+        """Record that the node can only run if the atom equals this size.
+
+        Ignored for nodes of bodies: a node that may not run implies nothing.
+        """
         if node.graph is self._main:
-            self._settled[atom] = size
+            self._resolved[atom] = size
 
     def refresh(self, graphs: Iterable[ir.Graph]) -> None:
-        """Ask about all of a graph that is new, makers before users; and again about everything that was not known."""
-        again = [value for value in self._vague if value.producer() is not None]
-        for value in again:
+        """Infer all new graphs, producers first, and again everything that was unknown."""
+        unknown_values = [value for value in self._unknown_shapes if value.producer() is not None]
+        for value in unknown_values:
             self._types.pop(value, None)
-        for value in self._untold:
+        for value in self._unknown_contents:
             self._contents.pop(value, None)
-        self._vague.clear()
-        self._untold.clear()
+        self._unknown_shapes.clear()
+        self._unknown_contents.clear()
         self._calls = 0
         for graph in graphs:
-            if graph not in self._seen:
-                self._look_at(graph)
-        for value in again:
+            if graph not in self._inferred:
+                self._infer_graph(graph)
+        for value in unknown_values:
             self.typed(value)
-        if self._settled:
-            self._write_settled()
+        if self._resolved:
+            self._replace_resolved()
 
-    def _write_settled(self) -> None:
-        """Put what atoms turned out to be into everything that is known."""
-        known: dict[Size | None, Size | None] = {}
+    def _replace_resolved(self) -> None:
+        """Substitute the resolved atoms in everything that is cached."""
+        replacements: dict[Size | None, Size | None] = {}
 
-        def settled(size: Size | None) -> Size | None:
+        def resolved(size: Size | None) -> Size | None:
             if size is None or isinstance(size, int):
                 return size
-            if size not in known:
-                known[size] = expr.replaced(size, self._settled)
-            return known[size]
+            if size not in replacements:
+                replacements[size] = expr.replaced(size, self._resolved)
+            return replacements[size]
 
         for value, (dtype, shape) in tuple(self._types.items()):
             if shape is not None:
-                self._note(value, (dtype, cast("Shape", tuple(map(settled, shape)))))
-        for value, found in self._contents.items():
-            if found is not None:
-                self._contents[value] = tuple(map(settled, found))
+                self._remember(value, (dtype, cast("Shape", tuple(map(resolved, shape)))))
+        for value, contents in self._contents.items():
+            if contents is not None:
+                self._contents[value] = tuple(map(resolved, contents))
 
-    def _look_at(self, graph: ir.Graph) -> None:
+    def _infer_graph(self, graph: ir.Graph) -> None:
         types, computes = self._types, value_propagation.RULES
-        self._seen.add(graph)
+        self._inferred.add(graph)
         for node in graph:
             for output in node.outputs:
-                typed = types.get(output) or self._work_out(output)
+                typed = types.get(output) or self._infer(output)
                 if typed[0] in INTEGERS and node.op_type in computes:
                     self.contents(output)
 
-    def _note(self, value: ir.Value, typed: Typed) -> Typed:
+    def _remember(self, value: ir.Value, typed: Typed) -> Typed:
         dtype, shape = typed
         if shape is None:
-            self._vague[value] = None
+            self._unknown_shapes[value] = None
         else:
             for dim in shape:
                 if type(dim) is int:
-                    if dim < 0:  # no tensor is like this
-                        return self._note(value, (dtype, None))
-                elif cast("Expr", dim).weight > value_propagation.HEAVY:
-                    return self._note(value, (dtype, self._lightened(shape)))
+                    if dim < 0:  # impossible, so the rule or the model is wrong
+                        return self._remember(value, (dtype, None))
+                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:
+                    return self._remember(value, (dtype, self._lightened(shape)))
                 elif cast("Expr", dim).is_vague:
-                    self._vague[value] = None
+                    self._unknown_shapes[value] = None
                     break
         self._types[value] = typed
         return typed
 
     def _lightened(self, shape: Shape) -> Shape:
-        """Of dims that are made of too much nothing is known: so every question about one has a bounded cost."""
-        return tuple(self.unknown() if expr.weight(dim) > value_propagation.HEAVY else dim for dim in shape)
+        """Return the shape with an unknown for every dimension that is too large, which bounds the cost of queries."""
+        return tuple(self.unknown() if expr.weight(dim) > value_propagation.MAX_WEIGHT else dim for dim in shape)
 
-    # Working it out
+    # Inference
 
-    def _work_out(self, value: ir.Value) -> Typed:
+    def _infer(self, value: ir.Value) -> Typed:
         node = value.producer()
         if node is None or node.op_type == "Constant":
             tensor = self._constant(value)
             if tensor is not None:
-                return self._note(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
+                return self._remember(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
         if node is not None and (sparse := sparse_constant(node)) is not None:
-            return self._note(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
-        if node is None:  # a body's or function's input, which may be different at each call
-            return self._note(value, (self.declared(value), None) if is_tensor(value) else _NOTHING)
-        if node.graph is not None and node.graph not in self._seen:
-            self._look_at(node.graph)  # in order, so that no question goes deep
+            return self._remember(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
+        if node is None:  # an input of a body or function, which may differ at each call
+            return self._remember(value, (self.declared(value), None) if is_tensor(value) else _UNKNOWN)
+        if node.graph is not None and node.graph not in self._inferred:
+            self._infer_graph(node.graph)  # in order, so that the recursion stays shallow
             if value in self._types:
                 return self._types[value]
-        self._types[value] = _NOTHING  # a question that leads back to itself has no answer
-        if self._depth > _DEEP:
-            self._ask_makers(value, self._types, self.typed)
+        self._types[value] = _UNKNOWN  # in case it depends on itself
+        if self._depth > _MAX_DEPTH:
+            self._infer_producers(value, self._types, self.typed)
         self._depth += 1
-        for output, typed in zip(node.outputs, self._outputs(node), strict=True):
-            self._note(output, typed)
+        for output, typed in zip(node.outputs, self.infer_outputs(node), strict=True):
+            self._remember(output, typed)
         self._depth -= 1
         return self._types[value]
 
-    def _ask_makers(self, value: ir.Value, known: Mapping[ir.Value, object], ask: Callable[[ir.Value], object]) -> None:
+    def _infer_producers(
+        self, value: ir.Value, known: Mapping[ir.Value, object], infer: Callable[[ir.Value], object]
+    ) -> None:
         depth, self._depth = self._depth, 0
-        for maker in makers_first(value, known):
-            ask(maker)
+        for producer in producers_first(value, known):
+            infer(producer)
         self._depth = depth
 
-    def _outputs(self, node: ir.Node) -> Sequence[Typed]:
+    def infer_outputs(self, node: ir.Node) -> Sequence[Typed]:
+        """Return the type and shape of each output as they follow from the inputs, ignoring what is cached."""
         rule = _RULES.get(operator(node))
         if rule is None:
-            return self._outputs_without_rule(node)
+            return self._infer_without_rule(node)
         count = len(node.outputs)
         try:
             shapes = rule(node, self)
             if count == 1 and shapes is not None and (dtype := dtypes.of_output(node, 0, self)) is not None:
                 return ((dtype, shapes[0]),)  # almost always
             types = [dtypes.of_output(node, index, self) for index in range(count)]
-        except _NONSENSE:
+        except _MALFORMED:
             return [(self.declared(output), None) for output in node.outputs]
         if shapes is not None and None not in types and len(shapes) >= count:
             return list(zip(types, shapes, strict=False))
         padded = [*(shapes or ()), *([None] * count)]
-        asked = self._outputs_without_rule(node)
+        fallback = self._infer_without_rule(node)
         return [
-            (dtype or other, more if shape is None else shape)
-            for dtype, shape, (other, more) in zip(types, padded, asked, strict=False)
+            (dtype or fallback_dtype, fallback_shape if shape is None else shape)
+            for dtype, shape, (fallback_dtype, fallback_shape) in zip(types, padded, fallback, strict=False)
         ]
 
-    def _outputs_without_rule(self, node: ir.Node) -> Sequence[Typed]:
+    def _infer_without_rule(self, node: ir.Node) -> Sequence[Typed]:
         if node.op_type in MAKES_SEQUENCE:
-            return [_NOTHING] * len(node.outputs)
+            return [_UNKNOWN] * len(node.outputs)
         if not node.domain:
-            from sardonyx.ir.shapes import standard  # only now: most models never need it, and it loads onnx
+            from sardonyx.ir.shapes import standard  # imported late: most models do not need it, and it imports onnx
 
             return standard.infer(node, self)
         function = self._functions.get(node.op_identifier())
-        if function is not None and self._level < _DEEP and self._may_look_into_call():
-            return self._called(function, node)
+        if function is not None and self._level < _MAX_DEPTH and self._may_infer_call():
+            return self._infer_call(function, node)
         if node.graph in self._generic:
-            return [_NOTHING] * len(node.outputs)
+            return [_UNKNOWN] * len(node.outputs)
         return [declared_type(output, self.unknown) for output in node.outputs]
 
-    def _may_look_into_call(self) -> bool:
-        """Whether one more body may be gone through for a call; all calls of a model count together."""
+    def _may_infer_call(self) -> bool:
+        """Return whether one more function body may be inferred; all calls of a model count together."""
         if self._caller is not None:
-            return self._caller._may_look_into_call()
+            return self._caller._may_infer_call()
         self._calls += 1
-        return self._calls <= _CALLS
+        return self._calls <= _MAX_CALLS
 
-    def _called(self, function: ir.Function, node: ir.Node) -> list[Typed]:
-        """A function's results, worked out from its body for the types and contents of this call."""
+    def _infer_call(self, function: ir.Function, node: ir.Node) -> list[Typed]:
+        """Return the results of a function, inferred from its body with the types and contents of this call."""
         inner = self.inside(function, node)
         results = [inner.typed(value) for value in function.outputs[: len(node.outputs)]]
         for output, value in zip(node.outputs, function.outputs, strict=False):
             self._contents[output] = inner.contents(value)
         return results
 
-    def _work_out_contents(self, value: ir.Value) -> Contents | None:
+    def _infer_contents(self, value: ir.Value) -> Contents | None:
         dtype, shape = self.typed(value)
         widest = 0 if dtype is None else value_propagation.WIDEST.get(dtype, 0)
         if not widest or shape is None:
             return None
         count = 1 if not shape else shape[0] if len(shape) == 1 else expr.product(shape)
-        if type(count) is not int or count > SMALL:
+        if type(count) is not int or count > _MAX_CONTENTS:
             return None
         node = value.producer()
         if node is None or node.op_type == "Constant":
             tensor = self._constant(value)
             return None if tensor is None else value_propagation.of_tensor(tensor)
         try:
-            found = value_propagation.of_output(node, value, self)
-        except _NONSENSE:
+            contents = value_propagation.of_output(node, value, self)
+        except _MALFORMED:
             return None
-        if found is None:
+        if contents is None:
             return None
-        if len(found) == 1 and node.op_type in _FILLING:
-            found = found * count
-        return value_propagation.fitting(found, widest) if len(found) == count else None
+        if len(contents) == 1 and node.op_type in _FILLS:
+            contents = contents * count
+        return value_propagation.fitting(contents, widest) if len(contents) == count else None

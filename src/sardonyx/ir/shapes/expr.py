@@ -1,8 +1,14 @@
-"""Sizes as integer expressions: sums of products of named dims, with what cannot be simplified kept as an atom.
+"""Symbolic sizes: integer polynomials over named dimensions, in which everything else is an opaque atom.
 
-Two expressions are equal only where they are the same number for every size the model may be run with, so `==` is a
-proof. The reverse does not hold: what cannot be shown to be equal is merely not known. Divisions are only asked where a
-zero divisor is an error of the model itself, so that what cancels may be cancelled.
+A size is an `int` or an `Expr`, a sum of terms c * a1 * ... * ak with integer factors c. An atom is a named dimension,
+an unknown, or one application of //, %, max, min, broadcast or "or" (see `copied_if_zero`). Invariants:
+
+- `==` is sound but not complete: if a == b, both are the same number for every size of the model's inputs. Expressions
+  that are not `==` may still be equal; `equal` returns False only if they differ for every size.
+- A named dimension may be 0: only n >= 0 is known about it, not n >= 1.
+- Every function returns a sound result: wherever the model runs, `value_of` of the result is what the same operation
+  gives on the values of its arguments.
+- Divisions are only built where a zero divisor is an error of the model itself, so common factors may be cancelled.
 """
 
 from __future__ import annotations
@@ -66,17 +72,17 @@ __all__ = [
 
 
 def symbol(name: str) -> Expr:
-    """A dim by its name."""
-    return alone(Atom(name if name.isidentifier() else repr(name), "name"))  # no name can pass for an expression
+    """Return the dimension with this name."""
+    return alone(Atom(name if name.isidentifier() else repr(name), "name"))  # so that no name is read as an expression
 
 
 def unknown(serial: int) -> Expr:
-    """A dim of which nothing is known but that it is the same as itself."""
+    """Return a dimension about which nothing is known except that it equals itself."""
     return alone(Atom(f"?{serial}", "unknown"))
 
 
 def declared(size: Size) -> int | str | None:
-    """How a file says it: a number, a name, or nothing, since a formula is no name."""
+    """Return the size as an ONNX file can declare it: a number, a name, or None for a formula."""
     if isinstance(size, int):
         return size
     atom = only_atom(size)
@@ -86,7 +92,10 @@ def declared(size: Size) -> int | str | None:
 
 
 def floor_quotient(one: Size, other: Size) -> Size:
-    """One // other, rounded down."""
+    """Return one // other, rounded towards negative infinity.
+
+    For an integer divisor d > 0, terms are moved out of the quotient by (d * w + r) // d == w + r // d.
+    """
     if isinstance(one, int) and isinstance(other, int) and other:
         return one // other
     exact = exact_quotient(one, other)
@@ -99,18 +108,25 @@ def floor_quotient(one: Size, other: Size) -> Size:
 
 
 def _divided(one: Expr, by: int) -> tuple[Size, Size]:
-    """The part that `by` divides certainly, divided, and the rest."""
+    """Return (whole, rest) with one == by * whole + rest.
+
+    A negative factor that `by` does not divide stays in the rest: dividing it would turn -n // 2 into n // 2 - n.
+    """
     whole, rest = dict[Monomial, int](), dict[Monomial, int]()
     for atoms, factor in one.terms:
-        times, left = divmod(factor, by) if not atoms or factor > 0 or factor % by == 0 else (0, factor)
-        whole[atoms], rest[atoms] = times, left
+        quotient, remaining = divmod(factor, by) if not atoms or factor > 0 or factor % by == 0 else (0, factor)
+        whole[atoms], rest[atoms] = quotient, remaining
     return normal(whole), normal(rest)
 
 
 def _quotient(one: Size, other: Size) -> Size:
+    """Return one // other as an atom, after these simplifications for integers d, g, a, b > 0.
+
+    (g * x + r) // (g * d) == (x + r // g) // d, where r is a constant; and (x // a) // b == x // (a * b).
+    """
     if isinstance(one, Expr) and isinstance(other, int) and other > 0:
         shared = math.gcd(other, *(factor for atoms, factor in one.terms if atoms))
-        if shared > 1:  # (2n + 1) // 4 is n // 2
+        if shared > 1:  # (2n + 1) // 4 == n // 2
             one, other = normal({atoms: factor // shared for atoms, factor in one.terms}), other // shared
             return floor_quotient(one, other)
         inner = only_atom(one)
@@ -121,7 +137,10 @@ def _quotient(one: Size, other: Size) -> Size:
 
 
 def remainder(one: Size, other: Size) -> Size:
-    """One % other, with the divisor's sign."""
+    """Return one % other, with the sign of the divisor.
+
+    For an integer divisor d > 0 the factors are reduced first: (c * x) % d == ((c % d) * x) % d.
+    """
     if exact_quotient(one, other) is not None:
         return 0
     if isinstance(other, int) and other > 0:
@@ -132,16 +151,20 @@ def remainder(one: Size, other: Size) -> Size:
 
 
 def larger(one: Size, other: Size) -> Size:
-    """The greater of two."""
+    """Return the maximum of two sizes."""
     return _extreme("max", one, other)
 
 
 def smaller(one: Size, other: Size) -> Size:
-    """The lesser of two."""
+    """Return the minimum of two sizes."""
     return _extreme("min", one, other)
 
 
 def _extreme(kind: str, one: Size, other: Size) -> Size:
+    """Return one of the operands if it is the maximum (minimum) for every size, otherwise an atom.
+
+    Uses max(x, max(x, y)) == max(x, y), max(x, min(x, y)) == x, and the same with max and min exchanged.
+    """
     if isinstance(one, int) and isinstance(other, int):
         return max(one, other) if kind == "max" else min(one, other)
     order = less(one, other)
@@ -163,22 +186,29 @@ def _extreme(kind: str, one: Size, other: Size) -> Size:
 
 
 def _without_covered(kind: str, size: Size, partner: Size) -> Size | None:
-    """max(a, b) + c beside d is a + c where b + c <= d, whatever a is; likewise for min."""
+    """Return `size` without an operand of its maximum (minimum) that `partner` covers, or None if there is none.
+
+    max(max(a, b) + c, d) == max(a + c, d) if b + c <= d; min(min(a, b) + c, d) == min(a + c, d) if b + c >= d.
+    """
     for atoms, factor in size.terms if isinstance(size, Expr) else ():
         if factor != 1 or len(atoms) != 1 or atoms[0].kind != kind:
             continue
         rest = subtract(size, alone(atoms[0]))
         one, other = atoms[0].args
-        for part, left in ((one, other), (other, one)):
-            moved = add(rest, part)
-            is_covered = less(partner, moved) is False if kind == "max" else less(moved, partner) is False
+        for part, remaining in ((one, other), (other, one)):
+            shifted = add(rest, part)
+            is_covered = less(partner, shifted) is False if kind == "max" else less(shifted, partner) is False
             if is_covered:
-                return add(rest, left)
+                return add(rest, remaining)
     return None
 
 
 def copied_if_zero(size: Size, copied: Size) -> Size:
-    """The size, or `copied` where the size is zero: how a Reshape reads its target."""
+    """Return `size`, or `copied` where `size` is 0, which is how Reshape reads a dimension of its target.
+
+    The result is the atom "size or copied" unless one of the two is certain: `size` is never 0, both are equal, or
+    `copied` is 0 wherever `size` is.
+    """
     if isinstance(size, int):
         return size or copied
     if size == copied or at_least(size, 1) or _vanishes_with(copied, size):
@@ -192,7 +222,7 @@ def copied_if_zero(size: Size, copied: Size) -> Size:
 
 
 def _vanishes_with(size: Size, other: Expr) -> bool:
-    """Whether one is certainly zero wherever the other is."""
+    """Return whether `size` is certainly 0 wherever `other` is 0."""
     if exact_quotient(size, other) is not None:
         return True
     atom = only_atom(size)
@@ -200,42 +230,50 @@ def _vanishes_with(size: Size, other: Expr) -> bool:
         return all(_vanishes_with(arg, other) for arg in atom.args)
     if len(other.terms) != 1:
         return False
-    ((atoms, _),) = other.terms  # a product is zero where any of its factors is
+    ((atoms, _),) = other.terms  # a product is 0 if and only if one of its factors is
     return all(exact_quotient(size, alone(factor)) is not None for factor in atoms)
 
 
 def copied_instead_of(size: Size, partner: Size) -> Atom | None:
-    """The atom that `partner` is, where it is `size` or, if that is zero, something that does not fit beside zero."""
+    """Return the atom that `partner` consists of if it is "size or copied" with copied >= 2, otherwise None.
+
+    Broadcasting `size` with `partner` then fails where size == 0 (0 does not fit copied >= 2), so that partner == size
+    in every run that completes.
+    """
     atom = only_atom(partner)
     if atom is None or atom.kind != "or" or atom.args[0] != size or not at_least(atom.args[1], 2):
         return None
     return atom
 
 
-def replaced(size: Size, known: Mapping[Atom, Size]) -> Size:
-    """The size with other sizes for some of its atoms, however deep inside they are."""
+def replaced(size: Size, values: Mapping[Atom, Size]) -> Size:
+    """Return the size with the given sizes in place of some atoms, at any depth."""
     if isinstance(size, int):
         return size
-    return total(multiply(product(_replaced_atom(atom, known) for atom in atoms), by) for atoms, by in size.terms)
+    return total(multiply(product(_replaced_atom(atom, values) for atom in atoms), by) for atoms, by in size.terms)
 
 
-def _replaced_atom(atom: Atom, known: Mapping[Atom, Size]) -> Size:
-    if atom in known:
-        return known[atom]
+def _replaced_atom(atom: Atom, values: Mapping[Atom, Size]) -> Size:
+    if atom in values:
+        return values[atom]
     if not atom.args:
         return alone(atom)
-    one, other = (replaced(arg, known) for arg in atom.args)
-    return _MAKERS[atom.kind](one, other)
+    one, other = (replaced(arg, values) for arg in atom.args)
+    return _CONSTRUCTORS[atom.kind](one, other)
 
 
 def broadcast(one: Size, other: Size) -> Size:
-    """What two dims of operands that are broadcast together become: the same, or the one that is not 1."""
+    """Return the dimension that two broadcast dimensions result in: the common one, or the one that is not 1.
+
+    Assumes that the model runs: the two are equal or one of them is 1. A dimension that is at least 2 is therefore the
+    result.
+    """
     if one == other or other == 1:
         return one
     if one == 1:
         return other
     for dim, partner in ((one, other), (other, one)):
-        if isinstance(dim, int) and dim > 1:  # else the model could not run
+        if isinstance(dim, int) and dim > 1:  # otherwise the model could not run
             return dim
         if at_least(dim, 2) or _is_capped(partner, dim):
             return dim
@@ -243,13 +281,17 @@ def broadcast(one: Size, other: Size) -> Size:
         if atom is not None and atom.kind == "broadcast" and dim in atom.args:
             return partner
         if atom is not None and atom.kind == "or" and dim == atom.args[0]:
-            return dim  # where it is zero, only 0 and 1 fit it
+            return dim  # where dim is 0, the other can only be 0 or 1, and the result is 0
     first, second = sorted((one, other), key=repr)
     return alone(Atom(f"broadcast({first!r}, {second!r})", "broadcast", (first, second)))
 
 
 def _is_capped(size: Size, cap: Size) -> bool:
-    """Whether it is min(n, cap) for some n > 0: beside `cap` it either is that or is 1, and 1 only where it is that."""
+    """Return whether the size is min(n, cap) with an integer n > 0, so that broadcasting it with `cap` gives `cap`.
+
+    In a run that completes it equals `cap` or one of the two is 1; if min(n, cap) is 1 the result is `cap`, and if
+    `cap` is 1 then min(n, cap) is 1 too.
+    """
     atom = only_atom(size)
     if atom is None or atom.kind != "min":
         return False
@@ -257,7 +299,7 @@ def _is_capped(size: Size, cap: Size) -> bool:
 
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:
-    """The number it comes to when the named dims have these sizes."""
+    """Return the number that the size is for these sizes of the named dimensions."""
     if isinstance(size, int):
         return size
     return sum(factor * math.prod(_atom_value(atom, sizes) for atom in atoms) for atoms, factor in size.terms)
@@ -273,7 +315,7 @@ _VALUES: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-_MAKERS: Mapping[str, Callable[[Size, Size], Size]] = {
+_CONSTRUCTORS: Mapping[str, Callable[[Size, Size], Size]] = {
     "//": floor_quotient,
     "%": remainder,
     "max": larger,

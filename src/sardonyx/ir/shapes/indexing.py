@@ -1,4 +1,4 @@
-"""What operators that pick, join and surround elements make of shapes."""
+"""Shape rules for operators that select, join and pad: Concat, Split, Slice, Gather, Pad, TopK and others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import onnx_ir as ir
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import attributes, number, numbers, operand, tensor
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.operators import Rule, Shapely
-from sardonyx.ir.shapes.queries import Ask, Contents
+from sardonyx.ir.shapes.operators import OutputShapes, Rule
+from sardonyx.ir.shapes.queries import Contents, ShapeQueries
 
-END = 2**31 - 1  # what the standard recommends for "up to the end, however far that is"
+END = 2**31 - 1  # a Slice end that means "to the end of the axis"; the standard recommends it
 _LARGEST = (2**31 - 1, 2**63 - 1)
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
 
 
-def _concat(node: ir.Node, ask: Ask) -> Shapely | None:
+def _concat(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shapes = [ask.shape(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
     if not known or not known[0]:
@@ -31,17 +31,17 @@ def _concat(node: ir.Node, ask: Ask) -> Shapely | None:
         if index == axis:
             complete = len(known) == len(shapes)
             dims.append(expr.total(shape[index] for shape in known) if complete else ask.unknown())
-        else:  # all must be alike: the best known one tells
-            dims.append(min((shape[index] for shape in known), key=_vagueness))
+        else:  # all must be equal, so use the most precise one
+            dims.append(min((shape[index] for shape in known), key=_uncertainty))
     return (tuple(dims),)
 
 
-def _vagueness(size: Size) -> int:
+def _uncertainty(size: Size) -> int:
     return 0 if isinstance(size, int) else 1 + size.is_vague
 
 
-def split_sizes(node: ir.Node, whole: Size, ask: Ask) -> Sequence[Size] | None:
-    """How long the parts of a Split are; None where that is not known."""
+def split_sizes(node: ir.Node, whole: Size, ask: ShapeQueries) -> Sequence[Size] | None:
+    """Return the sizes of the parts of a Split, or None if unknown."""
     count = len(node.outputs)
     if "split" in attributes(node) or operand(node, 1) is not None:
         parts: Sequence[Size | None] | None = numbers(node, "split") or ask.contents(operand(node, 1))
@@ -52,12 +52,14 @@ def split_sizes(node: ir.Node, whole: Size, ask: Ask) -> Sequence[Size] | None:
         step = -(-whole // count)
         return [max(0, min(step, whole - index * step)) for index in range(count)]
     part = expr.exact_quotient(whole, count)
-    if part is None and "num_outputs" not in attributes(node):  # else they are all alike, or the model cannot run
+    if part is None and "num_outputs" not in attributes(
+        node
+    ):  # before opset 18 all parts are equal, or the model cannot run
         part = expr.floor_quotient(whole, count)
     return None if part is None else [part] * count
 
 
-def _split(node: ir.Node, ask: Ask) -> Shapely | None:
+def _split(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, count = ask.shape(node.inputs[0]), len(node.outputs)
     if shape is None:
         return (None,) * count
@@ -66,8 +68,8 @@ def _split(node: ir.Node, ask: Ask) -> Shapely | None:
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
-def slice_ranges(node: ir.Node, ask: Ask) -> list[Range] | None:
-    """The ranges of a Slice, as they are written; None where its axes are not known."""
+def slice_ranges(node: ir.Node, ask: ShapeQueries) -> list[Range] | None:
+    """Return the ranges of a Slice as they are written, or None if its axes are unknown."""
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return None
@@ -89,20 +91,20 @@ def slice_ranges(node: ir.Node, ask: Ask) -> list[Range] | None:
     return [(axis % len(shape), start, end, step) for axis, start, end, step in ranges]
 
 
-def window(size: int, start: int, end: int, step: int) -> range | None:
-    """The places a Slice picks on an axis of a known size: as Python does, but never before the first place.
+def slice_positions(size: int, start: int, end: int, step: int) -> range | None:
+    """Return the positions that a Slice selects on an axis of a known size: as in Python, but clamped to the axis.
 
-    None where engines differ: backwards up to the largest integer is nothing by the standard, and all of the axis to
-    ONNX Runtime.
+    None if implementations differ: with a negative step and the largest integer as the end, the result is empty by the
+    standard but the whole axis in ONNX Runtime.
     """
     if step < 0 and end in _LARGEST:
         return None
     if step < 0 and start < -size:
-        start = 0  # where counting backwards begins at the earliest
+        start = 0  # clamped, unlike in Python, where the result would be empty
     return range(*slice(start, None if step < 0 and end < -size else end, step).indices(size))
 
 
-def _slice(node: ir.Node, ask: Ask) -> Shapely | None:
+def _slice(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -115,17 +117,19 @@ def _slice(node: ir.Node, ask: Ask) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: Ask) -> Size:
+def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: ShapeQueries) -> Size:
     if start is None or end is None or not step:
         return ask.unknown()
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        places = window(size, start, end, step)
-        return ask.unknown() if places is None else len(places)
+        positions = slice_positions(size, start, end, step)
+        return ask.unknown() if positions is None else len(positions)
     if step < 0:
         from_end = start == -1 or (isinstance(start, int) and start >= END)
         is_all = from_end and isinstance(end, int) and end <= -END
         return expr.floor_quotient(expr.add(size, -step - 1), -step) if is_all else ask.unknown()
-    first = start if expr.at_least(start, 0) else _clamped(start, size)  # past the end it leaves nothing either way
+    first = (
+        start if expr.at_least(start, 0) else _clamped(start, size)
+    )  # not clamped: a start past the end gives 0 either way
     last = _clamped(end, size)
     if first is None or last is None:
         return ask.unknown()
@@ -133,20 +137,23 @@ def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, 
     return length if step == 1 else expr.floor_quotient(expr.add(length, step - 1), step)
 
 
-def _clamped(place: Size, size: Size) -> Size | None:
-    """A place on an axis, as a Slice reads it: negative counts from the end, and none is outside."""
-    if isinstance(place, int) and place >= END:
+def _clamped(bound: Size, size: Size) -> Size | None:
+    """Return a bound of a Slice as a position in 0..size, or None if its sign is unknown.
+
+    Negative bounds count from the end.
+    """
+    if isinstance(bound, int) and bound >= END:
         return size
-    if expr.at_least(place, 0):
-        return expr.smaller(place, size)
-    if expr.at_least(expr.multiply(place, -1), 1):
-        return expr.larger(expr.add(size, place), 0)
-    if place == expr.subtract(size, 1):  # only an empty axis has it count from the end, and then it is the start
-        return expr.larger(place, 0)
+    if expr.at_least(bound, 0):
+        return expr.smaller(bound, size)
+    if expr.at_least(expr.multiply(bound, -1), 1):
+        return expr.larger(expr.add(size, bound), 0)
+    if bound == expr.subtract(size, 1):  # negative only if the axis is empty, where it becomes 0
+        return expr.larger(bound, 0)
     return None
 
 
-def _gather(node: ir.Node, ask: Ask) -> Shapely | None:
+def _gather(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or indices is None or not shape:
         return (None,)
@@ -154,11 +161,11 @@ def _gather(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((*shape[:axis], *indices, *shape[axis + 1 :]),)
 
 
-def _gather_elements(node: ir.Node, ask: Ask) -> Shapely | None:
+def _gather_elements(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (ask.shape(node.inputs[1]),)
 
 
-def _gather_nd(node: ir.Node, ask: Ask) -> Shapely | None:
+def _gather_nd(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     batch = number(node, "batch_dims", 0)
     if shape is None or not indices or not isinstance(indices[-1], int):
@@ -166,10 +173,10 @@ def _gather_nd(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((*indices[:-1], *shape[batch + indices[-1] :]),)
 
 
-def _pad(node: ir.Node, ask: Ask) -> Shapely | None:
+def _pad(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
-    given = numbers(node, "pads")
-    pads: Contents | None = tuple(given) if given is not None else ask.contents(operand(node, 1))
+    attribute = numbers(node, "pads")
+    pads: Contents | None = tuple(attribute) if attribute is not None else ask.contents(operand(node, 1))
     if shape is None:
         return (None,)
     axes = ask.ints(node, "", 3) if operand(node, 3) is not None else range(len(shape))
@@ -185,18 +192,18 @@ def _pad(node: ir.Node, ask: Ask) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _top_k(node: ir.Node, ask: Ask) -> Shapely | None:
+def _top_k(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None, None)
-    given = attributes(node).get("k")
-    count = (ask.contents(operand(node, 1)) or (None,))[0] if given is None else number(node, "k", 0)
+    attribute = attributes(node).get("k")
+    count = (ask.contents(operand(node, 1)) or (None,))[0] if attribute is None else number(node, "k", 0)
     dims: list[Size] = list(shape)
     dims[number(node, "axis", -1)] = ask.unknown() if count is None else count
     return (tuple(dims),) * 2
 
 
-def _one_hot(node: ir.Node, ask: Ask) -> Shapely | None:
+def _one_hot(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     indices, depth = ask.shape(node.inputs[0]), (ask.contents(node.inputs[1]) or (None,))[0]
     if indices is None:
         return (None,)
@@ -204,42 +211,42 @@ def _one_hot(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((*indices[:axis], ask.unknown() if depth is None else depth, *indices[axis:]),)
 
 
-def _non_zero(node: ir.Node, ask: Ask) -> Shapely | None:
-    """As many places as there are elements that are not zero: all of a tensor that was filled with one number."""
+def _non_zero(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return (rank, count); the count is known if the operand was filled with one non-zero number."""
     value = node.inputs[0]
-    shape, maker = ask.shape(value), None if value is None else value.producer()
+    shape, producer = ask.shape(value), None if value is None else value.producer()
     if shape is None:
         return (None,)
-    filler = tensor(maker, "value") if maker is not None and maker.op_type == "ConstantOfShape" else None
+    filler = tensor(producer, "value") if producer is not None and producer.op_type == "ConstantOfShape" else None
     is_full = filler is not None and bool(filler.numpy().all())
     return ((len(shape), expr.product(shape) if is_full else ask.unknown()),)
 
 
-def _sequence_at(node: ir.Node, ask: Ask) -> Shapely | None:
-    """A part of what was split, or one of the values put together."""
-    maker = node.inputs[0].producer() if node.inputs[0] is not None else None
-    place = (ask.contents(operand(node, 1)) or (None,))[0]
-    if maker is None or not isinstance(place, int):
+def _sequence_at(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return the shape of one part of a split tensor, or of one element of a constructed sequence."""
+    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+    position = (ask.contents(operand(node, 1)) or (None,))[0]
+    if producer is None or not isinstance(position, int):
         return (None,)
-    if maker.op_type == "SequenceConstruct":
-        return (ask.shape(maker.inputs[place]),)
-    shape, parts = ask.shape(maker.inputs[0]), ask.contents(operand(maker, 1))
-    if maker.op_type != "SplitToSequence" or shape is None:
+    if producer.op_type == "SequenceConstruct":
+        return (ask.shape(producer.inputs[position]),)
+    shape, parts = ask.shape(producer.inputs[0]), ask.contents(operand(producer, 1))
+    if producer.op_type != "SplitToSequence" or shape is None:
         return (None,)
-    axis = number(maker, "axis", 0) % len(shape)
-    if operand(maker, 1) is None:
-        kept = (1,) if number(maker, "keepdims", 1) else ()
-        return ((*shape[:axis], *kept, *shape[axis + 1 :]),)
-    size = _part(shape[axis], parts, place, is_list=bool(ask.shape(operand(maker, 1))))
+    axis = number(producer, "axis", 0) % len(shape)
+    if operand(producer, 1) is None:
+        split_axis = (1,) if number(producer, "keepdims", 1) else ()
+        return ((*shape[:axis], *split_axis, *shape[axis + 1 :]),)
+    size = _part(shape[axis], parts, position, is_list=bool(ask.shape(operand(producer, 1))))
     return ((*shape[:axis], ask.unknown() if size is None else size, *shape[axis + 1 :]),)
 
 
-def _part(whole: Size, parts: Contents | None, place: int, *, is_list: bool) -> Size | None:
-    """The size of one part: as listed, or all alike but for the last one."""
+def _part(whole: Size, parts: Contents | None, position: int, *, is_list: bool) -> Size | None:
+    """Return the size of one part: as listed, or the common size, of which the last part may have less."""
     if not parts:
         return None
     if is_list:
-        return parts[place]
+        return parts[position]
     step = parts[0]
     if step is None or (isinstance(step, int) and step < 1):
         return None
@@ -248,7 +255,7 @@ def _part(whole: Size, parts: Contents | None, place: int, *, is_list: bool) -> 
     if not isinstance(whole, int) or not isinstance(step, int):
         return None
     count = -(-whole // step)
-    return min(step, whole - place % count * step)
+    return min(step, whole - position % count * step)
 
 
 RULES: Mapping[str, Rule] = {

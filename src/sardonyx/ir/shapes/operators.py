@@ -1,4 +1,4 @@
-"""What operators that compute make of shapes: elementwise, products, reductions, normalisations, recurrent cells."""
+"""Shape rules for operators that compute: elementwise, matrix products, reductions, normalizations, recurrent cells."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sardonyx.ir.ops import BROADCASTS, CASTS, RECURRENT, REDUCES, SOFTMAXES, UN
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import attributes, number, operand, text
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.queries import Ask, Shape
+from sardonyx.ir.shapes.queries import Shape, ShapeQueries
 
-# One shape an output; None where onnx should be asked.
-Shapely = Sequence["Shape | None"]
-Rule = Callable[[ir.Node, Ask], "Shapely | None"]
+# One shape for each output; None if onnx should infer them.
+OutputShapes = Sequence["Shape | None"]
+Rule = Callable[[ir.Node, ShapeQueries], "OutputShapes | None"]
 
 
-# The result has the shape of the first operand: elementwise functions of it, and these.
-_ALIKE = UNARY | SOFTMAXES | CASTS | {
+# Operators whose result has the shape of the first operand.
+_SAME_SHAPE = UNARY | SOFTMAXES | CASTS | {
     "Bernoulli", "CumSum", "DequantizeLinear", "EyeLike", "GroupNormalization", "Identity", "InstanceNormalization",
     "LRN", "LpNormalization", "MeanVarianceNormalization", "PRelu", "QuantizeLinear", "RMSNormalization",
     "RandomNormalLike", "RandomUniformLike", "ReverseSequence", "RotaryEmbedding", "ScatterElements", "ScatterND",
@@ -27,16 +27,16 @@ _ALIKE = UNARY | SOFTMAXES | CASTS | {
 }  # fmt: skip
 
 
-def alike(node: ir.Node, ask: Ask) -> Shapely | None:
-    """The first output is as the first input."""
+def same_shape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return the shape of the first input for the first output."""
     return (ask.shape(node.inputs[0]),) if node.inputs else None
 
 
-def _dropout(node: ir.Node, ask: Ask) -> Shapely | None:
+def _dropout(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (ask.shape(node.inputs[0]),) * 2
 
 
-def _layer_norm(node: ir.Node, ask: Ask) -> Shapely | None:
+def _layer_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.outputs) == 1:
         return (shape,)
@@ -45,13 +45,13 @@ def _layer_norm(node: ir.Node, ask: Ask) -> Shapely | None:
     return shape, statistics, statistics
 
 
-def _batch_norm(node: ir.Node, ask: Ask) -> Shapely | None:
+def _batch_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, channels = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     return shape, channels, channels, channels, channels
 
 
 def broadcast_shapes(shapes: Sequence[Shape | None]) -> Shape | None:
-    """The shape of operands that are broadcast together."""
+    """Return the shape that the shapes broadcast to, or None if one is unknown."""
     widest: Shape = ()
     for shape in shapes:
         if shape is None:
@@ -70,27 +70,33 @@ def broadcast_shapes(shapes: Sequence[Shape | None]) -> Shape | None:
     return tuple(dims)
 
 
-def _broadcast(node: ir.Node, ask: Ask) -> Shapely | None:
-    given = attributes(node)
-    if "axis" in given or "broadcast" in given:  # before opset 7: the second is made to fit the first
-        return alike(node, ask)
+def _broadcast(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    attribute_map = attributes(node)
+    if (
+        "axis" in attribute_map or "broadcast" in attribute_map
+    ):  # before opset 7 the second operand is broadcast to the first
+        return same_shape(node, ask)
     shapes = [ask.shape(value) for value in node.inputs]
-    _settle_copies(node, shapes, ask)
+    _resolve_copies(node, shapes, ask)
     return (broadcast_shapes(shapes),)
 
 
-def _settle_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: Ask) -> None:
-    """A dim that a Reshape copies where a size is zero, beside that size: zero fits nothing else, so it is the size."""
+def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: ShapeQueries) -> None:
+    """Resolve dimensions "size or copied" (from a Reshape target) that are broadcast with `size`.
+
+    Where `size` is 0, `copied` would have to fit 0, which it does not: in every run that completes the dimension is
+    `size`.
+    """
     for one, other in itertools.permutations([shape for shape in shapes if shape], 2):
         for dim, partner in zip(reversed(one), reversed(other), strict=False):
             if dim is not partner and (atom := expr.copied_instead_of(dim, partner)) is not None:
-                ask.settle(node, atom, dim)
+                ask.resolve(node, atom, dim)
 
 
 def matmul_of(left: int, right: int) -> Rule:
-    """Matrix products of the operands at these places."""
+    """Return the rule for matrix products of the operands at these indices."""
 
-    def rule(node: ir.Node, ask: Ask) -> Shapely | None:
+    def rule(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
         first, second = ask.shape(node.inputs[left]), ask.shape(node.inputs[right])
         if not first or not second:
             return (None,)
@@ -101,41 +107,41 @@ def matmul_of(left: int, right: int) -> Rule:
     return rule
 
 
-def gemm(node: ir.Node, ask: Ask) -> Shapely | None:
-    """Rows of the first, columns of the second, each perhaps transposed."""
+def gemm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return (rows of the first, columns of the second), each possibly transposed."""
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if first is None or second is None or len(first) != 2 or len(second) != 2:
         return (None,)
     return ((first[number(node, "transA", 0)], second[1 - number(node, "transB", 0)]),)
 
 
-def _reduce(node: ir.Node, ask: Ask) -> Shapely | None:
+def _reduce(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
-    keeps = number(node, "keepdims", 1) == 1
+    keeps_dims = number(node, "keepdims", 1) == 1
     has_axes = "axes" in attributes(node) or operand(node, 1) is not None
     is_noop = number(node, "noop_with_empty_axes", 0) == 1
     if shape is None:
-        return (() if not has_axes and not keeps and not is_noop else None,)
+        return (() if not has_axes and not keeps_dims and not is_noop else None,)
     axes = ask.ints(node, "axes", 1) if has_axes else ()
     if axes is None:
-        return (tuple(ask.unknown() for _ in shape) if keeps else None,)
-    return (_without(shape, axes if axes or is_noop else range(len(shape)), keeps),)
+        return (tuple(ask.unknown() for _ in shape) if keeps_dims else None,)
+    return (_without(shape, axes if axes or is_noop else range(len(shape)), keeps_dims),)
 
 
-def _arg(node: ir.Node, ask: Ask) -> Shapely | None:
+def _arg(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
     return (_without(shape, (number(node, "axis", 0),), number(node, "keepdims", 1) == 1),)
 
 
-def _without(shape: Shape, axes: Sequence[int], keeps: bool) -> Shape:
-    gone = {axis % len(shape) for axis in axes} if shape else set[int]()
-    return tuple(1 if axis in gone else dim for axis, dim in enumerate(shape) if keeps or axis not in gone)
+def _without(shape: Shape, axes: Sequence[int], keeps_dims: bool) -> Shape:
+    reduced = {axis % len(shape) for axis in axes} if shape else set[int]()
+    return tuple(1 if axis in reduced else dim for axis, dim in enumerate(shape) if keeps_dims or axis not in reduced)
 
 
-def _einsum(node: ir.Node, ask: Ask) -> Shapely | None:
-    """Every letter is a dim; with "..." onnx is asked."""
+def _einsum(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return the dimension of each letter of the result; equations with an ellipsis are left to onnx."""
     equation = text(node, "equation", "").replace(" ", "")
     if "." in equation:
         return None
@@ -152,8 +158,8 @@ def _einsum(node: ir.Node, ask: Ask) -> Shapely | None:
     return (tuple(dims[letter] for letter in result),)
 
 
-def _recurrent(node: ir.Node, ask: Ask) -> Shapely | None:
-    """All steps' states, then the last one, then what an LSTM keeps beside them."""
+def _recurrent(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Return the shapes of the states of all steps, the last state, and the last cell state of an LSTM."""
     steps, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[2])
     if steps is None or weight is None or len(steps) != 3 or len(weight) != 3:
         return None
@@ -165,7 +171,7 @@ def _recurrent(node: ir.Node, ask: Ask) -> Shapely | None:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_ALIKE, alike),
+    **dict.fromkeys(_SAME_SHAPE, same_shape),
     **dict.fromkeys(BROADCASTS, _broadcast),
     **dict.fromkeys(REDUCES, _reduce),
     "Dropout": _dropout,

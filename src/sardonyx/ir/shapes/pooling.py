@@ -1,4 +1,4 @@
-"""What operators that slide windows over pictures, or scale these, make of shapes."""
+"""Shape rules for convolution, pooling and resizing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sardonyx.ir.ops import GLOBAL_POOLS, POOLS
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import number, numbers, operand, text
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.operators import Rule, Shapely
-from sardonyx.ir.shapes.queries import Ask, Shape
+from sardonyx.ir.shapes.operators import OutputShapes, Rule
+from sardonyx.ir.shapes.queries import Shape, ShapeQueries
 
 
 def conv_of(weights: int) -> Rule:
-    """Convolutions with their weights at this place."""
+    """Return the rule for convolutions whose weights are the input at this index."""
 
-    def rule(node: ir.Node, ask: Ask) -> Shapely | None:
+    def rule(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
         shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[weights])
         if shape is None or weight is None or len(shape) < 3 or len(shape) != len(weight):
             return None
@@ -27,15 +27,18 @@ def conv_of(weights: int) -> Rule:
     return rule
 
 
-def _pool(node: ir.Node, ask: Ask) -> Shapely | None:
+def _pool(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, kernel = ask.shape(node.inputs[0]), numbers(node, "kernel_shape")
     if shape is None or kernel is None or len(shape) != len(kernel) + 2:
         return None
     return ((*shape[:2], *_windows(node, shape[2:], tuple(kernel), ask)),) * 2
 
 
-def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Ask) -> Shape:
-    """How often a window fits."""
+def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: ShapeQueries) -> Shape:
+    """Return the number of window positions on each axis.
+
+    That is (size + pads - reach) // stride + 1, where a window reaches over (width - 1) * dilation + 1 elements.
+    """
     count = len(sizes)
     strides = numbers(node, "strides") or [1] * count
     dilations = numbers(node, "dilations") or [1] * count
@@ -47,30 +50,30 @@ def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Ask) -> Shape:
     for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
         stride = strides[axis]
         reach = expr.add(expr.multiply(expr.subtract(width, 1), dilations[axis]), 1)
-        room = expr.subtract(expr.add(size, pads[axis] + pads[axis + count]), reach)
+        span = expr.subtract(expr.add(size, pads[axis] + pads[axis + count]), reach)
         if padding.startswith("SAME"):
             dims.append(expr.floor_quotient(expr.add(size, stride - 1), stride))
         elif rounds_up and stride > 1:
-            dims.append(_rounded_up(room, expr.add(size, pads[axis]), stride, ask))
+            dims.append(_rounded_up(span, expr.add(size, pads[axis]), stride, ask))
         else:
-            dims.append(expr.add(expr.floor_quotient(room, stride), 1))
+            dims.append(expr.add(expr.floor_quotient(span, stride), 1))
     return tuple(dims)
 
 
-def _rounded_up(room: Size, start: Size, stride: int, ask: Ask) -> Size:
-    """A last window that does not fit counts, unless it would begin in the padding behind."""
-    if not isinstance(room, int) or not isinstance(start, int):
+def _rounded_up(span: Size, start: Size, stride: int, ask: ShapeQueries) -> Size:
+    """Return the number of positions if the last, partial window counts, unless it starts in the trailing padding."""
+    if not isinstance(span, int) or not isinstance(start, int):
         return ask.unknown()
-    count = -(-room // stride) + 1
+    count = -(-span // stride) + 1
     return count - 1 if (count - 1) * stride >= start else count
 
 
-def _global_pool(node: ir.Node, ask: Ask) -> Shapely | None:
+def _global_pool(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     return (None if shape is None else (*shape[:2], *([1] * len(shape[2:]))),)
 
 
-def _conv_transpose(node: ir.Node, ask: Ask) -> Shapely | None:
+def _conv_transpose(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or weight is None or len(shape) != len(weight) or text(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -88,13 +91,13 @@ def _conv_transpose(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((shape[0], channels, *dims),)
 
 
-def _resize(node: ir.Node, ask: Ask) -> Shapely | None:
-    """By sizes, or by factors where these are whole."""
+def _resize(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Infer the result from the sizes, or from the factors if they are integers."""
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.inputs) < 3 or text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return None
-    named = numbers(node, "axes")
-    axes = range(len(shape)) if named is None else [axis % len(shape) for axis in named]
+    attribute = numbers(node, "axes")
+    axes = range(len(shape)) if attribute is None else [axis % len(shape) for axis in attribute]
     dims: list[Size] = list(shape)
     sizes = ask.contents(operand(node, 3))
     if sizes:
@@ -110,13 +113,13 @@ def _resize(node: ir.Node, ask: Ask) -> Shapely | None:
     return (tuple(dims),)
 
 
-def _scaled(size: Size, factor: np.floating, ask: Ask) -> Size:
+def _scaled(size: Size, factor: np.floating, ask: ShapeQueries) -> Size:
     if factor == int(factor):
         return expr.multiply(size, int(factor))
     return int(np.floor(np.float32(size) * np.float32(factor))) if isinstance(size, int) else ask.unknown()
 
 
-def _depth_to_space(node: ir.Node, ask: Ask) -> Shapely | None:
+def _depth_to_space(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -124,7 +127,7 @@ def _depth_to_space(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((shape[0], channels, *(expr.multiply(size, block) for size in shape[2:])),)
 
 
-def _space_to_depth(node: ir.Node, ask: Ask) -> Shapely | None:
+def _space_to_depth(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -132,7 +135,7 @@ def _space_to_depth(node: ir.Node, ask: Ask) -> Shapely | None:
     return ((shape[0], channels, *(expr.floor_quotient(size, block) for size in shape[2:])),)
 
 
-def _grid_sample(node: ir.Node, ask: Ask) -> Shapely | None:
+def _grid_sample(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     shape, grid = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     return None if shape is None or grid is None else ((*shape[:2], *grid[1:-1]),)
 

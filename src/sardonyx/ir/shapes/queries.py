@@ -1,4 +1,4 @@
-"""What a rule may ask about the values a node reads; the engine answers, and no rule needs to know how."""
+"""The queries that inference rules make; `engine.Shapes` implements them."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import onnx_ir as ir
 from sardonyx.ir.shapes.expr import Atom, Expr, Size
 
 Shape = tuple[Size, ...]
-Contents = tuple[Size | None, ...]  # the elements in order; None for one that is not known
+Contents = tuple[Size | None, ...]  # the elements in row-major order; None for unknown ones
 Typed = tuple[ir.DataType | None, Shape | None]
 
 
-class Ask(Protocol):
-    """Questions; an answer of None means that it is not known."""
+class ShapeQueries(Protocol):
+    """Queries about values. None means that the answer is unknown."""
 
     opset: Callable[[ir.Node], int]
-    loops: int  # within whose bodies the question is asked
+    loops: int  # the number of loops whose bodies are being inferred
 
     def typed(self, value: ir.Value) -> Typed:
-        """Element type and shape."""
+        """Return the element type and the shape."""
         ...
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """The dims."""
+        """Return the dimensions."""
         ...
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The element type."""
+        """Return the element type."""
         ...
 
     def declared(self, value: ir.Value) -> ir.DataType | None:
-        """The element type that the file states, where it holds for every run."""
+        """Return the element type that the file declares if it holds for every run."""
         ...
 
     def contents(self, value: ir.Value | None) -> Contents | None:
-        """The elements of a small tensor of integers."""
+        """Return the elements of a small integer tensor."""
         ...
 
     def ints(self, node: ir.Node, name: str, index: int) -> Sequence[int] | None:
-        """Numbers that are an attribute in older opsets and an input in newer ones."""
+        """Return numbers that older opsets pass as an attribute and newer ones as an input."""
         ...
 
     def small_array(self, value: ir.Value) -> np.ndarray | None:
-        """What a small tensor certainly holds."""
+        """Return the constant contents of a small tensor."""
         ...
 
     def unknown(self) -> Expr:
-        """A dim of which nothing is known."""
+        """Return a new unknown dimension."""
         ...
 
-    def settle(self, node: ir.Node, atom: Atom, size: Size) -> None:
-        """Take note that a node could not run if an atom were not this size."""
+    def resolve(self, node: ir.Node, atom: Atom, size: Size) -> None:
+        """Record that the node can only run if the atom equals this size."""
         ...
 
     def assume(self, graph: ir.Graph, types: Sequence[Typed]) -> None:
-        """Look at a body anew, with these types of its inputs."""
+        """Infer a body again, with these types for its inputs."""
         ...

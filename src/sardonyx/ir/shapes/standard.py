@@ -1,7 +1,8 @@
-"""Operators without a rule of ours: onnx's own inference, one node at a time.
+"""Infer operators without a rule here with onnx's own inference, one node at a time.
 
-It reads a dim that has a name as 0 in some of its sums. So what it says is only taken for a number where it says the
-same once numbers stand for the names; and what it gets wrong even then is not asked.
+For some operators onnx treats a named dimension as 0 in its arithmetic. A number that it infers is therefore used only
+if it infers the same number again with concrete sizes in place of the names. Shapes of operators that it gets wrong
+even then are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from onnx.shape_inference import infer_node_outputs
 
 from sardonyx.ir.shapes.attributes import depends_on_caller
 from sardonyx.ir.shapes.expr import Expr
-from sardonyx.ir.shapes.queries import Ask, Shape, Typed
+from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed
 
 _DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _FAILURES = (
@@ -26,15 +27,15 @@ _FAILURES = (
     ValueError,
     TypeError,
 )
-_WRONG = frozenset({"STFT"})
-_SPARSE = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)  # onnx-ir writes none
-_PROBE = 60  # divisible by much, so that few splits and groups fail on it
+_WRONG = frozenset({"STFT"})  # operators whose inferred shape is wrong
+_SPARSE = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)  # which onnx-ir cannot serialize
+_PROBE = 60  # the concrete size: it has many divisors, so few splits and groups fail
 
 Types = dict[str, onnx.TypeProto]
 
 
-def infer(node: ir.Node, ask: Ask) -> list[Typed]:
-    """Element type and shape of each output, as far as onnx can tell; what it cannot is not known."""
+def infer(node: ir.Node, ask: ShapeQueries) -> list[Typed]:
+    """Return the element type and shape of each output as far as onnx infers them."""
     unknown: list[Typed] = [(ask.declared(output), None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or depends_on_caller(node):
         return unknown
@@ -57,28 +58,28 @@ def infer(node: ir.Node, ask: Ask) -> list[Typed]:
     del proto.input[:]
     proto.input.extend(names)
     try:
-        found = _asked(node, proto, types, data, ask)
+        inferred = _infer(node, proto, types, data, ask)
     except _FAILURES:
         return unknown
-    probed = _probed(node, proto, types, data, ask) if dims else found
+    confirmed = _infer_with_numbers(node, proto, types, data, ask) if dims else inferred
     results = [output.name or "" for output in node.outputs]
     if node.op_type in _WRONG:
-        return [(_typed(found.get(name), {}, ask, dims)[0], None) for name in results]
-    return [_typed(found.get(name), probed, ask, dims, name) for name in results]
+        return [(_typed(inferred.get(name), {}, ask, dims)[0], None) for name in results]
+    return [_typed(inferred.get(name), confirmed, ask, dims, name) for name in results]
 
 
-def _asked(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Ask
+def _infer(
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: ShapeQueries
 ) -> Mapping[str, onnx.TypeProto]:
     version = ask.opset(node)
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
     return infer_node_outputs(schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid("", version)])
 
 
-def _probed(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Ask
+def _infer_with_numbers(
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: ShapeQueries
 ) -> Mapping[str, onnx.TypeProto]:
-    """What it says with numbers for the names; nothing where it cannot."""
+    """Return what onnx infers with numbers in place of the names, or nothing if that fails."""
     numbered: Types = {}
     for name, typed in types.items():
         copy = onnx.TypeProto()
@@ -88,13 +89,13 @@ def _probed(
                 dim.dim_value = _PROBE
         numbered[name] = copy
     try:
-        return _asked(node, proto, numbered, data, ask)
+        return _infer(node, proto, numbered, data, ask)
     except _FAILURES:
         return {}
 
 
-def _type_proto(value: ir.Value, ask: Ask, dims: dict[str, Expr]) -> onnx.TypeProto | None:
-    """The type of an input, with a name for every dim that is no number."""
+def _type_proto(value: ir.Value, ask: ShapeQueries, dims: dict[str, Expr]) -> onnx.TypeProto | None:
+    """Return the type of an input, with a name for every dimension that is not a number; None if unknown."""
     dtype, shape = ask.typed(value)
     if dtype is None:
         return ir.to_proto(value.type) if value.type is not None and ask.declared(value) is not None else None
@@ -114,8 +115,8 @@ def _type_proto(value: ir.Value, ask: Ask, dims: dict[str, Expr]) -> onnx.TypePr
 
 def _typed(
     proto: onnx.TypeProto | None,
-    probed: Mapping[str, onnx.TypeProto],
-    ask: Ask,
+    confirmed: Mapping[str, onnx.TypeProto],
+    ask: ShapeQueries,
     dims: Mapping[str, Expr],
     name: str = "",
 ) -> Typed:
@@ -125,13 +126,13 @@ def _typed(
     dtype = _DTYPES.get(tensor.elem_type)
     if not tensor.HasField("shape"):
         return dtype, None
-    again = list(probed[name].tensor_type.shape.dim) if name in probed else []
-    certain = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in again]
-    certain += [-1] * (len(tensor.shape.dim) - len(certain))
+    confirmed_dims = list(confirmed[name].tensor_type.shape.dim) if name in confirmed else []
+    confirmed_sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in confirmed_dims]
+    confirmed_sizes += [-1] * (len(tensor.shape.dim) - len(confirmed_sizes))
     shape: Shape = tuple(
         dim.dim_value
         if dim.HasField("dim_value") and dim.dim_value == number and number >= 0
         else dims.get(dim.dim_param) or ask.unknown()
-        for dim, number in zip(tensor.shape.dim, certain, strict=False)
+        for dim, number in zip(tensor.shape.dim, confirmed_sizes, strict=False)
     )
     return dtype, shape

@@ -1,4 +1,4 @@
-"""What arithmetic, comparisons and choices make of sizes that tensors hold, element by element."""
+"""Rules for arithmetic, comparisons and selections on small tensors that hold sizes, element by element."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import onnx_ir as ir
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import attributes, number, operand
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.queries import Ask, Contents
+from sardonyx.ir.shapes.queries import Contents, ShapeQueries
 
-Rule = Callable[[ir.Node, Ask], Contents | None]
+Rule = Callable[[ir.Node, ShapeQueries], Contents | None]
 Maybe = Size | None
-_DOUBLE = 2**53  # whole numbers up to which double precision holds each
+_DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def _spread(node: ir.Node, ask: Ask) -> list[Contents] | None:
-    """The operands' elements, those of scalars repeated."""
+def _broadcast_operands(node: ir.Node, ask: ShapeQueries) -> list[Contents] | None:
+    """Return the contents of the operands, scalars repeated to the common length; None if unknown."""
     parts: list[Contents] = []
     count = 1
     for value in node.inputs:
@@ -33,14 +33,14 @@ def _spread(node: ir.Node, ask: Ask) -> list[Contents] | None:
 
 
 def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
-    """Element by element, over two operands or more."""
+    """Return the rule that applies `combine` element by element, over two or more operands."""
 
-    def rule(node: ir.Node, ask: Ask) -> Contents | None:
-        spread = _spread(node, ask)
-        if spread is None or len(spread) < 2:
+    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+        operands = _broadcast_operands(node, ask)
+        if operands is None or len(operands) < 2:
             return None
-        result = spread[0]
-        for part in spread[1:]:
+        result = operands[0]
+        for part in operands[1:]:
             pairs = zip(result, part, strict=True)
             result = tuple([None if one is None or other is None else combine(one, other) for one, other in pairs])
         return result
@@ -49,7 +49,7 @@ def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
 
 
 def _quotient(one: Size, other: Size) -> Maybe:
-    """Integers are rounded towards zero, which for what is not negative is down."""
+    """Return the quotient of integers, which ONNX rounds towards zero: down if both are non-negative."""
     if isinstance(one, int) and isinstance(other, int) and other:
         whole = abs(one) // abs(other)
         return whole if (one < 0) == (other < 0) else -whole
@@ -66,7 +66,7 @@ def _rounded_up(one: Size, other: Size) -> Maybe:
 
 
 def _float_quotient(one: Size, other: Size) -> Maybe:
-    """Of floating-point numbers, which divide by zero without an error."""
+    """Return the quotient of floats if it is exact; a float division by zero is not an error."""
     return expr.exact_quotient(one, other) if _is_never_zero(other) else None
 
 
@@ -77,19 +77,19 @@ def _is_never_zero(size: Size) -> bool:
 _whole_quotients, _float_quotients = _combined(_quotient), _combined(_float_quotient)
 
 
-def _div(node: ir.Node, ask: Ask) -> Contents | None:
+def _div(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
 def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
-    """Of a quotient of floating-point numbers that hold whole ones: a division that is rounded."""
+    """Return the rule for Floor or Ceil, which rounds a Div of floats that hold integers."""
     quotients = _combined(rounding)
 
-    def rule(node: ir.Node, ask: Ask) -> Contents | None:
+    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
         value = node.inputs[0]
-        maker = None if value is None else value.producer()
-        if maker is not None and maker.op_type == "Div" and not maker.domain:
-            return quotients(maker, ask)
+        producer = None if value is None else value.producer()
+        if producer is not None and producer.op_type == "Div" and not producer.domain:
+            return quotients(producer, ask)
         return ask.contents(value)
 
     return rule
@@ -100,7 +100,7 @@ def _positive_remainder(one: Size, other: Size) -> Maybe:
 
 
 def _remainder_of_positive(one: Size, other: Size) -> Maybe:
-    """Engines go through double precision for it."""
+    """Return the remainder of a non-negative dividend, which runtimes compute in double precision."""
     if expr.magnitude(one) > _DOUBLE or expr.magnitude(other) > _DOUBLE:
         return None
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
@@ -114,8 +114,8 @@ _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder
 _of_floats = _combined(_float_remainder)
 
 
-def _mod(node: ir.Node, ask: Ask) -> Contents | None:
-    """The sign is the divisor's, or with `fmod` the dividend's."""
+def _mod(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    """Return the remainder with the sign of the divisor, or of the dividend if `fmod` is set."""
     if ask.dtype(node.inputs[0]) in _FLOATS:
         return _of_floats(node, ask)
     return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
@@ -125,40 +125,40 @@ def _power(one: Size, other: Size) -> Maybe:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
-def _clip(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    if found is None or "min" in attributes(node) or "max" in attributes(node):
+def _clip(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    if contents is None or "min" in attributes(node) or "max" in attributes(node):
         return None
     for index, bound in ((1, expr.larger), (2, expr.smaller)):
         if operand(node, index) is not None:
             (limit,) = ask.contents(operand(node, index)) or (None,)
-            found = tuple([None if item is None or limit is None else bound(item, limit) for item in found])
-    return found
+            contents = tuple([None if item is None or limit is None else bound(item, limit) for item in contents])
+    return contents
 
 
 def _truth(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], Maybe]:
-    def told(one: Size, other: Size) -> Maybe:
-        known = test(one, other)
-        return None if known is None else int(known)
+    def truth(one: Size, other: Size) -> Maybe:
+        answer = test(one, other)
+        return None if answer is None else int(answer)
 
-    return told
+    return truth
 
 
 def _negated(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], bool | None]:
-    def told(one: Size, other: Size) -> bool | None:
-        known = test(one, other)
-        return None if known is None else not known
+    def negation(one: Size, other: Size) -> bool | None:
+        answer = test(one, other)
+        return None if answer is None else not answer
 
-    return told
+    return negation
 
 
 def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    return None if found is None else tuple(1 - item if isinstance(item, int) else None for item in found)
+def _not(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    return None if contents is None else tuple(1 - item if isinstance(item, int) else None for item in contents)
 
 
 def _both(one: Size, other: Size) -> Maybe:
@@ -169,24 +169,24 @@ def _either(one: Size, other: Size) -> Maybe:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _negative(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    return None if found is None else tuple(None if item is None else expr.multiply(item, -1) for item in found)
+def _negative(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    return None if contents is None else tuple(None if item is None else expr.multiply(item, -1) for item in contents)
 
 
-def _abs(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    if found is None:
+def _abs(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    if contents is None:
         return None
-    return tuple(item if item is not None and expr.at_least(item, 0) else None for item in found)
+    return tuple(item if item is not None and expr.at_least(item, 0) else None for item in contents)
 
 
-def _where(node: ir.Node, ask: Ask) -> Contents | None:
-    spread = _spread(node, ask)
-    if spread is None:
+def _where(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    operands = _broadcast_operands(node, ask)
+    if operands is None:
         return None
-    return tuple((one if chosen else other) if isinstance(chosen, int) else _agreed(one, other)
-                 for chosen, one, other in zip(*spread, strict=True))  # fmt: skip
+    return tuple((one if condition else other) if isinstance(condition, int) else _agreed(one, other)
+                 for condition, one, other in zip(*operands, strict=True))  # fmt: skip
 
 
 def _agreed(one: Maybe, other: Maybe) -> Maybe:

@@ -1,4 +1,4 @@
-"""What operators make of sizes that tensors hold: the arithmetic exporters write to compute shapes."""
+"""Rules for the contents of small tensors that hold sizes: the operators with which exporters compute shapes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.shapes import expr, value_arithmetic
 from sardonyx.ir.shapes.attributes import numbers, tensor
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.indexing import slice_ranges, split_sizes, window
-from sardonyx.ir.shapes.queries import Ask, Contents
+from sardonyx.ir.shapes.indexing import slice_positions, slice_ranges, split_sizes
+from sardonyx.ir.shapes.queries import Contents, ShapeQueries
 from sardonyx.ir.shapes.value_arithmetic import Rule
 from sardonyx.ir.shapes.views import shape_window
 
@@ -23,8 +23,8 @@ Maybe = Size | None
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
-HEAVY = 96  # atoms in a size; of one that is made of more nothing is known
-WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-point numbers
+MAX_WEIGHT = 96  # of a size; larger ones become unknown
+WIDEST = {  # bounds of the integers that each type represents exactly; some exporters divide sizes as floats
     ir.DataType.INT64: 2**63,
     ir.DataType.INT32: 2**31,
     ir.DataType.BOOL: 2,
@@ -34,7 +34,7 @@ WIDEST = {  # whole numbers that fit; some exporters divide sizes as floating-po
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> Contents:
-    """The elements of a constant, None for those that no size can be."""
+    """Return the elements of a constant, with None for those that are not integers."""
     elements = tensor.numpy().reshape(-1).tolist()
     return tuple(elements if tensor.dtype in _WHOLE else map(_whole, elements))
 
@@ -44,117 +44,119 @@ def _whole(number: float) -> int | None:
 
 
 def fitting(sizes: Contents, widest: int) -> Contents:
-    """Those that a type certainly holds as they are, and that are not too much to remember; None for the others."""
+    """Return the sizes with None for those that the type may not represent exactly or that are too large to keep."""
     return tuple([size if size is None or _fits(size, widest) else None for size in sizes])
 
 
 def _fits(size: Size, widest: int) -> bool:
     if isinstance(size, int):
         return -widest <= size < widest
-    return size.weight <= HEAVY and expr.magnitude(size) <= widest
+    return size.weight <= MAX_WEIGHT and expr.magnitude(size) <= widest
 
 
-def told(sizes: Contents) -> bool:
-    """Whether nothing about them is unknown."""
+def is_certain(sizes: Contents) -> bool:
+    """Return whether every size is known and none contains an unknown dimension."""
     return all(isinstance(size, int) or (size is not None and not size.is_vague) for size in sizes)
 
 
 def are_numbers(sizes: Contents) -> bool:
-    """Whether each is certain and the same at every size."""
+    """Return whether all sizes are numbers."""
     return all(type(size) is int for size in sizes)
 
 
-def _same(node: ir.Node, ask: Ask) -> Contents | None:
+def _same(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return ask.contents(node.inputs[0])
 
 
-def _is_list(node: ir.Node, ask: Ask) -> bool:
-    """Whether what the node reads has one axis."""
+def _is_list(node: ir.Node, ask: ShapeQueries) -> bool:
+    """Return whether the first operand has rank 1."""
     return len(ask.shape(node.inputs[0]) or ()) == 1
 
 
-def _cast(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    if found is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
-        return found
-    return tuple(None if item is None or (known := expr.equal(item, 0)) is None else int(not known) for item in found)
+def _cast(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    if contents is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
+        return contents
+    return tuple(
+        None if item is None or (is_zero := expr.equal(item, 0)) is None else int(not is_zero) for item in contents
+    )
 
 
-def _shape(node: ir.Node, ask: Ask) -> Contents | None:
+def _shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else shape[shape_window(node, len(shape))]
 
 
-def _size(node: ir.Node, ask: Ask) -> Contents | None:
+def _size(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else (expr.product(shape),)
 
 
-def _gather(node: ir.Node, ask: Ask) -> Contents | None:
-    found, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
-    if found is None or indices is None or not _is_list(node, ask):
+def _gather(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
+    if contents is None or indices is None or not _is_list(node, ask):
         return None
-    picked: list[Maybe] = []
+    selected: list[Maybe] = []
     for index in indices:
-        inside = isinstance(index, int) and -len(found) <= index < len(found)
-        picked.append(found[cast("int", index)] if inside else None)
-    return tuple(picked)
+        is_in_range = isinstance(index, int) and -len(contents) <= index < len(contents)
+        selected.append(contents[cast("int", index)] if is_in_range else None)
+    return tuple(selected)
 
 
-def _slice(node: ir.Node, ask: Ask) -> Contents | None:
+def _slice(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     grid, ranges = _grid(node, ask), slice_ranges(node, ask)
     if grid is None or ranges is None:
         return None
-    picked: list[Sequence[int]] = [range(size) for size in grid.shape]
+    selected: list[Sequence[int]] = [range(size) for size in grid.shape]
     for axis, start, end, step in ranges:
         if not (isinstance(start, int) and isinstance(end, int) and step):
             return None
-        places = window(grid.shape[axis], start, end, step)
-        if places is None:
+        positions = slice_positions(grid.shape[axis], start, end, step)
+        if positions is None:
             return None
-        picked[axis] = places
-    return tuple(grid[np.ix_(*(np.array(places, np.int64) for places in picked))].reshape(-1))
+        selected[axis] = positions
+    return tuple(grid[np.ix_(*(np.array(positions, np.int64) for positions in selected))].reshape(-1))
 
 
-def _transpose(node: ir.Node, ask: Ask) -> Contents | None:
+def _transpose(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     grid = _grid(node, ask)
     return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
 
 
-def _split(node: ir.Node, ask: Ask) -> Sequence[Contents] | None:
-    found = ask.contents(node.inputs[0])
-    if found is None or not _is_list(node, ask):
+def _split(node: ir.Node, ask: ShapeQueries) -> Sequence[Contents] | None:
+    contents = ask.contents(node.inputs[0])
+    if contents is None or not _is_list(node, ask):
         return None
-    sizes = split_sizes(node, len(found), ask)
+    sizes = split_sizes(node, len(contents), ask)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return None
     ends = list(itertools.accumulate(cast("Sequence[int]", sizes)))
-    return [found[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+    return [contents[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
-def _grid(node: ir.Node, ask: Ask) -> np.ndarray | None:
-    """The elements the node reads, in their places."""
-    found, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
-    if found is None or shape is None:
+def _grid(node: ir.Node, ask: ShapeQueries) -> np.ndarray | None:
+    """Return the contents of the first operand as an array of its shape."""
+    contents, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
+    if contents is None or shape is None:
         return None
-    grid = np.empty(len(found), dtype=object)
-    grid[:] = found
+    grid = np.empty(len(contents), dtype=object)
+    grid[:] = contents
     return grid.reshape(cast("tuple[int, ...]", shape))
 
 
-def _concat(node: ir.Node, ask: Ask) -> Contents | None:
+def _concat(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     parts = [ask.contents(value) for value in node.inputs]
     if any(part is None for part in parts) or not _is_list(node, ask):
         return None
     return tuple(item for part in parts if part is not None for item in part)
 
 
-def _expand(node: ir.Node, ask: Ask) -> Contents | None:
-    found = ask.contents(node.inputs[0])
-    return found if found is not None and len(found) == 1 else None
+def _expand(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    contents = ask.contents(node.inputs[0])
+    return contents if contents is not None and len(contents) == 1 else None
 
 
-def _constant_of_shape(node: ir.Node, ask: Ask) -> Contents | None:
+def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     value = tensor(node, "value")
     if value is None:
         return (0,)
@@ -162,7 +164,7 @@ def _constant_of_shape(node: ir.Node, ask: Ask) -> Contents | None:
     return (int(element),) if element == int(element) else None
 
 
-def _range(node: ir.Node, ask: Ask) -> Contents | None:
+def _range(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     bounds = [(ask.contents(value) or (None,))[0] for value in node.inputs]
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -171,11 +173,11 @@ def _range(node: ir.Node, ask: Ask) -> Contents | None:
 
 
 def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
-    def rule(node: ir.Node, ask: Ask) -> Contents | None:
-        found = ask.contents(node.inputs[0])
-        if found is None or None in found or not _is_list(node, ask):
+    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+        contents = ask.contents(node.inputs[0])
+        if contents is None or None in contents or not _is_list(node, ask):
             return None
-        return (empty,) if not found else (functools.reduce(combine, cast("Sequence[Size]", found)),)
+        return (empty,) if not contents else (functools.reduce(combine, cast("Sequence[Size]", contents)),)
 
     return rule
 
@@ -202,8 +204,8 @@ RULES: Mapping[str, Rule] = {
 COMPUTES_SIZES = tuple(RULES)
 
 
-def of_output(node: ir.Node, value: ir.Value, ask: Ask) -> Contents | None:
-    """The elements of one output; None where they are not known."""
+def of_output(node: ir.Node, value: ir.Value, ask: ShapeQueries) -> Contents | None:
+    """Return the elements of one output, or None if unknown."""
     if node.domain:
         return None
     if node.op_type == "Split":
