@@ -64,7 +64,7 @@ def test_a_wider_cut_says_why_and_exact_refuses_it(command: Command, model: Path
     refused = command("extract", model, "-m", "layer.1.left", "-o", output, "--exact")
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(
-        "error: layer.1.left cannot be cut out exactly: y also does the work of other modules"
+        "error: layer.1.left cannot be extracted exactly: y also does the work of other modules"
     )
     assert not output.exists()
     result = command("extract", model, "-m", "layer.1.left", "-o", output)

@@ -69,13 +69,13 @@ CASES: list[tuple[Rewrite, str]] = [
     (lambda match, op: op.Concat(source(match), op.constant(np.ones((1, 3), np.float32)), axis=0), "another shape"),
     (lambda match, op: op.constant(np.ones(3, np.float32)), "another shape"),
     (lambda match, op: op.constant(np.ones((2, 3), np.int64)), "the result would be int64 and not float"),
-    (lambda match, op: op.Add(source(match), op.constant(np.ones(3))), "Add does not take double there"),
-    (lambda match, op: op.And(source(match), source(match)), "And does not take float there"),
+    (lambda match, op: op.Add(source(match), op.constant(np.ones(3))), "Add does not accept double there"),
+    (lambda match, op: op.And(source(match), source(match)), "And does not accept float there"),
     (
         lambda match, op: op.Cast(op.Gelu(op.Cast(source(match), to=11)), to=1),
         "ONNX Runtime has no Gelu for double",
     ),
-    (lie, "a value inside would be float and not float16"),
+    (lie, "an intermediate value would be float and not float16"),
     (infinite, "a new constant holds infinities or NaN"),
     (later, "a new constant holds infinities or NaN"),
     (
@@ -117,7 +117,7 @@ def test_a_value_of_a_body_does_not_leave_it() -> None:
         return op.Neg(body[0].outputs[0])
 
     model, log = run_passes(BODIES, [Hostile(inner)])
-    assert reasons(log) == ["it reads a value of a graph that is not around it"]
+    assert reasons(log) == ["it reads a value of a graph that does not enclose it"]
     assert_same(BODIES, model, feeds={"x": np.ones(2, np.float32), "c": np.array(True)})
 
 
@@ -129,7 +129,7 @@ def test_a_rewrite_builds_no_bodies() -> None:
         return op.node("If", tuple(match.root.inputs), {"then_branch": body, "else_branch": body})
 
     _, log = run_passes(TEXT, [Hostile(build)])
-    assert reasons(log) == ["a rewrite builds no bodies"]
+    assert reasons(log) == ["a rewrite cannot create subgraphs"]
 
 
 def test_what_the_source_had_may_stay() -> None:

@@ -232,7 +232,7 @@ def test_a_cut_that_would_be_the_whole_model_is_refused_with_what_can_be_cut() -
     nodes = [node("Exp", "x", "a", "p.m.act"), fused, node("Neg", "b", "y", "p.n")]
     with pytest.raises(ModelError, match=r"only the whole model contains p\.m: Mul_b also does") as caught:
         cut(model(nodes), "p.m")
-    assert caught.value.hint == "p.m.act can be cut out; optimizing with `keep_modules=p.m` leaves it apart"
+    assert caught.value.hint == "p.m.act can be extracted; optimizing with `keep_modules=p.m` keeps it separate"
 
 
 SHARED = [

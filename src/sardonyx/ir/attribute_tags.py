@@ -1,8 +1,8 @@
-"""Tags as node attributes, for the way through tools that drop metadata.
+"""Tags as node attributes, for tools that drop metadata.
 
-ONNX Runtime and the checker accept unknown attributes only under names that begin with two underscores, and optimizers
-tend to keep attributes they do not know. While we work on a graph they are taken off, since they would make equal nodes
-look different, and afterwards they are put on again, true to the node as it then is.
+ONNX Runtime and the checker accept unknown attributes only if their names start with two underscores, and optimizers
+usually keep attributes that they do not know. They are removed while a graph is in memory, because they would make
+equal nodes look different, and written again from the metadata when it is saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATTRIBUTES = {
     "__how": p.HOW,
 }
 _LISTS = (p.HIERARCHY_TAGS, p.MODULE_PATHS)
-_WORN = "sardonyx.armour"
+_REQUESTED = "sardonyx.attribute_tags"
 _FUSED_INTO_GEMM = frozenset(
     ["Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"]
 )
@@ -33,40 +33,43 @@ _ABSORBED = ARITHMETIC | KEEPS_ORDER | CASTS | {"BatchNormalization", "Dropout",
 
 
 def order(node: ir.Node) -> None:
-    """Ask for a node's tags to be written as attributes too."""
-    node.meta[_WORN] = True
+    """Request that the tags of a node are also written as attributes."""
+    node.meta[_REQUESTED] = True
 
 
 def has_attribute_tags(node: ir.Node) -> bool:
-    """Whether a node's tags are written as attributes too."""
-    return _WORN in node.meta
+    """Return whether the tags of a node are also written as attributes."""
+    return _REQUESTED in node.meta
 
 
-def take_off(node: ir.Node) -> bool:
-    """Read tags that come as attributes into the metadata, where the metadata has none of its own; whether it did."""
-    worn = [name for name in node.attributes if name in ATTRIBUTES]
-    if not worn:
+def read_attributes(node: ir.Node) -> bool:
+    """Move tags from the attributes of a node to its metadata, and return whether the metadata changed.
+
+    Metadata that has tags already takes precedence.
+    """
+    names = [name for name in node.attributes if name in ATTRIBUTES]
+    if not names:
         return False
     order(node)
-    said = {ATTRIBUTES[name]: _text(node.attributes.pop(name)) for name in worn}
-    if p.MODULE_PATH in node.metadata_props or p.SOURCE_MODULE not in said:
+    tags = {ATTRIBUTES[name]: _text(node.attributes.pop(name)) for name in names}
+    if p.MODULE_PATH in node.metadata_props or p.SOURCE_MODULE not in tags:
         return False
-    if p.MODULE_PATH not in said:  # another tool's attribute: the tag is all there is
-        said[p.MODULE_PATH] = said[p.SOURCE_MODULE].strip("/").replace(".", "_").replace("/", ".")
-    node.metadata_props.update(said)
+    if p.MODULE_PATH not in tags:  # written by another tool, which has only the tag
+        tags[p.MODULE_PATH] = tags[p.SOURCE_MODULE].strip("/").replace(".", "_").replace("/", ".")
+    node.metadata_props.update(tags)
     return True
 
 
-def put_on(node: ir.Node, *, in_function: bool = False) -> None:
-    """Write the tags in a node's metadata as attributes, where it came with attributes or was asked to have them.
+def write_attributes(node: ir.Node, *, in_function: bool = False) -> None:
+    """Write the tags of a node as attributes, if it was read with attributes or they were requested.
 
-    Constants go without, since many a tool takes their only attribute for the value. So do activations that ONNX
-    Runtime fuses into a Gemm: it copies their attributes under names of its own, and then does not know them; a
-    function may be called with a Gemm's result.
+    Constants get none, because many tools take their only attribute for the value. Neither do activations that ONNX
+    Runtime fuses into a Gemm: it copies their attributes under new names, which it then rejects. In a function, the
+    operand of an activation may be the result of a Gemm outside.
     """
     if not has_attribute_tags(node) or is_constant(node):
         return
-    if node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_a_product(node)):
+    if node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_product(node)):
         return
     for name, key in ATTRIBUTES.items():
         text = node.metadata_props.get(key)
@@ -74,20 +77,20 @@ def put_on(node: ir.Node, *, in_function: bool = False) -> None:
             node.attributes[name] = ir.AttrStrings(name, strings(text)) if key in _LISTS else ir.AttrString(name, text)
 
 
-def _follows_a_product(node: ir.Node) -> bool:
-    """Whether a matrix product comes right before a node, or only steps that optimizers remove or take into it."""
-    seen: set[ir.Node] = set()
-    waiting = [node]
-    while waiting:
-        for value in waiting.pop().inputs:
-            maker = value.producer() if value is not None else None
-            if maker is None or maker in seen:
+def _follows_product(node: ir.Node) -> bool:
+    """Return whether a matrix product precedes the node, directly or through nodes that optimizers remove or absorb."""
+    visited: set[ir.Node] = set()
+    pending = [node]
+    while pending:
+        for value in pending.pop().inputs:
+            producer = value.producer() if value is not None else None
+            if producer is None or producer in visited:
                 continue
-            if maker.domain or maker.op_type in MATRIX_PRODUCTS:  # of another domain: nobody knows what is inside
+            if producer.domain or producer.op_type in MATRIX_PRODUCTS:  # an operator of another domain may be a product
                 return True
-            seen.add(maker)
-            if maker.op_type in _ABSORBED:
-                waiting.append(maker)
+            visited.add(producer)
+            if producer.op_type in _ABSORBED:
+                pending.append(producer)
     return False
 
 

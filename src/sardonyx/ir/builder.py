@@ -1,4 +1,4 @@
-"""Makes the new nodes and constants of one rewrite; the driver puts them into the graph."""
+"""Creates the new nodes and constants of one rewrite; the rewriter inserts them into the graph."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BARE_INITIALIZERS = 4  # the IR version since which an initializer need not be a
 
 
 class Builder:
-    """`op.Conv(x, w, strides=[2, 2])` makes a node; `op.constant(array)` a constant."""
+    """Creates nodes, as in `op.Conv(x, w, strides=[2, 2])`, and constants, as in `op.constant(array)`."""
 
     def __init__(self, root: ir.Node, facts: Facts, names: Names) -> None:
-        """Build at the place of `root`."""
+        """Build at the position of `root`."""
         self.nodes: list[ir.Node] = []
         self.nodes_apart: set[ir.Node] = set()
         self._building_apart = False
@@ -33,7 +33,10 @@ class Builder:
 
     @contextmanager
     def apart(self) -> Generator[None, None, None]:
-        """What is built inside takes over the `apart` nodes: a mask that many layers share is no layer's own."""
+        """Attribute the nodes created inside to the `apart` nodes of the match.
+
+        A mask that many layers share belongs to none of them.
+        """
         self._building_apart = True
         try:
             yield
@@ -41,7 +44,7 @@ class Builder:
             self._building_apart = False
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
-        """A maker of nodes of one operator of the default domain."""
+        """Return a function that creates a node of this operator of the default domain."""
         if not op_type[:1].isupper():
             raise AttributeError(op_type)
 
@@ -59,11 +62,11 @@ class Builder:
         domain: str = "",
         outputs: int = 1,
     ) -> tuple[ir.Value, ...]:
-        """A node with its outputs. Attributes are plain values or `ir.Attr`; None leaves one out."""
+        """Create a node and return its outputs. Attributes are Python values or `ir.Attr`; None omits one."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
-        given = {key: value for key, value in (attributes or {}).items() if value is not None}
-        node = ir.node(op_type, list(inputs), given, domain=domain, num_outputs=outputs)
+        present = {key: value for key, value in (attributes or {}).items() if value is not None}
+        node = ir.node(op_type, list(inputs), present, domain=domain, num_outputs=outputs)
         node.name = self._names.fresh(f"{self._base}_{op_type}")
         for output in node.outputs:
             output.name = self._names.fresh(f"{node.name}_out")
@@ -73,13 +76,17 @@ class Builder:
         return tuple(node.outputs)
 
     def like(self, node: ir.Node, inputs: tuple[ir.Value | None, ...], **changed: Any) -> ir.Value:
-        """The same operator on other inputs; attributes as they are but for those given (None drops one)."""
+        """Create the same operator on other inputs, with the same attributes except `changed` (None removes one)."""
         attributes: dict[str, Any] = {**node.attributes, **changed}
         return self.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs))[0]
 
     def constant(self, data: np.ndarray | ir.TensorProtocol, hint: str = "const") -> ir.Value:
-        """A constant: an initializer, or a Constant node where there can be none. Takes the tensor over."""
-        tensor = ir.Tensor(data) if isinstance(data, np.ndarray) else data  # ir.tensor looks at it for long
+        """Create a constant, which takes over the tensor.
+
+        It is an initializer, or a Constant node in functions and in old files, where an initializer must also be an
+        input.
+        """
+        tensor = ir.Tensor(data) if isinstance(data, np.ndarray) else data  # ir.tensor() is slow
         name = self._names.fresh(f"{self._base}_{hint}")
         if self.scope.in_function or self._facts.model.ir_version < BARE_INITIALIZERS:
             (value,) = self.node("Constant", (), {"value": tensor})
@@ -94,10 +101,10 @@ class Builder:
     def folded(
         self, exact: np.ndarray, dtype: ir.DataType, hint: str = "const", *, beside: np.ndarray | float = 0.0
     ) -> ir.Value:
-        """A constant computed in double precision; refuses the rewrite where `dtype` cannot hold it."""
+        """Create a constant from double precision; refuse the rewrite if `dtype` cannot represent it."""
         return self.constant(rounded(exact, dtype, beside), hint)
 
     def learn(self, value: ir.Value, dtype: ir.DataType | None, shape: Shape | None) -> ir.Value:
-        """State the type of an inner value, so that later matches know it without a new inference."""
+        """State the type and shape of an intermediate value, so that later matches do not have to infer them."""
         self._facts.learn(value, dtype, shape)
         return value

@@ -1,6 +1,6 @@
-"""What holds of every replacement, whoever wrote the pass: types, shapes, kernels, scopes, and what it stores.
+"""Checks of every replacement, independent of the pass: types, shapes, kernels, scopes and stored constants.
 
-Everything here looks at nodes that are in no graph yet, and raises `Impossible` before anything has changed.
+They inspect nodes that are not in a graph yet, and raise `Impossible` before the graph has changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from sardonyx.ir.scopes import bodies, is_constant, operator
 from sardonyx.ir.shapes.polynomials import equal
 from sardonyx.ir.tensors import ComputedTensor, StreamedTensor
 
-# Element types for which ONNX Runtime has a CPU kernel, of the operators that rewrites make.
+# Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.
 #
-# Measured with onnxruntime 1.31; `tests/ir/test_kernels.py` measures it anew. Operators that are not listed take
-# every
-# type that their schema allows.
+# Measured with onnxruntime 1.31; `tests/ir/test_kernels.py` measures them again. Operators that are not listed accept
+# every type that their schema allows.
 
 Types = frozenset[ir.DataType]
 _D = ir.DataType
@@ -69,25 +68,25 @@ _SECOND = frozenset({"Where"})  # whose first input is a condition
 
 
 def decisive(node: ir.Node) -> ir.Value | None:
-    """The operand whose element type chooses the kernel."""
-    place = 1 if node.op_type in _SECOND else 0
-    return node.inputs[place] if len(node.inputs) > place else None
+    """Return the operand whose element type selects the kernel."""
+    index = 1 if node.op_type in _SECOND else 0
+    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def has_kernel(node: ir.Node, dtype: ir.DataType | None) -> bool:
-    """Whether the runtime can run a node of that element type, so far as is known."""
+    """Return whether the runtime can run the node with this element type, as far as is known."""
     types = KERNELS.get(operator(node))
     return types is None or dtype is None or dtype in types
 
 
 Pairs = Sequence[tuple[ir.Value, ir.Value]]
 
-# Operators that pass one of their operands on: an infinity there is a fill or a bound, not a result that overflowed.
+# Operators that pass on one of their operands: an infinity there is a fill value or a bound, not an overflow.
 _SELECT = frozenset({"Where", "Clip", "Max", "Min", "Pad", "Expand", "ConstantOfShape"})
 
 
 def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
-    """Refuse a replacement that another graph than the one it replaces could come of.
+    """Refuse a replacement that could change the types, shapes or visible values of the graph.
 
     Raises:
         Impossible: with the reason.
@@ -98,13 +97,13 @@ def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
         _check_types(node, match, facts)
         for output, (dtype, shape) in zip(node.outputs, facts.shapes.infer_outputs(node), strict=True):
             if output in stated:
-                _check_same((dtype, shape), facts.shapes.typed(output), "a value inside")
+                _check_same((dtype, shape), facts.shapes.typed(output), "an intermediate value")
             else:
                 facts.learn(output, dtype, shape)
     for old, value in pairs:
         _check_visible(value, op, facts)
         _check_same((facts.dtype(old), facts.shape(old)), (facts.dtype(value), facts.shape(value)), "the result")
-    for _, value in pairs:  # of two equal answers that of the value replaced is the more precise one
+    for _, value in pairs:  # the shape of the replaced value is at least as precise, and is carried over later
         if value.producer() in op.nodes and value not in stated:
             facts.forget(value)
     if any(not is_constant(node) for node in op.nodes):
@@ -112,16 +111,16 @@ def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
 
 
 def _check_inputs(node: ir.Node, op: Builder, facts: Facts) -> None:
-    """A node may read what can be seen where it will be, and has no bodies that the driver does not know."""
+    """Refuse a node that reads values not visible at its position, or that has bodies unknown to the rewriter."""
     for value in node.inputs:
         if value is not None:
             _check_visible(value, op, facts)
     if any(body not in facts.scopes for _, body in bodies(node)):
-        raise Impossible("a rewrite builds no bodies")
+        raise Impossible("a rewrite cannot create subgraphs")
 
 
 def _check_visible(value: ir.Value, op: Builder, facts: Facts) -> None:
-    """Made by this rewrite, or in the graph of its root or one around it."""
+    """Refuse a value that is neither created by this rewrite nor in the graph of its root or an enclosing one."""
     producer = value.producer()
     home = value.graph if producer is None else producer.graph
     if producer in op.nodes if home is None else home is op.scope.graph:
@@ -129,28 +128,28 @@ def _check_visible(value: ir.Value, op: Builder, facts: Facts) -> None:
     if home is None:
         if value in op.constants:
             return
-        raise Impossible("it reads a value that is in no graph")
+        raise Impossible("it reads a value that is not in any graph")
     scope = op.scope
     while scope.holder is not None and scope.holder.graph is not None:
         scope = facts.scopes[scope.holder.graph]
         if scope.graph is home:
             return
-    raise Impossible("it reads a value of a graph that is not around it")
+    raise Impossible("it reads a value of a graph that does not enclose it")
 
 
 def _check_types(node: ir.Node, match: Match, facts: Facts) -> None:
-    """The operator takes its operands' types together, and the runtime has it for them."""
-    found: dict[str, ir.DataType] = {}
-    for (letter, allowed), value in zip(_operands(node, facts.opset(node)), node.inputs, strict=False):
+    """Refuse a node whose operand types the operator does not accept together, or for which there is no kernel."""
+    bound_types: dict[str, ir.DataType] = {}
+    for (variable, allowed), value in zip(_operands(node, facts.opset(node)), node.inputs, strict=False):
         dtype = None if value is None else facts.dtype(value)
         if dtype is None:
             continue
-        if dtype not in allowed or found.setdefault(letter, dtype) is not dtype:
-            raise Impossible(f"{node.op_type} does not take {_spelled(dtype)} there")
+        if dtype not in allowed or bound_types.setdefault(variable, dtype) is not dtype:
+            raise Impossible(f"{node.op_type} does not accept {_type_name(dtype)} there")
     value = decisive(node)
     dtype = None if value is None else facts.dtype(value)
-    if not has_kernel(node, dtype) and all(has_kernel(each, _dtype(each, facts)) for each in match.nodes):
-        raise Impossible(f"ONNX Runtime has no {node.op_type} for {_spelled(dtype)}")
+    if not has_kernel(node, dtype) and all(has_kernel(matched, _dtype(matched, facts)) for matched in match.nodes):
+        raise Impossible(f"ONNX Runtime has no {node.op_type} for {_type_name(dtype)}")
 
 
 def _dtype(node: ir.Node, facts: Facts) -> ir.DataType | None:
@@ -158,12 +157,12 @@ def _dtype(node: ir.Node, facts: Facts) -> ir.DataType | None:
     return None if value is None else facts.dtype(value)
 
 
-def _spelled(dtype: ir.DataType | None) -> str:
+def _type_name(dtype: ir.DataType | None) -> str:
     return dtype.name.lower() if dtype is not None else "an unknown type"
 
 
 def _operands(node: ir.Node, opset: int) -> Iterator[tuple[str, frozenset[ir.DataType]]]:
-    """The type variable of each operand and the types it stands for, as the standard has it."""
+    """Yield the type variable of each operand and the types it stands for, as the ONNX schema defines them."""
     operands = () if node.domain else _signature(node.op_type, opset)
     for index in range(len(node.inputs)):
         if index < len(operands):
@@ -180,62 +179,68 @@ def _signature(op_type: str, opset: int) -> tuple[tuple[str, frozenset[ir.DataTy
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
         return ()
-    variables = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    variables = {item.type_param_str: item.allowed_type_strs for item in schema.type_constraints}
     operands: list[tuple[str, frozenset[ir.DataType], bool]] = []
-    for index, each in enumerate(schema.inputs):
-        variadic = each.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-        letter = each.type_str if each.is_homogeneous else f"{each.type_str}{index}"
-        types = frozenset(filter(None, map(_element, variables.get(each.type_str, [each.type_str]))))
-        operands.append((letter, types, variadic and each.is_homogeneous))
+    for index, parameter in enumerate(schema.inputs):
+        variadic = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+        variable = parameter.type_str if parameter.is_homogeneous else f"{parameter.type_str}{index}"
+        types = frozenset(filter(None, map(_element, variables.get(parameter.type_str, [parameter.type_str]))))
+        operands.append((variable, types, variadic and parameter.is_homogeneous))
     return tuple(operands)
 
 
-_ELEMENTS = {onnx.TensorProto.DataType.Name(each.value): each for each in ir.DataType if each.value}
+_ELEMENTS = {onnx.TensorProto.DataType.Name(dtype.value): dtype for dtype in ir.DataType if dtype.value}
 
 
 def _element(text: str) -> ir.DataType | None:
-    """`tensor(float)` as an element type; None for sequences and the like."""
+    """Return the element type of a type string such as `tensor(float)`, or None for sequences and other types."""
     return _ELEMENTS.get(text[7:-1].upper()) if text.startswith("tensor(") else None
 
 
 def _check_same(
     old: tuple[ir.DataType | None, Shape | None], new: tuple[ir.DataType | None, Shape | None], what: str
 ) -> None:
-    """Two answers about one value that cannot both be true are a mistake in the rewrite."""
+    """Refuse a replacement whose type or shape contradicts what is known about the value."""
     if old[0] is not None and new[0] is not None and old[0] is not new[0]:
-        raise Impossible(f"{what} would be {_spelled(new[0])} and not {_spelled(old[0])}")
+        raise Impossible(f"{what} would be {_type_name(new[0])} and not {_type_name(old[0])}")
     if old[1] is not None and new[1] is not None and _differ(old[1], new[1]):
         raise Impossible(f"{what} would have another shape")
 
 
 def _differ(one: Shape, other: Shape) -> bool:
-    """Whether no sizes of the inputs make them equal."""
+    """Return whether the shapes differ for every size of the inputs."""
     return len(one) != len(other) or any(equal(a, b) is False for a, b in zip(one, other, strict=True))
 
 
 def _check_stored(match: Match, op: Builder, facts: Facts) -> None:
-    """No infinity, NaN or lost digit in a new weight, unless a constant it was made from has one.
+    """Refuse a new weight with infinities, NaN or subnormal numbers, unless a constant it was computed from has them.
 
-    What is folded on its own is what the graph itself computes; what is merged into another operator is not.
+    A node that is folded on its own gives what the graph computes. A constant that is merged into another operator
+    gives a product that the graph does not compute, and which can overflow or lose precision.
     """
     stored = [
         (value, tensor) for value in op.constants if (tensor := value.const_value) is not None and _is_new(tensor)
     ]
-    bad = [(value, what) for value, tensor in stored if (what := _flaw(tensor)) is not None and not _is_selected(value)]
-    if not bad:
+    flawed = [
+        (value, flaw) for value, tensor in stored if (flaw := _flaw(tensor)) is not None and not _is_selected(value)
+    ]
+    if not flawed:
         return
-    known: set[str] = set()
-    for value in {each for node in match.nodes for each in node.inputs if each is not None}:
+    present: set[str] = set()
+    for value in {operand for node in match.nodes for operand in node.inputs if operand is not None}:
         tensor = facts.tensor(value)
-        if tensor is not None and (what := _flaw(tensor)) is not None:
-            known.add(what)
-    for _, what in bad:
-        if what not in known:
-            raise Impossible(f"a new constant holds {what}")
+        if tensor is not None and (flaw := _flaw(tensor)) is not None:
+            present.add(flaw)
+    for _, flaw in flawed:
+        if flaw not in present:
+            raise Impossible(f"a new constant holds {flaw}")
 
 
 def _is_new(tensor: ir.TensorProtocol) -> bool:
-    """Whether the numbers may be other than those of the source: not a view of them, nor checked when computed."""
+    """Return whether the numbers may differ from those of the source.
+
+    They do not in a view of the source, and those of a `ScaledTensor` were checked when they were computed.
+    """
     if tensor.dtype not in FORMATS or isinstance(tensor, ScaledTensor):
         return False
     return not isinstance(tensor, StreamedTensor) or isinstance(tensor, ComputedTensor)
@@ -246,7 +251,7 @@ def _is_selected(value: ir.Value) -> bool:
 
 
 def _flaw(tensor: ir.TensorProtocol) -> str | None:
-    """What a float tensor holds that a product should not have come to."""
+    """Return what a float tensor holds that suggests an overflow or a loss of precision, or None."""
     form = FORMATS.get(tensor.dtype)
     array = None if form is None else tensor.numpy()
     if form is None or array is None or not array.size:
@@ -257,5 +262,5 @@ def _flaw(tensor: ir.TensorProtocol) -> str | None:
     smallest_normal = form.least / (2 * form.roundoff)
     if max(high, -low) >= smallest_normal * GUARD:
         return None
-    size = np.abs(array.astype(np.float64))
-    return "subnormal numbers" if ((size > 0) & (size < smallest_normal)).any() else None
+    magnitude = np.abs(array.astype(np.float64))
+    return "subnormal numbers" if ((magnitude > 0) & (magnitude < smallest_normal)).any() else None

@@ -1,7 +1,7 @@
-"""What values depend on: constants alone, the sizes of other values, or the data that a model is given.
+"""What values depend on: constants alone, the sizes of other values, or the data of the model's inputs.
 
-Constants stay constants under any amount of folding (a weight behind a Transpose is the weight), and a mask that is
-made from sizes depends on no input.
+The classification does not change when constants are folded (a transposed weight is a constant like the weight), and a
+mask that is computed from sizes does not depend on data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STANDARD = frozenset({"", "ai.onnx"})
 
 
 class Dependence(IntEnum):
-    """What a value depends on; the greater includes the smaller."""
+    """What a value depends on; a greater member includes the smaller ones."""
 
     CONSTANT = 0
     SIZE = 1  # constants and the sizes of other values
@@ -26,7 +26,7 @@ class Dependence(IntEnum):
 
 
 def dependence(op_type: str, operands: Dependence, *, has_bodies: bool) -> Dependence:
-    """What the results of an operator depend on; `operands` is the dependence of the operand that depends on most."""
+    """Return what the results of an operator depend on; `operands` is the greatest dependence of its operands."""
     if op_type in READS_SHAPE:
         return Dependence.SIZE
     return Dependence.DATA if has_bodies or op_type in RANDOM else operands
@@ -35,7 +35,7 @@ def dependence(op_type: str, operands: Dependence, *, has_bodies: bool) -> Depen
 class Dataflow:
     """The dependences of the values of one model, whose nodes are visited in order.
 
-    Results of nodes that are not visited count as data.
+    Results of nodes that were not visited count as data.
     """
 
     def __init__(self, *, defaults_are_constants: bool = False, types_are_data: bool = False) -> None:
@@ -46,37 +46,37 @@ class Dataflow:
                 overrides it. Before IR version 4 all weights were such inputs.
             types_are_data: A result that depends on data by its element type alone (CastLike, EyeLike) counts as data.
         """
-        self._known: dict[ir.Value, Dependence] = {}
+        self._results: dict[ir.Value, Dependence] = {}
         self._defaults_are_constants = defaults_are_constants
         self._types_are_data = types_are_data
 
     def visit(self, node: ir.Node, *, op_type: str | None = None) -> Dependence:
-        """Learn what the results of a node depend on; `op_type` is "" for an operator whose name says nothing."""
+        """Record and return what the results of a node depend on; `op_type` is "" if its meaning is unknown."""
         name = node.op_type if op_type is None else op_type
         result = self._result(node, name)
         for output in node.outputs:
-            self._known[output] = result
+            self._results[output] = result
         return result
 
     def _result(self, node: ir.Node, name: str) -> Dependence:
         if name in READS_SHAPE_AND_TYPE and not self._types_are_data:
             return Dependence.SIZE
-        if not node.inputs and node.domain not in _STANDARD:  # nobody knows where its result comes from
+        if not node.inputs and node.domain not in _STANDARD:  # the source of its result is unknown
             return Dependence.DATA
         most = Dependence.CONSTANT
         for value in self.operands(node, name):
-            if value is not None and (each := self.of(value)) > most:
-                most = each
+            if value is not None and (operand := self.of(value)) > most:
+                most = operand
         return dependence(name, most, has_bodies=has_bodies(node))
 
     def operands(self, node: ir.Node, name: str) -> Sequence[ir.Value | None]:
-        """The operands of a node whose values its results depend on."""
+        """Return the operands whose values the results of a node depend on."""
         return node.inputs[:1] if name in READS_TYPE_OF_SECOND and not self._types_are_data else node.inputs
 
     def of(self, value: ir.Value) -> Dependence:
-        """What a value depends on."""
-        known = self._known.get(value)
-        if known is None:
-            constant = value.is_initializer() and (self._defaults_are_constants or not value.is_graph_input())
-            known = self._known[value] = Dependence.CONSTANT if constant else Dependence.DATA
-        return known
+        """Return what a value depends on."""
+        result = self._results.get(value)
+        if result is None:
+            is_constant = value.is_initializer() and (self._defaults_are_constants or not value.is_graph_input())
+            result = self._results[value] = Dependence.CONSTANT if is_constant else Dependence.DATA
+        return result

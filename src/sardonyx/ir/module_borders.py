@@ -1,8 +1,11 @@
-"""Modules whose borders no rewrite may cross, so that each of them can still be cut out afterwards.
+"""Modules whose borders no rewrite may cross, so that each of them can still be extracted afterwards.
 
-The nodes of a model lie in cells: the kept modules, call by call, that a node's origins are inside of. A rewrite stays
-within one cell, lets a kept module go on making what is read outside of it, and reads nothing from another cell that
-was not read there before. Rewrites inside a module and rewrites outside of it are as free as ever.
+The cell of a node is the set of kept modules (call by call) that contain its origins. A rewrite
+- replaces nodes of one cell only,
+- keeps producing, inside a kept module, the values of it that are read outside, and
+- reads no value of another cell that the matched nodes did not read.
+
+Rewrites within one cell are not restricted.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import bodies, is_constant, label, scopes
 from sardonyx.provenance import ROOT, Hierarchy, Origins, lineage, merge, module_of
 
-Cell = frozenset[str]  # paths of kept modules with the marks of their calls
+Cell = frozenset[str]  # instance paths of calls of kept modules
 OUTSIDE: Cell = frozenset()
-_HALF = ""  # in the cell of a node that is in these modules only by halves: such are mixed with nothing else
+_PARTLY = ""  # in the cell of a node only some of whose origins are in these modules; no other node may join it
 
 
 class Borders:
-    """The kept modules of one model; none of them by default."""
+    """The kept modules of one model; none by default."""
 
     def __init__(self, modules: Iterable[str] = ()) -> None:
         """Keep the modules at these instance paths."""
@@ -36,10 +39,10 @@ class Borders:
 
     @classmethod
     def of(cls, model: ir.Model, hierarchy: Hierarchy, patterns: Sequence[str]) -> Borders:
-        """The modules that patterns name: paths, tags, globs, or names of classes.
+        """Return the borders of the modules that the patterns name: paths, tags, globs or class names.
 
         Raises:
-            UsageError: where a pattern names none that runs, or one whose border an earlier rewrite crossed.
+            UsageError: if a pattern names no module that runs, or one whose border an earlier rewrite crossed.
         """
         if not patterns:
             return cls()
@@ -50,13 +53,13 @@ class Borders:
             for call in module_region.calls(flow, path):
                 if straddling := module_region.members(flow, call)[1]:
                     raise UsageError(
-                        f"the border of {call} is gone: {label(straddling[0])} also does the work of other modules",
-                        hint="keep a module of the file that it was optimized from",
+                        f"{call} no longer has a border: {label(straddling[0])} also does the work of other modules",
+                        hint="use the file that this one was optimized from",
                     )
         return borders
 
     def check_nodes(self, match: Match) -> None:
-        """A rewrite takes over the work of one cell.
+        """Refuse a rewrite whose nodes are in different cells.
 
         Raises:
             Impossible: naming the module whose border it crosses.
@@ -70,17 +73,17 @@ class Borders:
             raise _crosses(first.union(*others) - first.intersection(*others))
 
     def check_values(self, match: Match, pairs: Sequence[tuple[ir.Value, ir.Value]], new: Sequence[ir.Node]) -> None:
-        """What crosses a border stays the same.
+        """Refuse a rewrite that changes which values cross a border.
 
         Raises:
-            Impossible: naming the module that would take in or give out something else.
+            Impossible: naming the module whose inputs or outputs would change.
         """
         if not self.modules:
             return
         cell = self.own(match)
-        read = {value for node in match.nodes for value in _read(node)}
+        operands = {value for node in match.nodes for value in _read(node)}
         for value in (value for node in new for value in node.inputs if value is not None):
-            if value.producer() not in new and value not in read and not is_fixed(value):
+            if value.producer() not in new and value not in operands and not is_fixed(value):
                 self._check_same(cell, self._cell_of(value))
         for old, value in pairs:
             if value.producer() not in new or value.producer() is None:
@@ -91,7 +94,11 @@ class Borders:
             raise _crosses(cell ^ other)
 
     def _check_bypass(self, cell: Cell, old: ir.Value, value: ir.Value) -> None:
-        """A value that was there before, or a constant, takes the place of one that a node made."""
+        """Check a replacement by a value that existed before, or by a constant.
+
+        For cell(old) = C, cell(value) = S and the cell R of a consumer, the modules C - R - S no longer produce what is
+        read outside of them, and a value in (S & R) - C would now stay inside a module that it left before.
+        """
         source = OUTSIDE if _is_constant_value(value) else self._cell_of(value)
         readers = [self.cell(reader) for reader in old.consumers()] + ([OUTSIDE] if old.is_graph_output() else [])
         for reader in readers:
@@ -101,44 +108,44 @@ class Borders:
                 raise _crosses(lost or joined)
 
     def own(self, match: Match) -> Cell:
-        """The cell that a match lies in."""
+        """Return the cell of a match."""
         return next((self.cell(node) for node in match.nodes if not is_constant(node)), OUTSIDE)
 
     def is_foreign(self, node: ir.Node, match: Match) -> bool:
-        """Whether a node is a constant from elsewhere, of which what comes of a match is no part."""
+        """Return whether the node is a constant of another cell, whose origins the replacement does not get."""
         return bool(self.modules) and is_constant(node) and self.cell(node) != self.own(match)
 
     def cell(self, node: ir.Node) -> Cell:
-        """The kept modules that a node is in; marked where only half of it is."""
+        """Return the kept modules that contain a node; marked if they contain only some of its origins."""
         return self._of(origins(node))
 
     def _cell_of(self, value: ir.Value) -> Cell:
         producer = value.producer()
         return OUTSIDE if producer is None else self.cell(producer)
 
-    def _of(self, found: Origins) -> Cell:
-        cells = set(map(self._of_path, found))
-        return cells.pop() if len(cells) == 1 else OUTSIDE.union(*cells, {_HALF} if cells else ())
+    def _of(self, paths: Origins) -> Cell:
+        cells = set(map(self._of_path, paths))
+        return cells.pop() if len(cells) == 1 else OUTSIDE.union(*cells, {_PARTLY} if cells else ())
 
     def _of_path(self, path: str) -> Cell:
         if path not in self._cells:
             parts = path.split(".")
-            above = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-            self._cells[path] = frozenset(each for each in above if module_of(each) in self.modules)
+            prefixes = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+            self._cells[path] = frozenset(prefix for prefix in prefixes if module_of(prefix) in self.modules)
         return self._cells[path]
 
 
 def _named(hierarchy: Hierarchy, running: Sequence[str], pattern: str) -> list[str]:
-    run = {above for path in set(map(module_of, running)) for above in lineage(path)}
-    by_class = {path for path in run if hierarchy.classes.get(path, "").rpartition(".")[2] == pattern}
-    found = sorted(by_class) or find_modules(hierarchy, running, pattern)
-    if ROOT in found:
-        raise UsageError("the model itself has no border to keep", hint="name a module of it")
-    return found
+    modules = {ancestor for path in set(map(module_of, running)) for ancestor in lineage(path)}
+    by_class = {path for path in modules if hierarchy.classes.get(path, "").rpartition(".")[2] == pattern}
+    matches = sorted(by_class) or find_modules(hierarchy, running, pattern)
+    if ROOT in matches:
+        raise UsageError("the model itself has no border to keep", hint="name one of its modules")
+    return matches
 
 
 def _crosses(modules: Iterable[str]) -> Impossible:
-    return Impossible(f"it crosses the border of module {max(modules)}, which is to be kept")
+    return Impossible(f"it crosses the border of module {max(modules)}, which is kept")
 
 
 def _is_constant_value(value: ir.Value) -> bool:
@@ -147,5 +154,5 @@ def _is_constant_value(value: ir.Value) -> bool:
 
 
 def _read(node: ir.Node) -> list[ir.Value]:
-    inner = [value for _, body in bodies(node) for each in body for value in _read(each)]
+    inner = [value for _, body in bodies(node) for body_node in body for value in _read(body_node)]
     return [*(value for value in node.inputs if value is not None), *inner]

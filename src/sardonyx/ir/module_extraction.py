@@ -1,7 +1,7 @@
-"""Cuts one module out of a model as a model of its own: its nodes, the constants they need, and a typed boundary.
+"""Extract one module of a model as a separate model: its nodes, the constants they need, and typed inputs and outputs.
 
-Which nodes belong, what becomes an input, and when a cut is widened is decision 0005. The model that is cut stays as it
-is, and the weights stay where they are.
+Decision 0005 describes which nodes belong to it, what becomes an input, and when the extracted module is widened. The
+source model is not changed, and the weights are shared with it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from sardonyx.ir.scopes import bodies, label
 from sardonyx.ir.shapes import expr
 from sardonyx.provenance import ROOT, Hierarchy, module_of
 
-_SLICING_SHAPE = 15  # the opset since which Shape can measure some of the dims
+_SLICING_SHAPE = 15  # the opset since which Shape can return a slice of the dimensions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extract:
-    """A module as a model, and how it was cut."""
+    """A module as a model, and how it was extracted."""
 
     model: ir.Model
-    path: str  # the module that was cut out, after widening; marked where this is not its first call
-    asked: str  # the module that was asked for
+    path: str  # the extracted module, after widening; marked if this is not its first call
+    asked: str  # the requested module
     call: int  # which call of that module
     calls: int  # how often it is called
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    straddling: tuple[str, ...]  # nodes that made the cut wider
+    straddling: tuple[str, ...]  # nodes because of which it was widened
     notes: tuple[str, ...]
 
 
-class _Knowledge:
-    """Types and shapes of a model's values, inferred when they are first asked for."""
+class _InferredTypes:
+    """The types and shapes of the values of a model, inferred at the first query."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -52,31 +52,31 @@ class _Knowledge:
         return facts
 
     def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
-        """What follows from the graph, and where that is silent what the file says."""
-        said = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-        found = self.facts.shape(value)
-        if found is None:
-            return said
-        follows = tuple(map(expr.declared, found))
-        if said is None or len(said) != len(follows):
-            return follows
-        return tuple(other if dim is None else dim for dim, other in zip(follows, said, strict=True))
+        """Return the dimensions that follow from the graph, or else those that the file declares."""
+        declared = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        shape = self.facts.shape(value)
+        if shape is None:
+            return declared
+        inferred = tuple(map(expr.declared, shape))
+        if declared is None or len(declared) != len(inferred):
+            return inferred
+        return tuple(declared_dim if dim is None else dim for dim, declared_dim in zip(inferred, declared, strict=True))
 
 
 def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, exact: bool = False) -> Extract:
-    """The module at an instance path as a model of its own.
+    """Return the module at an instance path as a model of its own.
 
     Args:
-        model: A sorted model whose nodes know their origins; it is not changed.
-        hierarchy: What its tags say.
-        path: The module's instance path; the empty path is the whole model.
-        call: Which call of the module, where it was called more than once.
-        exact: Refuse to cut a wider module out than was asked for.
+        model: A sorted model whose nodes have their origins attached; it is not changed.
+        hierarchy: The modules that its tags describe.
+        path: The instance path of the module; the empty path is the whole model.
+        call: The index of the call, if the module is called more than once.
+        exact: Refuse to extract a wider module than requested.
 
     Raises:
-        UsageError: The module was not called that often.
-        ModelError: It owns no node, only the whole model contains it, or with `exact` a node does its work and that of
-            others.
+        UsageError: if the module is not called that often.
+        ModelError: if it owns no node, if only the whole model contains it, or with `exact` if a node does its work and
+            that of others.
     """
     flow = Flow(model)
     calls = module_region.calls(flow, path)
@@ -84,58 +84,60 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
         times = "once" if len(calls) < 2 else f"{len(calls)} times"
         raise UsageError(f"{path or 'the model'} has no call {call}: it was called {times}", hint="calls count from 0")
     notes = () if len(calls) < 2 else (f"{path} is called {len(calls)} times: this is call {call}",)
-    place = calls[call] if calls else path
-    asked = place
-    place, inside, straddling = module_region.settle(flow, place, exact=exact)
+    module = calls[call] if calls else path
+    asked = module
+    module, inside, straddling = module_region.widen(flow, module, exact=exact)
     if straddling and module_region.is_whole(flow, inside):
         raise module_region.refusal(flow, asked, straddling)
     if not inside:
         raise ModelError(
             f"{path or 'the model'} owns no node of this model",
-            hint="it only holds other modules or was never called; `sardonyx inspect` shows which modules own nodes",
+            hint="it only contains other modules or is never called; `sardonyx inspect` shows which modules own nodes",
         )
-    calls = module_region.calls(flow, module_of(place))
-    known = _Knowledge(model)
+    calls = module_region.calls(flow, module_of(module))
+    types = _InferredTypes(model)
     slicing = model.opset_imports.get("", 0) >= _SLICING_SHAPE
-    part = (
-        module_region.bounded(flow, inside, known.dims, slicing=slicing)
-        if place != ROOT
+    region = (
+        module_region.bounded(flow, inside, types.dims, slicing=slicing)
+        if module != ROOT
         else module_region.whole(model, flow)
     )
-    made = _build(model, hierarchy, part, flow, place, known)
+    extracted = _build(model, hierarchy, region, flow, module, types)
     return Extract(
-        made,
-        place,
+        extracted,
+        module,
         path,
-        calls.index(place),
+        calls.index(module),
         len(calls),
-        tuple(value.name or "" for value in made.graph.inputs),
-        tuple(value.name or "" for value in made.graph.outputs),
+        tuple(value.name or "" for value in extracted.graph.inputs),
+        tuple(value.name or "" for value in extracted.graph.outputs),
         tuple(map(label, straddling)),
         notes,
     )
 
 
 def _build(
-    model: ir.Model, hierarchy: Hierarchy, part: module_region.Region, flow: Flow, place: str, known: _Knowledge
+    model: ir.Model, hierarchy: Hierarchy, region: module_region.Region, flow: Flow, module: str, types: _InferredTypes
 ) -> ir.Model:
-    """A model of copies of the nodes; tensors are shared with the source."""
-    nodes = [node for node in flow.nodes if node in part.inside or node in part.repeated]
-    read = dict.fromkeys(value for node in nodes for value in flow.reads[node])
-    constants = [value for value in (*read, *part.outputs) if value.is_initializer()]
-    measured = dict.fromkeys(value for node in part.stand_ins for value in flow.reads[node] if value not in part.inputs)
+    """Return a model of copies of the nodes, which shares the tensors of the source."""
+    nodes = [node for node in flow.nodes if node in region.inside or node in region.repeated]
+    operands = dict.fromkeys(value for node in nodes for value in flow.reads[node])
+    constants = [value for value in (*operands, *region.outputs) if value.is_initializer()]
+    measured = dict.fromkeys(
+        value for node in region.stand_ins for value in flow.reads[node] if value not in region.inputs
+    )
     graph = ir.GraphView(
-        (*part.inputs, *measured),  # what is only measured leaves with its last reader
-        part.outputs,
+        (*region.inputs, *measured),  # values that only Shapes read are removed below
+        region.outputs,
         nodes=nodes,
         initializers=list(dict.fromkeys(constants)),
         opset_imports=dict(model.opset_imports),
-        name=".".join(filter(None, (model.graph.name, place))),
+        name=".".join(filter(None, (model.graph.name, module))),
     ).clone()
-    _measure_here(dict(zip(nodes, graph, strict=True)), dict(zip(part.inputs, graph.inputs, strict=False)), part)
-    del graph.inputs[len(part.inputs) :]
-    _declare(zip((*part.inputs, *part.outputs), (*graph.inputs, *graph.outputs), strict=True), model, known)
-    made = ir.Model(
+    _redirect_shapes(dict(zip(nodes, graph, strict=True)), dict(zip(region.inputs, graph.inputs, strict=False)), region)
+    del graph.inputs[len(region.inputs) :]
+    _declare(zip((*region.inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), model, types)
+    extracted = ir.Model(
         graph,
         ir_version=model.ir_version,
         producer_name=model.producer_name,
@@ -146,13 +148,15 @@ def _build(
         functions=_functions(model, nodes),
         metadata_props=dict(model.metadata_props),
     )
-    write(made, hierarchy)
-    return made
+    write(extracted, hierarchy)
+    return extracted
 
 
-def _measure_here(nodes: dict[ir.Node, ir.Node], inputs: dict[ir.Value, ir.Value], part: module_region.Region) -> None:
-    """Let the copies of Shapes measure inputs of the cut instead of what is outside of it."""
-    for node, stand_in in part.stand_ins.items():
+def _redirect_shapes(
+    nodes: dict[ir.Node, ir.Node], inputs: dict[ir.Value, ir.Value], region: module_region.Region
+) -> None:
+    """Let the copies of Shape nodes read inputs of the extracted model instead of values outside of it."""
+    for node, stand_in in region.stand_ins.items():
         nodes[node].replace_input_with(0, inputs[stand_in.value])
         nodes[node].attributes.clear()
         if stand_in.sliced:
@@ -160,33 +164,33 @@ def _measure_here(nodes: dict[ir.Node, ir.Node], inputs: dict[ir.Value, ir.Value
             nodes[node].attributes.add(ir.AttrInt64("end", stand_in.end))
 
 
-def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], model: ir.Model, known: _Knowledge) -> None:
-    """Give every value of the new boundary its type and shape."""
+def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], model: ir.Model, types: _InferredTypes) -> None:
+    """Set the type and shape of every input and output of the extracted model."""
     declared = {*model.graph.inputs, *model.graph.outputs}
     for value, copy in boundary:
         if value in declared and value.shape is not None:
             continue
         if value.type is None or isinstance(value.type, ir.TensorType):
-            dtype = known.facts.dtype(value)
+            dtype = types.facts.dtype(value)
             if dtype is None:
                 raise ModelError(
-                    f"the type of '{value.name}' is not known, and it would be an input or output",
-                    hint="cut a wider module out, or declare the type in the file",
+                    f"the type of '{value.name}' is unknown, but it would be an input or output",
+                    hint="extract a wider module, or declare the type in the file",
                 )
             copy.type = ir.TensorType(dtype)
-        shape = known.dims(value)
+        shape = types.dims(value)
         copy.shape = None if shape is None else ir.Shape(shape)
 
 
 def _functions(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Function]:
-    """Copies of the functions that these nodes call, and of those that they call in turn."""
-    found: dict[ir.OperatorIdentifier, ir.Function] = {}
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        waiting.extend(inner for _, body in bodies(node) for inner in body)
+    """Return copies of the functions that these nodes call, directly or indirectly."""
+    called: dict[ir.OperatorIdentifier, ir.Function] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        pending.extend(inner for _, body in bodies(node) for inner in body)
         function = model.functions.get(node.op_identifier())
-        if function is not None and node.op_identifier() not in found:
-            found[node.op_identifier()] = function
-            waiting.extend(function)
-    return [function.clone() for key, function in model.functions.items() if key in found]
+        if function is not None and node.op_identifier() not in called:
+            called[node.op_identifier()] = function
+            pending.extend(function)
+    return [function.clone() for key, function in model.functions.items() if key in called]

@@ -1,7 +1,7 @@
-"""Which module somebody means: a tag, an instance path, or a glob over either.
+"""Find the modules that a user names by tag, instance path, or a glob over either.
 
-Every verb that takes a module's name asks here, so that names mean the same everywhere and a wrong one is answered with
-the nearest right ones.
+Every verb that takes the name of a module uses this, so that names have the same meaning everywhere and an unknown name
+is answered with the closest existing ones.
 """
 
 from __future__ import annotations
@@ -17,70 +17,70 @@ _SHOWN = 5  # names in a hint
 
 
 def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> list[str]:
-    """The instance paths that `wanted` names, in the order of `paths`, modules above them included.
+    """Return the instance paths that `wanted` names, among `paths` and the modules that contain them.
 
-    A name in full stands before a glob. `*` and `?` stay within one part of a path or tag, `**` crosses parts. A tag
-    names the topmost module that has it: those of `torch.nn` below share the tag of the module they belong to, and have
-    one of their own that goes down to their class. A module with several names answers to all of them.
+    An exact name takes precedence over a glob. `*` and `?` match within one part of a path or tag, `**` also across
+    parts. A tag names the topmost module that has it: modules of `torch.nn` below it share its tag, and also have a
+    longer one that ends with their own class. A module with several names can be found by each of them.
 
     Raises:
-        UsageError: where nothing has that name.
+        UsageError: if there is no such module.
     """
-    known = _with_ancestors(paths)
+    all_paths = _with_ancestors(paths)
     if wanted.strip("/") == ROOT:
         return [ROOT]
     for name in (wanted, *_other_names(hierarchy, wanted)):
-        if name in known:
+        if name in all_paths:
             return [name]
-    tags = _tagged(hierarchy, known)
-    slashed = "/" + wanted.strip("/")
-    if slashed in tags:
-        return [tags[slashed]]
+    tags = _tagged(hierarchy, all_paths)
+    tag_name = "/" + wanted.strip("/")
+    if tag_name in tags:
+        return [tags[tag_name]]
     if "/" in wanted:
-        found = _matching(slashed, tags, "/")
-        chosen = {tags[tag] for tag in found}
+        matching_tags = _matching(tag_name, tags, "/")
+        matches = {tags[tag] for tag in matching_tags}
     else:
-        chosen = set(_matching(wanted, known, "."))
-    if not chosen:
-        raise UsageError(f"there is no module {wanted!r}", hint=_nearest_names(wanted, [*known, *tags]))
-    return [path for path in known if path in chosen]
+        matches = set(_matching(wanted, all_paths, "."))
+    if not matches:
+        raise UsageError(f"there is no module {wanted!r}", hint=_nearest_names(wanted, [*all_paths, *tags]))
+    return [path for path in all_paths if path in matches]
 
 
 def find_module(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> str:
-    """The one instance path that `wanted` names.
+    """Return the one instance path that `wanted` names.
 
     Raises:
-        UsageError: where nothing or more than one module has that name.
+        UsageError: if no module or more than one has that name.
     """
-    found = find_modules(hierarchy, paths, wanted)
-    if len(found) > 1:
-        shown = ", ".join(found[:_SHOWN]) + (" …" if len(found) > _SHOWN else "")
-        raise UsageError(f"{wanted!r} names {len(found)} modules where one is needed", hint=f"one of {shown}")
-    return found[0]
+    matches = find_modules(hierarchy, paths, wanted)
+    if len(matches) > 1:
+        shown = ", ".join(matches[:_SHOWN]) + (" …" if len(matches) > _SHOWN else "")
+        raise UsageError(f"{wanted!r} names {len(matches)} modules where one is needed", hint=f"one of {shown}")
+    return matches[0]
 
 
 def _other_names(hierarchy: Hierarchy, path: str) -> list[str]:
-    """All names of the module that goes by this one."""
+    """Return all names of the module with this name."""
     first = hierarchy.aliases.get(path, path)
     return [first, *(other for other, name in hierarchy.aliases.items() if name == first)]
 
 
 def _with_ancestors(paths: Iterable[str]) -> dict[str, None]:
-    """All paths and the modules above them, each after those above it."""
-    known: dict[str, None] = {ROOT: None}
+    """Return all paths and the modules that contain them, each after its ancestors."""
+    all_paths: dict[str, None] = {ROOT: None}
     for path in map(module_of, paths):
-        if path not in known:
-            known.update(dict.fromkeys(lineage(path)))
-    return known
+        if path not in all_paths:
+            all_paths.update(dict.fromkeys(lineage(path)))
+    return all_paths
 
 
-def _tagged(hierarchy: Hierarchy, known: Iterable[str]) -> dict[str, str]:
-    """The topmost path of every tag, then of those that go down to torch's own modules."""
+def _tagged(hierarchy: Hierarchy, paths: Iterable[str]) -> dict[str, str]:
+    """Return the topmost path for every tag, first the usual tags, then those that include modules of torch.nn."""
     tops: dict[str, str] = {}
-    ordered = sorted(known, key=lambda path: path.count(".") + bool(path))
-    for deep in (False, True):
+    ordered = sorted(paths, key=lambda path: path.count(".") + bool(path))
+    for torch_nn in (False, True):
         for path in ordered:
-            tops.setdefault(hierarchy.tag(path, torch_nn=deep), path)
+            tops.setdefault(hierarchy.tag(path, torch_nn=torch_nn), path)
     return tops
 
 
@@ -90,16 +90,16 @@ def _matching(pattern: str, names: Iterable[str], separator: str) -> list[str]:
 
 
 def _expression(pattern: str, separator: str) -> str:
-    """The glob as a regular expression; `**` and a separator also stand for nothing, so that `**.attn` finds `attn`."""
-    mark = re.escape(separator)
-    within = f"[^{mark}]"
-    meanings = {"**" + separator: f"(?:.*{mark})?", "**": ".*", "*": within + "*", "?": within}
-    pieces = re.split(rf"(\*\*{mark}|\*\*|\*|\?)", pattern)
-    return "".join(meanings.get(piece) or re.escape(piece) for piece in pieces)
+    """Return the glob as a regular expression; `**.` also matches nothing, so that `**.attn` finds `attn`."""
+    escaped = re.escape(separator)
+    within = f"[^{escaped}]"
+    translations = {"**" + separator: f"(?:.*{escaped})?", "**": ".*", "*": within + "*", "?": within}
+    pieces = re.split(rf"(\*\*{escaped}|\*\*|\*|\?)", pattern)
+    return "".join(translations.get(piece) or re.escape(piece) for piece in pieces)
 
 
 def _nearest_names(wanted: str, names: list[str]) -> str:
-    """The names that end the same way, else those spelled alike."""
+    """Return a hint with the names that end the same way, otherwise those that are spelled similarly."""
     tail = wanted.strip("/.")
     near = [name for name in names if tail and name.endswith(("." + tail, "/" + tail))]
     near = near[:_SHOWN] or difflib.get_close_matches(wanted, names, 3, 0.5)

@@ -1,4 +1,4 @@
-"""Which nodes a module consists of, and what crosses its boundary: the rules of decision 0005."""
+"""The nodes that a module consists of, and the values that cross its boundary, as decision 0005 defines them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import bodies, is_constant, label
 from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common, merge, module_of
 
-# How values flow between the nodes of a model's main graph: who reads what, and what is nothing but sizes.
-#
-# A node with bodies (If, Loop, Scan) counts as one with everything inside it: it reads what its bodies capture and
-# comes
-# from where their nodes come from.
-
 
 class Flow:
-    """The main graph of one model, whose nodes know their origins; nothing is changed."""
+    """The main graph of one model with origins attached: which node reads which value, and which values are only sizes.
+
+    A node with bodies (If, Loop, Scan) includes everything inside: it reads the values that its bodies capture, and has
+    the origins of their nodes. The model is not changed.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self.nodes = tuple(model.graph)
@@ -32,52 +30,52 @@ class Flow:
         self.origins: dict[ir.Node, Origins] = {}
         self._flow = Dataflow()
         for node in self.nodes:
-            within = list(_nodes_inside(node))
+            body_nodes = list(_nodes_inside(node))
             self.reads[node] = tuple(dict.fromkeys(_read(node)))
-            self.origins[node] = merge(map(origins, (node, *within))) if within else origins(node)
+            self.origins[node] = merge(map(origins, (node, *body_nodes))) if body_nodes else origins(node)
             for value in self.reads[node]:
                 self.readers[value].append(node)
             if node.domain in ("", "ai.onnx"):  # results of other operators count as data
                 self._flow.visit(node)
 
     def is_size(self, value: ir.Value) -> bool:
-        """Whether a value follows from constants and from the sizes of other values."""
+        """Return whether a value depends only on constants and on the sizes of other values."""
         return self._flow.of(value) is not Dependence.DATA
 
     def only_sizes(self, node: ir.Node) -> bool:
-        """Whether all that a node makes are constants and sizes."""
+        """Return whether all results of a node are constants and sizes."""
         return all(map(self.is_size, node.outputs))
 
     def above(self, start: Iterable[ir.Node]) -> set[ir.Node]:
-        """All nodes whose results some of these nodes need."""
-        return _reach(start, self._makers)
+        """Return all nodes whose results these nodes depend on."""
+        return _reach(start, self._producers)
 
     def below(self, start: Iterable[ir.Node]) -> set[ir.Node]:
-        """All nodes that need results of some of these nodes."""
+        """Return all nodes that depend on results of these nodes."""
         return _reach(start, self.users)
 
     def users(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The nodes that read a node's results."""
+        """Return the nodes that read the results of a node."""
         return (reader for output in node.outputs for reader in self.readers.get(output, ()))
 
-    def _makers(self, node: ir.Node) -> Iterator[ir.Node]:
-        return (maker for value in self.reads[node] if (maker := value.producer()) is not None)
+    def _producers(self, node: ir.Node) -> Iterator[ir.Node]:
+        return (producer for value in self.reads[node] if (producer := value.producer()) is not None)
 
 
 def is_fixed(value: ir.Value) -> bool:
-    """Whether a value is a constant of the file that no caller can override."""
+    """Return whether a value is an initializer that no caller can override."""
     return value.is_initializer() and not value.is_graph_input()
 
 
 def _reach(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
-    found: set[ir.Node] = set()
-    waiting = list(start)
-    while waiting:
-        for node in step(waiting.pop()):
-            if node not in found:
-                found.add(node)
-                waiting.append(node)
-    return found
+    reached: set[ir.Node] = set()
+    pending = list(start)
+    while pending:
+        for node in step(pending.pop()):
+            if node not in reached:
+                reached.add(node)
+                pending.append(node)
+    return reached
 
 
 def _nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
@@ -88,7 +86,7 @@ def _nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads, and then what its bodies read from outside of them."""
+    """Yield the values that a node reads, then those that its bodies read from outside."""
     yield from (value for value in node.inputs if value is not None)
     for _, body in bodies(node):
         own = {*body.inputs, *body.initializers.values(), *(value for inner in body for value in inner.outputs)}
@@ -97,22 +95,22 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 _SHOWN = 5  # nodes in a message
-Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as a file would declare them
+Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as an ONNX file can declare them
 
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """An input of the cut whose dims from `start` to `end` are those that a Shape outside of it measures."""
+    """An input of the extracted model whose dimensions `start:end` are those that a Shape outside of it returns."""
 
     value: ir.Value
     start: int
     end: int
-    sliced: bool  # not all of them
+    sliced: bool  # whether it has other dimensions too
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The nodes of a module, those that are repeated beside them, and the values on the boundary."""
+    """The nodes of a module, the nodes outside that are copied with them, and the values on the boundary."""
 
     inside: frozenset[ir.Node]
     repeated: frozenset[ir.Node]
@@ -122,31 +120,31 @@ class Region:
 
 
 def calls(flow: Flow, module: str) -> list[str]:
-    """The module's path with the marks of each of its calls, in order; without marks for the model itself."""
+    """Return the path of each call of a module, in order; calls after the first one are marked."""
     depth = module.count(".") + 1
-    found = {".".join(origin.split(".")[:depth]) for origins in flow.origins.values() for origin in origins}
-    return sorted((path for path in found if module_of(path) == module), key=_marks) if module != ROOT else [ROOT]
+    paths = {".".join(origin.split(".")[:depth]) for origins in flow.origins.values() for origin in origins}
+    return sorted((path for path in paths if module_of(path) == module), key=_marks) if module != ROOT else [ROOT]
 
 
 def _marks(path: str) -> list[int]:
     return [int(part.rpartition("@")[2]) if "@" in part else 0 for part in path.split(".")]
 
 
-def settle(flow: Flow, place: str, *, exact: bool) -> tuple[str, frozenset[ir.Node], list[ir.Node]]:
-    """The nearest module that can be cut out, its nodes, and the nodes that made it wider."""
-    met: dict[ir.Node, None] = {}
+def widen(flow: Flow, module: str, *, exact: bool) -> tuple[str, frozenset[ir.Node], list[ir.Node]]:
+    """Return the nearest enclosing module that can be extracted, its nodes, and the nodes that widened it."""
+    causes: dict[ir.Node, None] = {}
     while True:
-        inside, straddling = members(flow, place)
+        inside, straddling = members(flow, module)
         if not straddling:
-            return place, inside, list(met)
+            return module, inside, list(causes)
         if exact:
             raise ModelError(
-                f"{place} cannot be cut out exactly: {_shown(straddling)} also does the work of other modules",
-                hint="without `exact` the nearest module that contains it is taken; the unoptimized file has it apart",
+                f"{module} cannot be extracted exactly: {_shown(straddling)} also does the work of other modules",
+                hint="without `exact` the nearest enclosing module is extracted; the unoptimized file has it separate",
             )
-        met.update(dict.fromkeys(straddling))
-        wider = lowest_common([place, *(origin for node in straddling for origin in flow.origins[node])])
-        place = wider if wider != place and is_within(place, wider) else place.rpartition(".")[0]
+        causes.update(dict.fromkeys(straddling))
+        wider = lowest_common([module, *(origin for node in straddling for origin in flow.origins[node])])
+        module = wider if wider != module and is_within(module, wider) else module.rpartition(".")[0]
 
 
 def _shown(nodes: Sequence[ir.Node]) -> str:
@@ -154,35 +152,39 @@ def _shown(nodes: Sequence[ir.Node]) -> str:
 
 
 def is_whole(flow: Flow, inside: frozenset[ir.Node]) -> bool:
-    """Whether nothing that computes is left out."""
+    """Return whether all nodes that compute more than sizes are inside."""
     return all(node in inside or flow.only_sizes(node) for node in flow.nodes)
 
 
 def refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:
-    """Why a module cannot be cut out of a file, and which module nearest to it can."""
-    found = sorted({above for origins in flow.origins.values() for each in origins for above in lineage(each)[1:]})
-    nearest = sorted(found, key=lambda path: (-_shared(path, place), path.count(".")))
+    """Return the error for a module that cannot be extracted, which names the nearest one that can."""
+    modules = {path for origins in flow.origins.values() for origin in origins for path in lineage(origin)[1:]}
+    nearest = sorted(sorted(modules), key=lambda path: (-_shared(path, place), path.count(".")))
     other = next((path for path in nearest if not is_within(place, path) and not members(flow, path)[1]), None)
-    can = f"{module_of(other)} can be cut out; " if other is not None else ""
+    suggestion = f"{module_of(other)} can be extracted; " if other is not None else ""
     return ModelError(
         f"only the whole model contains {place}: {_shown(straddling)} also does the work of other modules",
-        hint=f"{can}optimizing with `keep_modules={module_of(place)}` leaves it apart",
+        hint=f"{suggestion}optimizing with `keep_modules={module_of(place)}` keeps it separate",
     )
 
 
 def _shared(path: str, place: str) -> int:
-    """How many modules around a place a path is inside of as well."""
+    """Return the number of modules that contain both paths."""
     return sum(one == other for one, other in zip(path.split("."), place.split("."), strict=False))
 
 
-def members(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
-    """The nodes that do the module's work, and those that do it only together with others' work."""
-    if place == ROOT:
+def members(flow: Flow, module: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
+    """Return the nodes of a module, and the nodes that do its work together with the work of others.
+
+    A mixed node (some origins inside, some outside) is accepted if the module depends on it and it depends on the
+    module (it joins the module), or if the module depends on it and others read it too (it becomes an input).
+    """
+    if module == ROOT:
         return frozenset(flow.nodes), []
     inside: set[ir.Node] = set()
     mixed: list[ir.Node] = []
     for node, paths in flow.origins.items():
-        within = [is_within(path, place) for path in paths]
+        within = [is_within(path, module) for path in paths]
         if within and all(within):
             inside.add(node)
         elif any(within) and not flow.only_sizes(node):
@@ -190,7 +192,7 @@ def members(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
     if not mixed:
         return frozenset(inside), []
     needed, fed = flow.above(inside), flow.below(inside)
-    private: set[ir.Node] = set()  # what the module alone reads
+    private: set[ir.Node] = set()  # mixed nodes whose results only the module reads
     for node in reversed(mixed):
         read_outside = any(user not in inside and user not in private for user in flow.users(node))
         if not read_outside and flow.outputs.isdisjoint(node.outputs):
@@ -200,62 +202,65 @@ def members(flow: Flow, place: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
 
 
 def bounded(flow: Flow, inside: frozenset[ir.Node], dims: Dims, *, slicing: bool) -> Region:
-    """What the nodes need from elsewhere, and what of theirs is needed there; a constant is needed from nobody.
+    """Return the region of these nodes: the values they read from outside, and those that are read outside.
 
-    `slicing` says that a Shape may measure some of the dims.
+    Constants are not inputs. `slicing` says whether Shape can return a slice of the dimensions.
     """
     ordered = [node for node in flow.nodes if node in inside]
-    made = dict.fromkeys(output for node in ordered for output in node.outputs)
-    needed = dict.fromkeys(value for node in ordered for value in flow.reads[node] if value not in made)
+    produced = dict.fromkeys(output for node in ordered for output in node.outputs)
+    needed = dict.fromkeys(value for node in ordered for value in flow.reads[node] if value not in produced)
     tensors = [value for value in needed if not flow.is_size(value)]
-    sizes = _Sizes(flow, {*made, *tensors}, tensors, dims, slicing=slicing)
+    sizes = _Sizes(flow, {*produced, *tensors}, tensors, dims, slicing=slicing)
     inputs = [value for value in needed if not is_fixed(value) and not (flow.is_size(value) and sizes.repeat(value))]
     results = [value for node in ordered if not is_constant(node) for value in node.outputs if value.name]
     outputs = [value for value in results if _leaves(flow, value, inside, sizes.repeated)]
     ends = [value for value in results if not flow.readers.get(value)]
     return Region(
-        inside, frozenset(sizes.repeated), tuple(inputs), tuple(outputs or ends or made), dict(sizes.stand_ins)
+        inside, frozenset(sizes.repeated), tuple(inputs), tuple(outputs or ends or produced), dict(sizes.stand_ins)
     )
 
 
 class _Sizes:
-    """Repeats arithmetic on sizes beside a module, as far as its own values and inputs give the sizes away."""
+    """Copies arithmetic on sizes into a module, as far as the values and inputs of the module determine the sizes."""
 
     def __init__(
-        self, flow: Flow, had: set[ir.Value], tensors: Sequence[ir.Value], dims: Dims, *, slicing: bool
+        self, flow: Flow, available: set[ir.Value], tensors: Sequence[ir.Value], dims: Dims, *, slicing: bool
     ) -> None:
-        self._flow, self._had, self._tensors, self._dims = flow, had, tensors, dims
+        self._flow, self._available, self._tensors, self._dims = flow, available, tensors, dims
         self._slicing = slicing
         self.repeated: set[ir.Node] = set()
         self.stand_ins: dict[ir.Node, StandIn] = {}
 
     def repeat(self, value: ir.Value) -> bool:
-        """Repeat what computes a size; where something else is needed the size has to be given, and then is there."""
+        """Copy the nodes that compute a size and return True; if they need other values, the size becomes an input."""
         nodes: set[ir.Node] = set()
-        found: dict[ir.Node, StandIn] = {}
-        waiting = [value]
-        while waiting:
-            one = waiting.pop()
-            maker = one.producer()
-            if one in self._had or is_fixed(one) or maker in nodes:
+        stand_ins: dict[ir.Node, StandIn] = {}
+        pending = [value]
+        while pending:
+            operand = pending.pop()
+            producer = operand.producer()
+            if operand in self._available or is_fixed(operand) or producer in nodes:
                 continue
-            if maker is None or not self._flow.only_sizes(maker):
-                self._had.add(value)
+            if producer is None or not self._flow.only_sizes(producer):
+                self._available.add(value)
                 return False
-            nodes.add(maker)
-            stand_in = self._stand_in(maker)
+            nodes.add(producer)
+            stand_in = self._stand_in(producer)
             if stand_in is None:
-                waiting.extend(self._flow.reads[maker])
+                pending.extend(self._flow.reads[producer])
             else:
-                found[maker] = stand_in
+                stand_ins[producer] = stand_in
         self.repeated |= nodes
-        self.stand_ins |= found
+        self.stand_ins |= stand_ins
         return True
 
     def _stand_in(self, node: ir.Node) -> StandIn | None:
-        """For a Shape of a value that is not here: an input that has the same dims in a row."""
+        """Return a stand-in for the operand of a Shape that is not available, otherwise None.
+
+        That is an input of the extracted model which has the same dimensions in a row.
+        """
         measured = node.inputs[0] if node.op_type == "Shape" else None
-        if measured is None or measured in self._had or self._flow.is_size(measured):
+        if measured is None or measured in self._available or self._flow.is_size(measured):
             return None
         start, end = node.attributes.get("start"), node.attributes.get("end")
         bounds = slice(None if start is None else start.as_int(), None if end is None else end.as_int())
@@ -263,16 +268,16 @@ class _Sizes:
         if not part or None in part:
             return None
         for tensor in self._tensors:
-            known = self._dims(tensor) or ()
-            for place in range(len(known) - len(part) + 1):
-                sliced = len(known) > len(part)
-                if known[place : place + len(part)] == part and (self._slicing or not sliced):
-                    return StandIn(tensor, place, place + len(part), sliced)
+            dims = self._dims(tensor) or ()
+            for first in range(len(dims) - len(part) + 1):
+                sliced = len(dims) > len(part)
+                if dims[first : first + len(part)] == part and (self._slicing or not sliced):
+                    return StandIn(tensor, first, first + len(part), sliced)
         return None
 
 
 def _leaves(flow: Flow, value: ir.Value, inside: frozenset[ir.Node], repeated: set[ir.Node]) -> bool:
-    """Whether a value is needed outside; a size that is computed again inside is no use outside by itself."""
+    """Return whether a value is needed outside; for a size that is computed again inside, whether its results are."""
     if value in flow.outputs:
         return True
     outside = [reader for reader in flow.readers.get(value, ()) if reader not in inside]
@@ -283,5 +288,5 @@ def _leaves(flow: Flow, value: ir.Value, inside: frozenset[ir.Node], repeated: s
 
 
 def whole(model: ir.Model, flow: Flow) -> Region:
-    """All of the model, with the interface it has."""
+    """Return the region of the whole model, with its inputs and outputs."""
     return Region(frozenset(flow.nodes), frozenset(), tuple(model.graph.inputs), tuple(model.graph.outputs))

@@ -1,8 +1,9 @@
-"""Names of values: fresh ones, and one meaning for each wherever it can be seen.
+"""Names of values: fresh ones, and unique ones within everything that is visible.
 
-In memory a use points at its value; in a file it is a name, and a body may give a name of the graphs around it to a
-value of its own. A use that a rewrite moves from one value to another could then mean the body's own. So bodies are
-renamed apart before any rewrite. The names in a body are no interface: its inputs and outputs go by position.
+In memory a use points at its value. In a file it is a name, and a body may reuse a name of an enclosing graph for a
+value of its own. A use that a rewrite moves from one value to another could then refer to the body's value. Therefore
+bodies are renamed before any rewrite. The inputs and outputs of a body are matched by position, so its names are not
+part of an interface.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from sardonyx.ir.scopes import bodies, scopes
 
 
 class Names:
-    """Names that no value or node of the model has yet; given in an order that depends on the graph alone."""
+    """Names that no value or node of the model has yet, in an order that depends on the graph alone."""
 
     def __init__(self, taken: set[str]) -> None:
-        """Start from the names in use."""
+        """Start with the names in use."""
         self._taken = taken
         self._counts: dict[str, int] = {}
 
     @classmethod
     def of(cls, model: ir.Model) -> Names:
-        """Start from every name in a model, in whatever graph."""
+        """Start with every name in a model, in any graph."""
         taken: set[str] = set()
         for scope in scopes(model):
             taken.update(value.name or "" for value in defined(scope.graph))
@@ -34,7 +35,7 @@ class Names:
         return cls(taken)
 
     def fresh(self, base: str) -> str:
-        """`base` where free, else `base` with the next free number."""
+        """Return `base` if it is free, otherwise `base` with the next free number."""
         name = base
         while name in self._taken:
             self._counts[base] = count = self._counts.get(base, 0) + 1
@@ -44,7 +45,7 @@ class Names:
 
 
 def defined(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values a graph gives their names: its inputs, its initializers, what its nodes make."""
+    """Yield the values that a graph defines: its inputs, its initializers, the outputs of its nodes."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
@@ -52,14 +53,14 @@ def defined(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def rename_shadowing(model: ir.Model, names: Names) -> None:
-    """Give every value of a body that is named like one of a graph around it a name of its own."""
+    """Rename every value of a body that has the name of a value in an enclosing graph."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         if any(True for node in graph for _ in bodies(node)):
             _rename_below(graph, {value.name for value in defined(graph)}, names)
 
 
 def _rename_below(graph: ir.Graph, visible: set[str | None], names: Names) -> None:
-    """Rename in the bodies of a graph; `visible` holds all names of this graph and of those around it."""
+    """Rename in the bodies of a graph; `visible` holds all names of this graph and the enclosing ones."""
     for node in graph:
         for _, body in bodies(node):
             values = list(dict.fromkeys(defined(body)))

@@ -1,8 +1,8 @@
-"""Traits of operators: the one table of what the operators of ONNX do.
+"""Traits of operators: the one table of what the ONNX operators do.
 
-A trait is the set of the names that have it, so that `node.op_type in MOVES_DATA` is the question. Names are of the
-default domain; the sets of operators of ONNX Runtime say so. A caller that also meets other domains checks the domain.
-A pass that can treat only some operators of a trait subtracts the others where it is defined, with the reason.
+A trait is the set of operator names that have it, used as `node.op_type in MOVES_DATA`. Names belong to the default
+domain unless a comment says otherwise; callers that meet other domains check the domain. A pass that supports only some
+operators of a trait subtracts the others in its own file and states the reason.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ KEEPS_ORDER = VIEWS | {"Identity"}  # the same elements in the same order
 PERMUTES: Operators = frozenset({"DepthToSpace", "ReverseSequence", "SpaceToDepth", "Transpose"})
 REARRANGES = KEEPS_ORDER | PERMUTES  # every element once
 REPEATS: Operators = frozenset({"Expand", "Tile"})
-LOOKUPS: Operators = frozenset({"Gather", "GatherElements", "GatherND"})  # elements at given indices
-PARTS: Operators = frozenset({"Gather", "Slice", "Split"})  # the elements at some places of an axis
+LOOKUPS: Operators = frozenset(
+    {"Gather", "GatherElements", "GatherND"}
+)  # elements at the indices of the second operand
+PARTS: Operators = frozenset({"Gather", "Slice", "Split"})  # the elements at some positions of an axis
 SELECTS = LOOKUPS | PARTS  # some of the elements
 MOVES_DATA = REARRANGES | REPEATS | SELECTS
 
@@ -64,7 +66,7 @@ EXACT_UNARY: Operators = frozenset(
         "ThresholdedRelu",
     }
 )  # fmt: skip
-# A function of the element in the same place of the first operand; other operands (the bounds of Clip) are scalars.
+# A function of the element at the same position of the first operand; other operands (the bounds of Clip) are scalars.
 UNARY = ACTIVATIONS | TRIGONOMETRIC | EXACT_UNARY | {"Cast", "Erf", "Exp", "Log", "Reciprocal", "Sqrt"}
 
 # Operators that combine elements.
@@ -92,7 +94,7 @@ MATRIX_PRODUCTS: Operators = frozenset({"Gemm", "MatMul"})  # of floating-point 
 CONVOLUTIONS: Operators = frozenset({"Conv", "ConvTranspose"})
 QUANTIZED_PRODUCTS: Operators = frozenset({"MatMulInteger", "QLinearMatMul"})
 QUANTIZED_CONVOLUTIONS: Operators = frozenset({"ConvInteger", "QLinearConv"})
-# Those and the ones of com.microsoft and of the runtime's layout domain.
+# Including operators of com.microsoft and of the runtime's layout domain.
 ALL_PRODUCTS = MATRIX_PRODUCTS | QUANTIZED_PRODUCTS | {
     "DynamicQuantizeMatMul", "Einsum", "FusedGemm", "FusedMatMul", "FusedMatMulActivation", "GemmFastGelu",
     "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "TransposeMatMul",
@@ -100,7 +102,7 @@ ALL_PRODUCTS = MATRIX_PRODUCTS | QUANTIZED_PRODUCTS | {
 ALL_CONVOLUTIONS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | {"DeformConv", "FusedConv", "NhwcConv", "NhwcFusedConv"}
 GELUS: Operators = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})  # the others are of com.microsoft
 
-# What results depend on beside the values of the operands.
+# What results depend on besides the values of the operands.
 
 RANDOM: Operators = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -109,7 +111,7 @@ READS_SHAPE: Operators = frozenset({"Shape", "Size"})  # the result depends on t
 READS_SHAPE_AND_TYPE: Operators = frozenset({"EyeLike"})
 READS_TYPE_OF_SECOND: Operators = frozenset({"CastLike"})
 
-# Operators with bodies, on quantized numbers, and on what is not a tensor.
+# Operators with bodies, on quantized numbers, and on values that are not tensors.
 
 LOOPS: Operators = frozenset({"Loop", "Scan"})
 CONTROL_FLOW = LOOPS | {"If"}
@@ -122,7 +124,7 @@ OPTIONALS: Operators = frozenset({"Optional", "OptionalGetElement", "OptionalHas
 
 @dataclass(frozen=True, slots=True)
 class AttentionOperands:
-    """Which operands of an attention operator are which; -1 where it has no such operand."""
+    """The indices of the operands of an attention operator; -1 if it has no such operand."""
 
     key: int  # -1: queries, keys and values are one operand, or are computed from one
     masks: tuple[int, ...] = ()
@@ -151,5 +153,5 @@ ATTENTION_NAMES: Operators = frozenset(name for _, name in ATTENTION)
 
 
 def attention_operands(node: ir.Node) -> AttentionOperands | None:
-    """The operands of an attention operator; None for any other node."""
+    """Return the operands of an attention operator, or None for any other node."""
     return ATTENTION.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))

@@ -94,7 +94,7 @@ def attach(model: ir.Model) -> p.Hierarchy:
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
-            bared = attribute_tags.take_off(node)
+            bared = attribute_tags.read_attributes(node)
             reading = p.read_metadata(node.metadata_props) or _from_name(node)
             if reading is None:
                 set_origins(node, inherited, How.INHERITED if inherited else How.ROOT)
@@ -160,7 +160,7 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
                 _rename_space(node, own, hierarchy)
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)))
-            attribute_tags.put_on(node, in_function=scope.in_function)
+            attribute_tags.write_attributes(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
             if value.is_graph_input():  # a default that a caller may override: the interface stays as it is
                 continue

@@ -1,4 +1,4 @@
-"""What the results of verbs that make a model have in common."""
+"""The common part of the results of verbs that create a model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sardonyx.ir import io
 
 
 class HasModel:
-    """A result with the model that was made, in `model`."""
+    """A result that holds the created model in `model`."""
 
-    __slots__ = ()  # so that a record can have it beside its own base
+    __slots__ = ()  # so that a record can inherit from it in addition to its own base
 
     model: ir.Model | None
 
     def to_proto(self) -> onnx.ModelProto:
-        """The model as a ModelProto with all data inline, for who gave one: `sardonyx.optimize(proto).to_proto()`."""
-        assert self.model is not None, "the verb that makes the result gives it"
+        """Return the model as a ModelProto with all data inline, as in `sardonyx.optimize(proto).to_proto()`."""
+        assert self.model is not None, "set by the verb that creates the result"
         return io.to_proto(self.model)

@@ -1,4 +1,4 @@
-"""A model with its origins read, in whatever form a verb was handed it."""
+"""A model with its origins attached, read from any form in which a verb accepts a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A model whose nodes know their modules, and the file it came from if it came from one."""
+    """A model whose nodes have their modules attached, and the file it was read from, if any."""
 
     model: ir.Model
     hierarchy: Hierarchy
@@ -27,21 +27,21 @@ class Tagged:
 
     @property
     def name(self) -> str:
-        """How a person would call the model; a path with bytes that are no text loses those."""
+        """Return the name to show; bytes of the path that are not valid text are replaced."""
         if self.path is not None:
             return os.fsencode(self.path).decode(errors="replace")
         return self.model.graph.name or "model in memory"
 
 
 def tagged(source: Source) -> Tagged:
-    """Read a model and where its nodes come from; what was handed in stays as it is."""
+    """Read a model and the origins of its nodes. The given object is not changed."""
     path = None
     with gc_pause.paused():
         match source:
             case onnx.ModelProto():
                 model = from_proto(source)
             case ir.Model():
-                model = source.clone()  # tags are read into the nodes, and the caller's model is not ours
+                model = source.clone()  # because origins are attached to the nodes
             case _:
                 path = Path(source)
                 model = load(path)

@@ -109,13 +109,7 @@ _MAX_INSPECTED_BYTES = 1 << 12  # of a constant that is passed to onnx
 _MAX_CONTENTS = 64  # elements of a tensor whose contents are inferred
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 _FILLS = ("Expand", "ConstantOfShape")  # all elements are equal, and the rule returns one
-_MALFORMED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)  # raised by rules for malformed nodes
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # from rules for malformed nodes
 _UNKNOWN: Typed = (None, None)
 _MAX_DEPTH = 25  # of the recursion, after which producers are inferred one by one
 _MAX_CALLS = 1 << 11  # function calls whose bodies are inferred; nested calls can be exponentially many
@@ -214,11 +208,9 @@ class Shapes:
         if attribute is not None:
             return attribute
         contents = self.contents(node.inputs[index]) if index < len(node.inputs) else None
-        return (
-            cast("Sequence[int]", contents)
-            if contents is not None and value_propagation.are_numbers(contents)
-            else None
-        )
+        if contents is None or not value_propagation.are_numbers(contents):
+            return None
+        return cast("Sequence[int]", contents)
 
     def unknown(self) -> Expr:
         """Return a new unknown dimension."""
