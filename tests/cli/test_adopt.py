@@ -90,7 +90,7 @@ def test_a_file_without_any_word_about_modules_is_not_passed_off_as_known(tmp_pa
     output = tmp_path / "tagged.onnx"
     done = command("adopt", silent, "-o", output)
     assert "0 direct, 0 inherited, 2 at the root" in done.out
-    assert "nothing in the file tells of modules" in done.out
+    assert "the file has no information about modules" in done.out
     assert "\x1b" not in done.out
     assert "0 of 2 nodes with a module" in done.out
     again = sardonyx.adopt(output)

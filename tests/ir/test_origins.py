@@ -59,7 +59,7 @@ def test_what_no_module_ran_belongs_to_what_it_feeds_else_to_what_feeds_it() -> 
         "w": (set(), "root"),
     }
     reasons = {node.outputs[0].name: origins.reason(node) for node in model.graph}
-    assert reasons["both"] == "no module ran it, and what it feeds has nothing else in common: a.c, d"
+    assert reasons["both"] == "no module ran it, and its consumers have nothing else in common: a.c, d"
     assert reasons["w"] == "no module ran it, and nothing says where it belongs"
 
 

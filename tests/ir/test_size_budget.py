@@ -21,7 +21,7 @@ from sardonyx.ir.size_budget import SLACK, Growth, allowance, stored_bytes
 from sardonyx.optimizer.pipeline import Optimized
 from sardonyx.records.run import Accuracy
 
-BUDGET = "larger than it may grow"
+BUDGET = "exceed the size budget"
 
 
 class Store(NodeRule):
@@ -56,7 +56,7 @@ def test_a_hostile_pass_grows_the_file_to_its_budget_and_no_further() -> None:
     stored = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     assert 0.9 * SLACK < stored <= SLACK
     assert len(log.events) == stored // 4000
-    assert {refusal.reason for refusal in log.refusals} == {"it would make the file larger than it may grow"}
+    assert {refusal.reason for refusal in log.refusals} == {"it would exceed the size budget of the file"}
 
 
 def test_without_a_limit_there_is_none() -> None:

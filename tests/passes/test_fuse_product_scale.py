@@ -104,4 +104,4 @@ def test_a_scaled_weight_that_underflows_is_left() -> None:
         <float16[2, 2] w = {1, 2, 3, 4}, float16[2] s = {2, 4}> { a = MatMul(x, w)  y = Mul(a, s) }""")
     model, log = run_passes(text, PASSES)
     assert op_types(model) == ["MatMul", "Mul"]
-    assert reasons(log) == ["a folded constant would overflow or lose its digits in float16"]
+    assert reasons(log) == ["a folded constant would overflow or lose precision in float16"]

@@ -145,5 +145,5 @@ def _site(index: int) -> AttentionSite:
         AttentionForm("", tuple(node.name for node in nodes if node.owner == module and node.op_type == "MatMul"))
         for nodes in (nodes_before(), nodes_after())
     ]
-    mask, why = ("from an input", "needs opset 23; the opset is not to be raised so far") if index else ("none", "")
+    mask, why = ("from an input", "needs opset 23; the opset may not be raised that far") if index else ("none", "")
     return AttentionSite(module, 12, 12, 64, mask, False, False, False, forms[0], forms[1], why)

@@ -1,6 +1,6 @@
-"""Puts provenance on a graph's nodes when it is read, and back into the file's metadata when it is written.
+"""Attach provenance to the nodes of a graph when it is read, and write it to the metadata when it is saved.
 
-In between it lives in `meta`, which the file does not see, so that only one place decides what a tag looks like.
+In memory it is kept in `meta`, which is not serialized, so that the format of tags is defined in one place.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ _EVIDENCE = "sardonyx.evidence"
 
 
 def origins(thing: ir.Node | ir.Value) -> p.Origins:
-    """The modules a node or constant comes from; empty where unknown."""
+    """Return the modules that a node or constant comes from; empty if unknown."""
     store = cast("UserDict[str, p.Origins]", thing.meta)
-    return store.data.get(_ORIGINS, p.UNKNOWN)  # the plain dict inside: this is asked all the time
+    return store.data.get(_ORIGINS, p.UNKNOWN)  # the underlying dict is faster, and this is called very often
 
 
 def owner(thing: ir.Node | ir.Value) -> str:
-    """The lowest common module of a node's or constant's origins."""
+    """Return the lowest common module of the origins of a node or constant."""
     return p.owner_of(origins(thing))
 
 
 def how(node: ir.Node) -> How:
-    """How a node's module was found."""
+    """Return how the module of a node was determined."""
     store = cast("UserDict[str, How]", node.meta)
     return store.data.get(_HOW, How.DIRECT)
 
 
 def evidence(node: ir.Node) -> p.Evidence | None:
-    """What told where a node comes from when it was read; None where nothing about the node itself did."""
+    """Return what identified the module of a node when it was read, or None if nothing about the node itself did."""
     store = cast("UserDict[str, p.Evidence]", node.meta)
     return store.data.get(_EVIDENCE)
 
 
 def reason(node: ir.Node) -> str:
-    """Why a node counts to the model itself and to no module of it."""
+    """Return why a node belongs to the model itself and not to one of its modules."""
     if how(node) is How.DIRECT:
         return "the model's own forward ran it"
     if evidence(node) is p.Evidence.NAMES:
-        return "nothing in the file tells of modules"
+        return "the file has no information about modules"
     users = sorted({p.module_of(owner(user)) for output in node.outputs for user in output.consumers()})
     if not users:
         return "no module ran it, and nothing says where it belongs"
     shown = ", ".join(name or "the model itself" for name in users[:3]) + (", …" if len(users) > 3 else "")
-    return f"no module ran it, and what it feeds has nothing else in common: {shown}"
+    return f"no module ran it, and its consumers have nothing else in common: {shown}"
 
 
-def set_origins(node: ir.Node, found: p.Origins, how: How = How.DIRECT) -> None:
-    """Say where a node comes from and how that is known."""
-    node.meta[_ORIGINS] = found
+def set_origins(node: ir.Node, paths: p.Origins, how: How = How.DIRECT) -> None:
+    """Set the origins of a node and how they were determined."""
+    node.meta[_ORIGINS] = paths
     node.meta[_HOW] = how
 
 
 def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.Node] = ()) -> None:
-    """Add origins to what a node or constant has already; what no source was seen running stays so."""
+    """Add origins to those that a node or constant has. `how` becomes the most certain one of the sources."""
     thing.meta[_ORIGINS] = p.bounded(origins(thing) | inherited)
     thing.meta[_MERGED] = True
     hows: set[How] = set()
@@ -74,41 +74,41 @@ def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.N
         if attribute_tags.has_attribute_tags(node) and isinstance(thing, ir.Node):
             attribute_tags.order(thing)
     if hows:
-        thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the surest of them
+        thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the most certain of them
 
 
 def copy(source: ir.Node, target: ir.Node) -> None:
-    """A node that took another's place is where it was."""
+    """Copy the origins of a node to the one that replaces it."""
     give(target, origins(source), (source,))
     if _MERGED not in source.meta:
         del target.meta[_MERGED]
 
 
 def attach(model: ir.Model) -> p.Hierarchy:
-    """Read every node's origins: from tags, torch's metadata, scoped names; the others inherit from the data flow.
+    """Read the origins of all nodes from tags, torch's metadata or scoped names; other nodes inherit from the data flow.
 
-    A file in which no node says anything gets its node names as modules.
+    If no node has such information, the names of the nodes become the modules.
     """
     readings: list[p.Reading] = []
-    known = False
+    has_origins = False
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
-            bared = attribute_tags.read_attributes(node)
+            from_attributes = attribute_tags.read_attributes(node)
             reading = p.read_metadata(node.metadata_props) or _from_name(node)
             if reading is None:
                 set_origins(node, inherited, How.INHERITED if inherited else How.ROOT)
                 continue
             readings.append(reading)
             if reading.origins:
-                known = True
-                node.meta[_EVIDENCE] = p.Evidence.ATTRIBUTES if bared else reading.evidence
+                has_origins = True
+                node.meta[_EVIDENCE] = p.Evidence.ATTRIBUTES if from_attributes else reading.evidence
             set_origins(node, reading.origins, reading.how if reading.origins else How.ROOT)
         for value in scope.graph.initializers.values():
             if (reading := p.read_metadata(value.metadata_props)) is not None:
                 value.meta[_ORIGINS] = reading.origins
                 readings.append(reading)
-    if known:
+    if has_origins:
         inherit(model)
     else:
         for scope in scopes(model):
@@ -119,50 +119,50 @@ def attach(model: ir.Model) -> p.Hierarchy:
 
 
 def _from_name(node: ir.Node) -> p.Reading | None:
-    """What a scoped name says; a constant at the top was put there by the exporter, whatever it is for."""
-    found = p.read_scoped_name(node.name or "")
-    if found is None or (is_constant(node) and found == frozenset({p.ROOT})):
+    """Return what a scoped name says; None for a top-level constant, whose position is chosen by the exporter."""
+    paths = p.read_scoped_name(node.name or "")
+    if paths is None or (is_constant(node) and paths == frozenset({p.ROOT})):
         return None
-    return p.Reading(found, evidence=p.Evidence.SCOPES)
+    return p.Reading(paths, evidence=p.Evidence.SCOPES)
 
 
 def inherit(model: ir.Model) -> None:
-    """Give every node that no module was seen running the lowest common module of what it feeds, else of what feeds it.
+    """Give every node that no module ran the lowest common module of its consumers, or else of its producers.
 
-    Where either is nothing but the model itself, though not all of it is the model's own work, the node stays with the
-    model and is counted as such; inside a body of control flow it belongs to the node that holds the body.
+    If that is the model itself although not all of them are the model's own nodes, the node stays with the model and is
+    counted there. In a body of control flow it belongs to the node that holds the body.
     """
     for scope in scopes(model):
         for node in reversed(scope.graph):
             if how(node) is How.ROOT:
-                _settle(node, [user for output in node.outputs for user in output.consumers()])
+                _inherit_from(node, [user for output in node.outputs for user in output.consumers()])
         for node in scope.graph:
             if how(node) is How.ROOT:
-                _settle(node, [maker for value in node.inputs if value and (maker := value.producer())])
+                _inherit_from(node, [producer for value in node.inputs if value and (producer := value.producer())])
         if scope.holder is not None and how(scope.holder) is not How.ROOT:
             for node in scope.graph:
                 if how(node) is How.ROOT:
                     set_origins(node, origins(scope.holder), How.INHERITED)
 
 
-def _settle(node: ir.Node, around: list[ir.Node]) -> None:
-    owners = {owner(other) for other in around if how(other) is not How.ROOT}
+def _inherit_from(node: ir.Node, neighbours: list[ir.Node]) -> None:
+    owners = {owner(other) for other in neighbours if how(other) is not How.ROOT}
     common = p.lowest_common(owners)
     if owners and (common != p.ROOT or owners == {p.ROOT}):
         set_origins(node, frozenset({common}), How.INHERITED)
 
 
 def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
-    """Write every node's tags, and all users of every constant, into their metadata."""
+    """Write the tags of every node, and all users of every constant, to their metadata."""
     for scope in scopes(model):
         for node in scope.graph:
             own = origins(node)
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
-                _rename_space(node, own, hierarchy)
+                _update_namespace(node, own, hierarchy)
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)))
             attribute_tags.write_attributes(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
-            if value.is_graph_input():  # a default that a caller may override: the interface stays as it is
+            if value.is_graph_input():  # a default value that a caller may override is part of the interface
                 continue
             users = p.merge([origins(value), *(origins(user) for user in value.consumers())])
             _replace_tags(value.metadata_props, hierarchy.metadata(users))
@@ -170,7 +170,7 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
         model.metadata_props[p.MODULES] = hierarchy.table.to_json()
 
 
-def _rename_space(node: ir.Node, own: p.Origins, hierarchy: p.Hierarchy) -> None:
+def _update_namespace(node: ir.Node, own: p.Origins, hierarchy: p.Hierarchy) -> None:
     if hierarchy.table.classes:
         node.metadata_props[p.NAMESPACE] = hierarchy.namespace(own, leaf(node))
     else:
@@ -178,7 +178,7 @@ def _rename_space(node: ir.Node, own: p.Origins, hierarchy: p.Hierarchy) -> None
 
 
 def leaf(node: ir.Node) -> str:
-    """The last step of a node's namespace: its own name and what it does."""
+    """Return the last part of the namespace of a node: its name and its operator."""
     return f"{label(node).replace('/', '_')}: {node.op_type}"
 
 

@@ -1,7 +1,7 @@
-"""Constants computed ahead of time, in the type they are stored in: refused where that type cannot hold them.
+"""Constants computed ahead of time, in the type they are stored in; refused if that type cannot represent them.
 
-A product that is exact to rounding in the graph may overflow, or lose its digits below the smallest normal number, once
-it is stored. The tests here are made on the product, not on its factors: a large factor of small weights is fine.
+A product that is exact to rounding in the graph may overflow, or lose precision below the smallest normal number, once
+it is stored. The checks apply to the product, not to its factors: a large factor of small weights is fine.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import onnx_ir as ir
 from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ComputedTensor
 
-GUARD = 64.0  # a lost digit may count for this part of a rounding of the largest weight that it is summed with
-
-
-HEADROOM = 128.0  # sums over a folded weight may be this many times as large as it
+GUARD = 64.0  # an error below 1/GUARD of a rounding error of the largest weight in the same sum is ignored
+HEADROOM = 128.0  # sums over a folded weight may be this many times larger than it
 
 
 class Impossible(Exception):
-    """A rewrite that must not be carried out, and why; nothing was changed."""
+    """A rewrite that must not be performed, with the reason; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A float type by its numbers."""
+    """The limits of a floating-point type."""
 
     roundoff: float  # the largest relative error of rounding to a normal number
     least: float  # the smallest number above 0
@@ -47,69 +45,75 @@ FORMATS: Mapping[ir.DataType, _Format] = MappingProxyType(
 
 
 class ScaledTensor(ComputedTensor):
-    """A weight times one factor for each channel, known to fit its type; computed whenever it is read."""
+    """A weight times one factor for each channel, checked to fit its type; computed whenever it is read."""
 
     __slots__ = ()
 
 
 def rounded(exact: Array, dtype: ir.DataType, beside: Array | float = 0.0) -> ir.TensorProtocol:
-    """Numbers computed in double precision, stored as `dtype`.
+    """Return numbers that were computed in double precision, stored as `dtype`.
 
-    `beside` is what they are added to, or the terms they are the sum of: digits far below that are not missed.
+    Every stored number must satisfy |stored - exact| <= u * max(|exact|, beside), where u is the unit roundoff of
+    `dtype`. `beside` is what the numbers are added to, or the terms that they are the sum of.
 
     Raises:
-        Impossible: where a number overflows, or loses more than a rounding of itself and of what is beside it.
+        Impossible: if a number overflows or has a larger error.
     """
-    with np.errstate(all="ignore"):  # what does not fit is refused below
+    with np.errstate(all="ignore"):  # refused below
         stored = np.asarray(exact).astype(dtype.numpy())
-        off = np.abs(stored.astype(np.float64) - exact)
+        error = np.abs(stored.astype(np.float64) - exact)
         allowed = FORMATS[dtype].roundoff * np.maximum(np.abs(exact), beside)
-        fits = bool((off <= allowed).all())  # False for NaN as well
+        fits = bool((error <= allowed).all())  # False for NaN as well
     if not fits or not np.isfinite(exact).all():
-        raise Impossible(_lost(dtype))
+        raise Impossible(_loss(dtype))
     return ir.Tensor(stored, dtype=dtype)
 
 
 def scaled(weight: ir.TensorProtocol, factor: Array, shape: tuple[int, ...] | None = None) -> ScaledTensor:
-    """The weight, seen in another shape where one is given, times a factor; rounded once, when it is read.
+    """Return the weight times a factor, rounded once when it is read; `shape` is the shape in which the factor applies.
 
-    The factor has as many axes as the weight, with size 1 where weights are summed: along those, a weight that loses
-    digits does no harm beside one that is far larger.
+    The factor has as many axes as the weight, with size 1 along the axes over which weights are summed: there, a weight
+    may lose precision if another one in the same sum is far larger.
 
     Raises:
         Impossible: as `rounded`.
     """
     dtype, own = weight.dtype, weight.shape.numpy()
-    seen = own if shape is None else shape
+    view = own if shape is None else shape
 
     def exact() -> Array:
-        return weight.numpy().reshape(seen).astype(np.float64) * factor
+        return weight.numpy().reshape(view).astype(np.float64) * factor
 
     def compute() -> Array:
         return exact().astype(dtype.numpy()).reshape(own)
 
     if weight.size:
-        _check_scaled(weight.numpy().reshape(seen), factor, exact, dtype)
+        _check_scaled(weight.numpy().reshape(view), factor, exact, dtype)
     return ScaledTensor(dtype, own, compute)
 
 
 def _check_scaled(weight: Array, factor: Array, exact: Callable[[], Array], dtype: ir.DataType) -> None:
-    """Look at every product only where the largest one of a sum is small: weights that matter seldom are."""
+    """Check the largest product of each sum, and all products only if that one is small.
+
+    With largest = max |weight| over the summed axes and peak = largest * |factor|, this refuses a peak that overflows,
+    a peak above most / HEADROOM unless the weight was as large before, and weights that become subnormal in a sum whose
+    peak is below GUARD times the smallest normal number.
+    """
     summed = tuple(axis for axis, size in enumerate(factor.shape) if size == 1)
     largest = np.maximum(weight.max(summed, keepdims=True), -weight.min(summed, keepdims=True)).astype(np.float64)
-    with np.errstate(all="ignore"):  # what does not fit is refused
+    with np.errstate(all="ignore"):  # refused below
         peaks = largest * np.abs(factor)
-    rounded(peaks, dtype, peaks)  # refuses what overflows
+    rounded(peaks, dtype, peaks)  # refuses an overflow
     form = FORMATS[dtype]
     if ((peaks > form.most / HEADROOM) & (largest <= form.most / HEADROOM)).any():
-        raise Impossible(_lost(dtype))  # a sum that the factor is applied to afterwards may cancel before it overflows
+        raise Impossible(_loss(dtype))  # before folding, the sum could cancel before the factor was applied
     small = (peaks < form.least * GUARD / (2 * form.roundoff)) & (largest > 0) & (factor != 0)
     if not small.any():
         return
-    if dtype is _D.DOUBLE or not peaks[small].all():  # what is lost cannot be seen in double precision
-        raise Impossible(_lost(dtype))
+    if dtype is _D.DOUBLE or not peaks[small].all():  # double precision cannot show the loss
+        raise Impossible(_loss(dtype))
     rounded(exact(), dtype, peaks / GUARD)
 
 
-def _lost(dtype: ir.DataType) -> str:
-    return f"a folded constant would overflow or lose its digits in {dtype.name.lower()}"
+def _loss(dtype: ir.DataType) -> str:
+    return f"a folded constant would overflow or lose precision in {dtype.name.lower()}"

@@ -1,6 +1,6 @@
-"""The words passes and the driver share: a match, a refusal, and the two shapes a rule can have.
+"""The interface between passes and the rewriter: a match, a refusal, and the two kinds of rules.
 
-A rule proposes; the driver in `rewrite` alone changes the graph.
+A rule proposes rewrites; only the rewriter changes the graph.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from sardonyx.records.run import Accuracy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """Nodes whose work a rewrite takes over, the last one being where the new nodes go.
+    """Nodes that a rewrite replaces; the new nodes are inserted at the last of them.
 
-    Matched nodes that something else still reads stay. `found` hands what the matcher learned to the rewriter.
+    Matched nodes that are still read elsewhere stay. `found` passes data from `match` to `rewrite`.
     """
 
     nodes: tuple[ir.Node, ...]
     found: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    outputs: tuple[ir.Value, ...] | None = None  # the values replaced; the root's outputs where None
-    heir: ir.Node | None = None  # an existing node that now does the work: it inherits the origins
-    apart: frozenset[ir.Node] = frozenset()  # those whose work goes to what is built within `op.apart()`, and only that
+    outputs: tuple[ir.Value, ...] | None = None  # the values to replace; the outputs of the root if None
+    heir: ir.Node | None = None  # an existing node that does the work from now on and inherits the origins
+    apart: frozenset[ir.Node] = frozenset()  # nodes whose origins only the nodes built within `op.apart()` inherit
 
     @property
     def root(self) -> ir.Node:
-        """The node at whose place the new ones go."""
+        """Return the node at whose position the new ones are inserted."""
         return self.nodes[-1]
 
     @property
     def replaced(self) -> tuple[ir.Value, ...]:
-        """The values that get a replacement."""
+        """Return the values that get a replacement."""
         return tuple(self.root.outputs) if self.outputs is None else self.outputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
-    """A near miss: why the rewrite does not apply here."""
+    """A near miss, with the reason why the rewrite does not apply."""
 
     reason: str
     nodes: tuple[ir.Node, ...]
@@ -54,14 +54,14 @@ Replacement = ir.Value | Sequence[ir.Value | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drop:
-    """An initializer nothing reads."""
+    """An initializer that nothing reads."""
 
     value: ir.Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Initializers that another one equals."""
+    """Initializers that equal another one."""
 
     duplicates: tuple[ir.Value, ...]
     kept: ir.Value
@@ -69,14 +69,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A match together with what it becomes, for rules that look at a whole model at once."""
+    """A match with its rewrite, for rules that look at a whole model at once."""
 
     match: Match
     rewrite: Callable[[Builder], Replacement]
 
 
 class Rule(ABC):
-    """What every rule says of itself."""
+    """The common attributes of all rules."""
 
     name: ClassVar[str]
     accuracy: ClassVar[Accuracy]
@@ -86,16 +86,16 @@ class NodeRule(Rule):
     """A rule that looks at one node and its surroundings."""
 
     roots: ClassVar[tuple[str, ...]]
-    opset: ClassVar[int] = 1  # from which on it understands what it reads
-    needs: ClassVar[int] = 1  # the opset that has what it writes; a graph below it is raised first, where it can be
+    opset: ClassVar[int] = 1  # the lowest opset that it can read
+    needs: ClassVar[int] = 1  # the opset of the operators that it creates; the model is raised to it if possible
 
     @abstractmethod
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Whether the rule applies at this node; `Refused` for a near miss worth telling."""
+        """Return a match if the rule applies at this node, `Refused` for a near miss to report, otherwise None."""
 
     @abstractmethod
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """What takes the place of the matched nodes' outputs."""
+        """Build and return the replacements of the matched outputs."""
 
 
 class ModelRule(Rule):
@@ -103,4 +103,4 @@ class ModelRule(Rule):
 
     @abstractmethod
     def propose(self, graph: Facts) -> Iterator[Proposal | Drop | Share | Refused]:
-        """What to change; each proposal is carried out before the next is asked for."""
+        """Yield what to change; each proposal is performed before the next one is requested."""

@@ -1,6 +1,6 @@
-"""Every graph inside a model: the main one, the bodies of control flow, the bodies of functions.
+"""All graphs of a model: the main graph, the bodies of control flow, the bodies of functions.
 
-Passes work in all of them, so everything that walks a model walks through here.
+Passes work in all of them, so everything that traverses a model uses `scopes`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """One graph, where it hangs, and which operator sets hold in it."""
+    """One graph, its position in the model, and the operator sets that apply to it."""
 
     graph: ir.Graph
     path: str  # "" for the main graph; "function:Name" or "node/attribute" joined by "/" below it
@@ -25,12 +25,12 @@ class Scope:
 
     @property
     def opset(self) -> int:
-        """Version of the default operator set; 0 where the graph imports none."""
+        """Return the version of the default operator set, or 0 if the graph imports none."""
         return self.opsets.get("", 0) or self.opsets.get("ai.onnx", 0)
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
-    """All graphs of a model, outer ones first."""
+    """Yield all graphs of a model, outer ones first."""
     yield from _below(Scope(model.graph, "", model.opset_imports, False, None))
     for function in model.functions.values():
         imports = function.opset_imports or model.opset_imports
@@ -46,8 +46,8 @@ def _below(scope: Scope) -> Iterator[Scope]:
 
 
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """The graphs a node carries in its attributes."""
-    for name, attribute in node.attributes.data.items():  # the plain dict inside: this is asked of every node
+    """Yield the graphs that a node has in its attributes, with their names."""
+    for name, attribute in node.attributes.data.items():  # the underlying dict is faster, and this runs for every node
         if attribute.type not in _GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
@@ -57,18 +57,21 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 
 def has_bodies(node: ir.Node) -> bool:
-    """Whether a node carries graphs in its attributes."""
+    """Return whether a node has graphs in its attributes."""
     attributes = node.attributes.data.values()
-    return bool(attributes) and any(each.type in _GRAPHS and not each.is_ref() for each in attributes)
+    return bool(attributes) and any(item.type in _GRAPHS and not item.is_ref() for item in attributes)
 
 
 def is_sorted(graph: ir.Graph, seen: set[ir.Node] | None = None) -> bool:
-    """Whether every node comes after those whose values it or its bodies read; `seen` are those before the graph."""
+    """Return whether every node follows the producers of the values that it or its bodies read.
+
+    `seen` are the nodes before the graph.
+    """
     seen = set() if seen is None else seen
     for node in graph:
         for value in node.inputs:
-            maker = value.producer() if value is not None else None
-            if maker is not None and maker not in seen:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer not in seen:
                 return False
         if not all(is_sorted(body, seen) for _, body in bodies(node)):
             return False
@@ -77,15 +80,15 @@ def is_sorted(graph: ir.Graph, seen: set[ir.Node] | None = None) -> bool:
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Whether a node only holds a constant, which is counted apart from nodes that compute."""
+    """Return whether a node only holds a constant; such nodes are counted separately."""
     return node.op_type == "Constant" and not node.domain
 
 
 def label(node: ir.Node) -> str:
-    """How a person would look a node up: its name, else what it makes."""
+    """Return the name to show for a node: its own, or else that of its first named output, or else its operator."""
     return node.name or next((output.name for output in node.outputs if output.name), None) or node.op_type
 
 
 def operator(node: ir.Node) -> str:
-    """What a node does, with the domain where it is not ONNX's own."""
+    """Return the operator of a node, with the domain if it is not the default one."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -1,7 +1,8 @@
-"""How many bytes a model has more than its source, and how many it may have: one budget for all rewrites of a run.
+"""The number of bytes by which a model exceeds its source, and the budget for it that all rewrites of a run share.
 
-Counted are the tensors, as they are stored, and the nodes; not the tags, which are written at the end. A constant that
-a rewrite leaves without a use no longer counts: it goes before the model is written.
+Tensors (as stored) and nodes are counted, but not tags, which are written at the end. A constant that a rewrite leaves
+without a use is not counted: it is removed before the model is written. Invariant: `Growth.total` is the size of the
+model minus the size of its source minus the sizes of the constants in `Growth.unused`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import bodies, is_constant, scopes
-from sardonyx.ir.tensors import HeldStrings, HeldTensor, SparseTensor
+from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
-PART, SLACK = 100, 1 << 16  # the part of its source by which a model may grow, and the bytes besides
-OVERHEAD = 16  # bytes of a node, tensor or attribute besides its names and data
-_INTEGER = 4  # bytes of a number in an attribute, more or less
-_MANY = 256  # uses from which on a constant is taken to be in use
+PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
+OVERHEAD = 16  # bytes of a node, tensor or attribute in addition to its names and data
+_INTEGER = 4  # approximate bytes of a number in an attribute
+_MANY = 256  # uses above which a constant is assumed to stay in use
 
 Pairs = Sequence[tuple[ir.Value, ir.Value]]
 _A = ir.AttributeType
@@ -25,63 +26,65 @@ _A = ir.AttributeType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """What a rewrite would come to: bytes more, and the constants that nothing would use any longer, or would again."""
+    """The effect of a rewrite: additional bytes, and the constants that become unused or used."""
 
     bytes: int
     unused: tuple[ir.Value, ...]
-    used: tuple[ir.Value, ...]  # those that were without a use, and have one again
+    used: tuple[ir.Value, ...]  # those that were unused before
 
 
 @dataclass(slots=True, eq=False)
 class Growth:
-    """The account of one run."""
+    """The size account of one run."""
 
-    limit: int | None = None  # None: as much as it takes
+    limit: int | None = None  # None: unlimited
     total: int = 0
-    unused: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])  # with their sizes, taken off already
+    unused: dict[ir.Value, int] = field(
+        default_factory=dict[ir.Value, int]
+    )  # with their sizes, which are already subtracted
 
     @property
     def remaining(self) -> int | None:
-        """Bytes that may still be added; None where any number may."""
+        """Return the number of bytes that may still be added, or None if there is no limit."""
         return None if self.limit is None else self.limit - self.total
 
     def plan(
         self, old: Sequence[ir.Node], pairs: Pairs, new: Sequence[ir.Node], constants: Iterable[ir.Value]
     ) -> Planned:
-        """What it would come to that new nodes and constants replace old ones."""
-        dying = _dying(old, pairs)
+        """Return the effect of replacing old nodes by new nodes and constants."""
+        dead = _dead_nodes(old, pairs)
         added = sum(map(node_bytes, new)) + sum(map(_constant_bytes, constants))
-        taken_up = dict.fromkeys([value for node in new for value in node.inputs] + [value for _, value in pairs])
-        used = tuple(value for value in taken_up if value is not None and value in self.unused)
+        operands = dict.fromkeys([value for node in new for value in node.inputs] + [value for _, value in pairs])
+        used = tuple(value for value in operands if value is not None and value in self.unused)
         added += sum(self.unused[value] for value in used)
-        for node in dying:
+        for node in dead:
             if not is_constant(node) or node.outputs[0] not in self.unused:
                 added -= node_bytes(node)
-        unused = tuple(value for value in _left_over(dying) if value not in self.unused and value not in taken_up)
+        unused = tuple(value for value in _unused_constants(dead) if value not in self.unused and value not in operands)
         return Planned(added - sum(map(_constant_bytes, unused)), unused, used)
 
     def enter(self, planned: Planned) -> None:
-        """The rewrite was carried out."""
+        """Record a rewrite that was performed."""
         self.total += planned.bytes
         for value in planned.used:
             del self.unused[value]
         self.unused.update((value, _constant_bytes(value)) for value in planned.unused)
 
     def drop(self, value: ir.Value) -> int:
-        """An initializer goes; the change in bytes, which is none where it was taken off before."""
-        gone = 0 if self.unused.pop(value, None) is not None else -_constant_bytes(value)
-        self.total += gone
-        return gone
+        """Record the removal of an initializer and return the change in bytes, 0 if it was already subtracted."""
+        change = 0 if self.unused.pop(value, None) is not None else -_constant_bytes(value)
+        self.total += change
+        return change
 
     def take_up(self, value: ir.Value) -> int:
-        """A constant is used again; the change in bytes."""
-        back = self.unused.pop(value, 0)
-        self.total += back
-        return back
+        """Record that a constant is used again and return the change in bytes."""
+        change = self.unused.pop(value, 0)
+        self.total += change
+        return change
 
 
 def allowance(model: ir.Model) -> int:
-    """How many bytes a model may grow by."""
+    """Return the number of bytes by which a model may grow."""
     size = 0
     for scope in scopes(model):
         size += sum(map(_constant_bytes, scope.graph.initializers.values()))
@@ -90,12 +93,12 @@ def allowance(model: ir.Model) -> int:
 
 
 def stored_bytes(tensor: ir.TensorProtocol) -> int:
-    """What a tensor takes in a file: not what it says where the file has a shorter form for it."""
+    """Return the size of a tensor in a file, which may have a shorter form for it than memory."""
     if isinstance(tensor, SparseTensor):
         return tensor.values.nbytes + tensor.indices.nbytes
-    if isinstance(tensor, HeldStrings):
+    if isinstance(tensor, ProtoStrings):
         return tensor.proto.ByteSize()
-    if isinstance(tensor, HeldTensor):
+    if isinstance(tensor, ProtoTensor):
         return tensor.stored_bytes
     if isinstance(tensor, ir.StringTensor):
         return sum(len(text) + 2 for text in tensor.string_data())
@@ -103,7 +106,7 @@ def stored_bytes(tensor: ir.TensorProtocol) -> int:
 
 
 def node_bytes(node: ir.Node) -> int:
-    """What a node takes in a file, more or less, bodies included; not its metadata."""
+    """Return the approximate size of a node in a file, with its bodies but without its metadata."""
     values = (*node.inputs, *node.outputs)
     size = OVERHEAD + len(node.name or "") + len(node.op_type) + len(node.domain)
     size += sum(2 + len(value.name or "") for value in values if value is not None)
@@ -135,7 +138,7 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
 
 
 def _constant_bytes(value: ir.Value) -> int:
-    """What an initializer or a Constant node takes."""
+    """Return the size of an initializer or a Constant node."""
     producer = value.producer()
     if producer is not None:
         return node_bytes(producer)
@@ -143,34 +146,35 @@ def _constant_bytes(value: ir.Value) -> int:
     return 0 if tensor is None else stored_bytes(tensor) + OVERHEAD + len(value.name or "")
 
 
-def _dying(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
-    """Those that nothing will use once the pairs are replaced."""
-    replaced, dying = {old for old, _ in pairs}, set[ir.Node]()
-    left = list(dict.fromkeys(reversed(nodes)))
+def _dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
+    """Return the nodes that nothing uses once the pairs are replaced."""
+    replaced, dead = {old for old, _ in pairs}, set[ir.Node]()
+    candidates = list(dict.fromkeys(reversed(nodes)))
     while True:
-        kept = [node for node in left if not _is_dying(node, replaced, dying)]
-        if len(kept) == len(left):
-            return dying
-        left = kept
+        remaining = [node for node in candidates if not _is_dead(node, replaced, dead)]
+        if len(remaining) == len(candidates):
+            return dead
+        candidates = remaining
 
 
-def _is_dying(node: ir.Node, replaced: set[ir.Value], dying: set[ir.Node]) -> bool:
+def _is_dead(node: ir.Node, replaced: set[ir.Value], dead: set[ir.Node]) -> bool:
+    """Return whether a node becomes unused, and add it to `dead` if so."""
     for output in node.outputs:
         if output in replaced:
             continue
-        if output.is_graph_output() or any(use.node not in dying for use in output.uses()):
+        if output.is_graph_output() or any(use.node not in dead for use in output.uses()):
             return False
-    dying.add(node)
+    dead.add(node)
     return True
 
 
-def _left_over(dying: set[ir.Node]) -> Iterator[ir.Value]:
-    """The constants that only these nodes use."""
-    for value in dict.fromkeys(value for node in dying for value in node.inputs if value is not None):
+def _unused_constants(dead: set[ir.Node]) -> Iterator[ir.Value]:
+    """Yield the constants that only these nodes use."""
+    for value in dict.fromkeys(value for node in dead for value in node.inputs if value is not None):
         producer = value.producer()
-        if producer in dying or value.is_graph_output() or value.is_graph_input():
+        if producer in dead or value.is_graph_output() or value.is_graph_input():
             continue
         if not (value.is_initializer() if producer is None else is_constant(producer)):
             continue
-        if len(value.uses()) <= _MANY and all(use.node in dying for use in value.uses()):
+        if len(value.uses()) <= _MANY and all(use.node in dead for use in value.uses()):
             yield value

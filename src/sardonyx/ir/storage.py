@@ -1,4 +1,4 @@
-"""Bytes of tensors in files: opening, reading and copying ranges, and what ONNX stores for an array."""
+"""The bytes of tensors in files: opening, reading and copying ranges, and the ONNX representation of arrays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sardonyx.errors import ModelError
 
 Array = npt.NDArray[Any]
 RAW_DATA = 9  # the TensorProto field that holds any array as bytes
-BLOCK = 1 << 24  # bytes of a tensor handled at a time while it is written
+BLOCK = 1 << 24  # bytes of a tensor that are processed at a time while it is written
 _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
 
 
 class SourceFile:
-    """An open file that tensors live in. It stays readable when its path is replaced by another file."""
+    """An open file that holds tensors. It stays readable when its path is replaced by another file."""
 
     __slots__ = ("_fd", "_stamp", "path", "size")
 
@@ -37,11 +37,11 @@ class SourceFile:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open a file by its path, without waiting for the other end of a pipe."""
+        """Open a file by its path, without blocking on a pipe."""
         return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), path)
 
     def fileno(self) -> int:
-        """The descriptor, for as long as this object lives."""
+        """Return the descriptor, which is valid as long as this object exists."""
         return self._fd
 
     def read_into(self, view: memoryview, offset: int) -> None:
@@ -53,13 +53,13 @@ class SourceFile:
             view, offset = view[count:], offset + count
 
     def check(self) -> None:
-        """Refuse to go on when the file was rewritten since it was opened."""
+        """Raise an error if the file was modified since it was opened."""
         status = os.fstat(self._fd)
         if (status.st_size, status.st_mtime_ns) != self._stamp:
             raise self._changed()
 
     def copy(self, offset: int, length: int, fd: int, position: int) -> None:
-        """Copy a range to another file, inside the kernel where that is possible."""
+        """Copy a range to another file, inside the kernel if possible."""
         self.check()
         while length and (count := self._copy_in_kernel(offset, length, fd, position)):
             offset, length, position = offset + count, length - count, position + count
@@ -92,31 +92,31 @@ class SourceFile:
 
 
 def stored_bytes(dtype: ir.DataType, shape: Sequence[int]) -> int:
-    """How many bytes ONNX needs for that many elements of that type."""
+    """Return the number of bytes that ONNX needs for a tensor of this type and shape."""
     return (math.prod(shape) * dtype.bitwidth + 7) // 8
 
 
 def packed(array: Array, dtype: ir.DataType) -> memoryview:
-    """An array as ONNX stores it."""
+    """Return an array as ONNX stores it."""
     if dtype.bitwidth % 8:
         return memoryview(ir.Tensor(array, dtype=dtype).tobytes())
     return as_bytes(array)
 
 
 def unpacked(data: Array, dtype: ir.DataType, shape: Sequence[int]) -> Array:
-    """Stored bytes as an array."""
+    """Return stored bytes as an array."""
     if dtype.bitwidth % 8:
         return ir.PackedTensor(data, dtype, shape=shape).numpy()
     return data.view(dtype.numpy()).reshape(shape)
 
 
 def write_all(fd: int, data: memoryview, position: int) -> None:
-    """Write everything; the kernel may take it in parts."""
+    """Write all data; the kernel may accept it in parts."""
     while data:
         count = os.pwrite(fd, data, position)
         data, position = data[count:], position + count
 
 
 def as_bytes(array: Array) -> memoryview:
-    """The memory of an array, contiguous."""
+    """Return the memory of an array, contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,7 +1,7 @@
-"""Tensors that are not in memory: bytes in a file, a transpose of another tensor, a value computed when asked for.
+"""Tensors that are not in memory: bytes in a file, a transpose of another tensor, a value computed on demand.
 
-All of them read anew on every access and cache nothing, and all of them can write themselves to a file without their
-bytes passing through memory as a whole. So a model costs memory for its graph, not for its weights.
+They read or compute their values on every access and cache nothing, and they can write themselves to a file without
+having all bytes in memory at once. The memory of a model therefore depends on its graph, not on its weights.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from onnx_ir.serde import TensorProtoTensor
 
 from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
 
-# Write the transpose of a tensor that lies in a file, a block at a time.
+# The transpose of a tensor in a file is written a block at a time.
 #
-# Axes that stay together are one axis, so most permutations come down to swapping the rows and columns of matrices
-# whose
-# elements are a few bytes or more. Of the two ways to go through a matrix, the one with the longer runs in the file is
-# taken: read rows and scatter columns, or gather columns and write rows. Inside a block, tiles keep to the cache.
+# Axes that stay together count as one axis, so most permutations swap the rows and columns of matrices whose elements
+# have a few bytes or more: (batch, rows, columns, inner) becomes (batch, columns, rows, inner). A matrix is processed
+# in the direction with the longer runs in the file: read rows and scatter columns, or gather columns and write rows.
+# Within a block, tiles fit into the cache.
 
 _TILE = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """`batch` matrices of rows × columns elements, `width` bytes each, to be transposed."""
+    """`batch` matrices of rows × columns elements of `width` bytes each, to be transposed."""
 
     batch: int
     rows: int
@@ -40,14 +40,14 @@ class Swap:
 
 
 def as_swap(shape: Sequence[int], perm: Sequence[int], itemsize: int) -> Swap | None:
-    """The permutation as a swap of two neighbouring groups of axes, if it is one."""
+    """Return the permutation as a swap of two adjacent groups of axes, or None if it is not one."""
     axes = [axis for axis in perm if shape[axis] != 1]
     order = sorted(axes)
     first = next((i for i, axis in enumerate(axes) if axis != order[i]), None)
     if first is None:
         return Swap(1, 1, math.prod(shape), itemsize)
     last = max(i for i, axis in enumerate(axes) if axis != order[i]) + 1
-    split = order.index(axes[first])  # where the group that moves to the front begins
+    split = order.index(axes[first])  # the start of the group that moves to the front
     if axes[first:last] != order[split:last] + order[first:split]:
         return None
     size = [shape[axis] for axis in order]
@@ -66,55 +66,55 @@ def write_swapped(file: SourceFile, offset: int, swap: Swap, fd: int, position: 
 
 
 def _scatter(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
-    """Read whole rows; each column of the block is a run in the output."""
+    """Transpose by reading whole rows; each column of the block is a run in the output."""
     step = min(swap.rows, max(1, BLOCK // (swap.columns * swap.width)))
-    data, turned = _buffers(step, swap.columns, swap.width)
+    data, transposed_block = _buffers(step, swap.columns, swap.width)
     for start in range(0, swap.rows, step):
         count = min(step, swap.rows - start)
         file.read_into(as_bytes(data[:count]), offset + start * swap.columns * swap.width)
-        _turn(data[:count], turned)
-        if count == swap.rows:  # all of it: the columns follow each other
-            write_all(fd, as_bytes(turned), position)
+        _transpose_block(data[:count], transposed_block)
+        if count == swap.rows:  # the whole matrix: its columns are contiguous
+            write_all(fd, as_bytes(transposed_block), position)
             return
         run = count * swap.width
         for column in range(swap.columns):
-            at = position + (column * swap.rows + start) * swap.width
-            write_all(fd, as_bytes(turned[column])[:run], at)
+            target = position + (column * swap.rows + start) * swap.width
+            write_all(fd, as_bytes(transposed_block[column])[:run], target)
 
 
 def _gather(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
-    """Read a run of every row; the columns of the block are one piece of the output."""
+    """Transpose by reading a run of every row; the columns of the block are contiguous in the output."""
     step = min(swap.columns, max(1, BLOCK // (swap.rows * swap.width)))
-    data, turned = _buffers(swap.rows, step, swap.width)
+    data, transposed_block = _buffers(swap.rows, step, swap.width)
     for start in range(0, swap.columns, step):
         count = min(step, swap.columns - start)
         for row in range(swap.rows):
             file.read_into(as_bytes(data[row, :count]), offset + (row * swap.columns + start) * swap.width)
-        _turn(data[:, :count], turned[:count])
-        write_all(fd, as_bytes(turned[:count]), position + start * swap.rows * swap.width)
+        _transpose_block(data[:, :count], transposed_block[:count])
+        write_all(fd, as_bytes(transposed_block[:count]), position + start * swap.rows * swap.width)
 
 
 def _buffers(rows: int, columns: int, width: int) -> tuple[Array, Array]:
-    """A block and its transpose, of elements that numpy can move."""
+    """Return a block and its transpose, with elements that numpy can copy."""
     element = np.dtype(f"u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
     return np.empty((rows, columns), element), np.empty((columns, rows), element)
 
 
-def _turn(block: Array, turned: Array) -> None:
+def _transpose_block(block: Array, transposed_block: Array) -> None:
     rows, columns = block.shape
     for i in range(0, columns, _TILE):
         for j in range(0, rows, _TILE):
             tile = block[j : j + _TILE, i : i + _TILE].T
-            turned[i : i + _TILE, j : j + tile.shape[1]] = tile
+            transposed_block[i : i + _TILE, j : j + tile.shape[1]] = tile
 
 
 class StreamedTensor(ir.LazyTensor):
-    """What all tensors here have in common: values made on every access, bytes that can go straight to a file."""
+    """The base of all tensors here: values are created on every access, and can be written straight to a file."""
 
     __slots__ = ()
 
     def __init__(self, dtype: ir.DataType, shape: Sequence[int], like: ir.TensorProtocol | None = None) -> None:
-        super().__init__(_nothing_behind, dtype, ir.Shape(shape, frozen=True))
+        super().__init__(_no_evaluation, dtype, ir.Shape(shape, frozen=True))
         if like is not None:
             self.name = like.name
             self.doc_string = like.doc_string
@@ -123,12 +123,12 @@ class StreamedTensor(ir.LazyTensor):
 
     @property
     def raw(self) -> Any:
-        """The tensor itself: there is no buffer behind it."""
+        """Return the tensor itself, because there is no buffer behind it."""
         return self
 
     @abstractmethod
     def numpy(self) -> Array:
-        """The values, read or computed anew."""
+        """Return the values, read or computed on every call."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -144,11 +144,11 @@ class StreamedTensor(ir.LazyTensor):
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def tobytes(self) -> bytes:
-        """The values as ONNX stores them: little-endian, sub-byte types packed."""
+        """Return the values as ONNX stores them: little-endian, sub-byte types packed."""
         return bytes(packed(self.numpy(), self.dtype))
 
     def tofile(self, file: Any) -> None:
-        """Write the values to a file object, in one piece."""
+        """Write the values to a file object at once."""
         file.write(self.tobytes())
 
     def write_to(self, fd: int, position: int) -> None:
@@ -159,11 +159,11 @@ class StreamedTensor(ir.LazyTensor):
 class FileTensor(StreamedTensor):
     """A range of bytes in a file.
 
-    `shell` is the TensorProto it came from without the data, so that saving gives everything back; `field` is the
+    `skeleton` is the TensorProto it was read from, without the data, so that saving restores all of it; `field` is the
     TensorProto field that held the bytes.
     """
 
-    __slots__ = ("field", "file", "length", "offset", "shell")
+    __slots__ = ("field", "file", "length", "offset", "skeleton")
 
     def __init__(
         self,
@@ -174,30 +174,30 @@ class FileTensor(StreamedTensor):
         shape: Sequence[int],
         *,
         like: ir.TensorProtocol | None = None,
-        shell: onnx.TensorProto | None = None,
+        skeleton: onnx.TensorProto | None = None,
         field: int = RAW_DATA,
     ) -> None:
         super().__init__(dtype, shape, like)
         self.file = file
         self.offset = offset
         self.length = length
-        self.shell = shell
+        self.skeleton = skeleton
         self.field = field
 
     def numpy(self) -> Array:
-        """The values, read from the file now."""
+        """Return the values, read from the file."""
         return unpacked(self._read(), self.dtype, self.shape.numpy())
 
     def tobytes(self) -> bytes:
-        """The bytes as they are in the file."""
+        """Return the bytes as they are in the file."""
         return self._read().tobytes()
 
     def write_to(self, fd: int, position: int) -> None:
-        """Copy the bytes without bringing them into memory."""
+        """Copy the bytes without reading them into memory."""
         self.file.copy(self.offset, self.length, fd, position)
 
     def reshaped(self, shape: Sequence[int]) -> FileTensor:
-        """The same bytes under another shape."""
+        """Return the same bytes with another shape."""
         return FileTensor(self.file, self.offset, self.length, self.dtype, shape, like=self)
 
     def _read(self) -> Array:
@@ -219,11 +219,11 @@ class TransposedTensor(StreamedTensor):
         self.perm = tuple(perm)
 
     def numpy(self) -> Array:
-        """The permuted values as a contiguous copy."""
+        """Return the permuted values as a contiguous copy."""
         return np.ascontiguousarray(self.source.numpy().transpose(self.perm))
 
     def write_to(self, fd: int, position: int) -> None:
-        """Write the values; those of a file tensor go through memory in blocks."""
+        """Write the values; those of a file tensor are processed in blocks."""
         source = self.source
         if isinstance(source, FileTensor) and self.dtype.bitwidth % 8 == 0:
             swap = as_swap(source.shape.numpy(), self.perm, self.dtype.bitwidth // 8)
@@ -235,7 +235,7 @@ class TransposedTensor(StreamedTensor):
 
 
 class ComputedTensor(StreamedTensor):
-    """Values that a function makes whenever they are needed, and that nobody keeps."""
+    """Values that a function computes whenever they are needed."""
 
     __slots__ = ("_compute",)
 
@@ -254,16 +254,18 @@ class ComputedTensor(StreamedTensor):
             self.name = name
 
     def numpy(self) -> Array:
-        """The values, computed now."""
+        """Return the values, computed on every call."""
         array = self._compute()
         if array.dtype != self.dtype.numpy() or array.shape != self.shape.numpy():
-            promised = f"{self.dtype}{list(self.shape.numpy())}"
-            raise AssertionError(f"{self.name!r} was promised as {promised}, computed {array.dtype}{list(array.shape)}")
+            declared = f"{self.dtype}{list(self.shape.numpy())}"
+            raise AssertionError(
+                f"{self.name!r} is declared as {declared}, computed as {array.dtype}{list(array.shape)}"
+            )
         return array
 
 
 class SparseTensor(StreamedTensor):
-    """A tensor given by its non-zero values; reading it gives the dense array, saving it keeps it sparse."""
+    """A tensor stored by its non-zero values; reading it gives the dense array, saving it keeps it sparse."""
 
     __slots__ = ("indices", "values")
 
@@ -274,7 +276,7 @@ class SparseTensor(StreamedTensor):
         self.indices = indices
 
     def numpy(self) -> Array:
-        """The dense values."""
+        """Return the dense values."""
         dense = np.zeros(self.shape.numpy(), self.dtype.numpy())
         indices = self.indices.numpy()
         where = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
@@ -282,10 +284,10 @@ class SparseTensor(StreamedTensor):
         return dense
 
 
-class HeldTensor(TensorProtoTensor):
-    """A small tensor kept as the TensorProto it came in, which is never written to.
+class ProtoTensor(TensorProtoTensor):
+    """A small tensor kept as the TensorProto it was read from, which is never modified.
 
-    Type, shape and size are asked for all the time, so they are read from the proto once.
+    Type, shape and size are read from the proto once, because they are queried very often.
     """
 
     __slots__ = ("_dtype", "_nbytes", "_own_name", "_shape")
@@ -295,7 +297,7 @@ class HeldTensor(TensorProtoTensor):
         self._own_name = proto.name
         self._dtype = super().dtype
         self._shape = super().shape
-        self._nbytes: int | None = None  # a tensor of no type has none
+        self._nbytes: int | None = None  # computed on demand: it fails for a tensor without a type
 
     @property
     def dtype(self) -> ir.DataType:
@@ -316,7 +318,7 @@ class HeldTensor(TensorProtoTensor):
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes the proto takes: integers listed one by one may be shorter or longer than in memory."""
+        """Return the size of the proto; integers in a list may be shorter or longer than in memory."""
         return self._proto.ByteSize()
 
     @property
@@ -329,8 +331,8 @@ class HeldTensor(TensorProtoTensor):
         self._own_name = value or ""
 
 
-class HeldStrings(ir.StringTensor):
-    """A string tensor that remembers the TensorProto it came in."""
+class ProtoStrings(ir.StringTensor):
+    """A string tensor that keeps the TensorProto it was read from."""
 
     __slots__ = ("proto",)
 
@@ -346,21 +348,21 @@ class HeldStrings(ir.StringTensor):
 
 
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
-    """A lazy transpose; a transpose of a transpose becomes one."""
+    """Return a lazy transpose; the transpose of a transpose becomes one."""
     if isinstance(tensor, TransposedTensor):
         return TransposedTensor(tensor.source, [tensor.perm[axis] for axis in perm])
     return TransposedTensor(tensor, perm)
 
 
 def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
-    """A lazy reshape to a fully known shape."""
+    """Return a lazy reshape to a fully known shape."""
     if isinstance(tensor, FileTensor):
         return tensor.reshaped(shape)
     return ComputedTensor(tensor.dtype, shape, lambda: tensor.numpy().reshape(shape), like=tensor)
 
 
 def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
-    """Write any tensor's bytes to an open file at a position."""
+    """Write the bytes of any tensor to an open file at a position."""
     if isinstance(tensor, StreamedTensor):
         tensor.write_to(fd, position)
     elif isinstance(tensor, ir.ExternalTensor):
@@ -370,17 +372,15 @@ def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
         write_all(fd, memoryview(tensor.tobytes()), position)
 
 
-def _nothing_behind() -> ir.TensorProtocol:
-    raise AssertionError("a streamed tensor makes its own values")
+def _no_evaluation() -> ir.TensorProtocol:
+    raise AssertionError("a streamed tensor creates its own values")
 
 
-# Matrices side by side, as one tensor that is made when it is written: packed weights without holding them all.
-
-WHOLE = 4 * BLOCK  # bytes up to which the result is put together in memory
+WHOLE = 4 * BLOCK  # bytes up to which a concatenated tensor is assembled in memory
 
 
 class JoinedTensor(StreamedTensor):
-    """Tensors of equal type and first axes, joined along the last axis."""
+    """Tensors of equal type and leading axes, concatenated lazily along the last axis; used for packed weights."""
 
     __slots__ = ("parts",)
 
@@ -392,7 +392,7 @@ class JoinedTensor(StreamedTensor):
         self.parts = tuple(parts)
 
     def numpy(self) -> Array:
-        """The joined values, put together part by part."""
+        """Return the concatenated values."""
         joined = np.empty(self.shape.numpy(), self.dtype.numpy())
         start = 0
         for part in self.parts:
@@ -402,7 +402,7 @@ class JoinedTensor(StreamedTensor):
         return joined
 
     def write_to(self, fd: int, position: int) -> None:
-        """Write the values; of large ones only one part is in memory at a time."""
+        """Write the values; of a large tensor only one part is in memory at a time."""
         if self.nbytes <= WHOLE:
             super().write_to(fd, position)
             return

@@ -1,6 +1,7 @@
-"""One rewrite, all or nothing: new nodes in, uses moved, old nodes out, provenance written, interface kept.
+"""One rewrite as a transaction: insert the new nodes, move the uses, remove the old nodes, write provenance.
 
-Everything that could make a rewrite impossible is looked at before the first change.
+Everything that can make a rewrite impossible is checked before the first change, so a transaction is performed
+completely or not at all. The inputs and outputs of the model keep their names, order and types.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from sardonyx.ir.scopes import bodies, is_constant, label
 from sardonyx.ir.size_budget import Growth, Planned
 from sardonyx.records.run import Event, NodeRef, RewriteKind
 
+Pairs = Sequence[tuple[ir.Value, ir.Value]]  # each replaced value with its replacement
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What a transaction did."""
+    """The effect of a transaction."""
 
     kind: RewriteKind
     added: tuple[ir.Node, ...]
@@ -39,21 +42,21 @@ class Change:
     graph: str
     initializers: int
     bytes: int
-    growth: int  # bytes of the file, with what the rewrite leaves without a use taken off
-    wholesale: bool = False  # many rewrites at once
+    growth: int  # bytes of the file, without constants that the rewrite leaves unused
+    wholesale: bool = False  # whether it combines many rewrites
 
     @property
     def nodes(self) -> int:
-        """Change in compute nodes."""
+        """Return the change in the number of compute nodes."""
         return sum(not is_constant(n) for n in self.added) - sum(not is_constant(n) for n in self.removed)
 
     @property
     def constants(self) -> int:
-        """Change in Constant nodes."""
+        """Return the change in the number of Constant nodes."""
         return sum(map(is_constant, self.added)) - sum(map(is_constant, self.removed))
 
     def event(self, rule: str, root: str, source: str) -> Event:
-        """The record of it."""
+        """Return the record of the change."""
         after = tuple(map(_bare_ref if self.wholesale else _ref, self.added))
         owner = p.owner_of(self.origins)
         return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
@@ -61,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Substitution:
-    """Nodes before and after a rewrite while both can be looked at: the new ones read values but are in no graph."""
+    """The nodes before and after a rewrite while both exist: the new ones read values but are not in a graph yet."""
 
     match: Match
     pairs: tuple[tuple[ir.Value, ir.Value], ...]  # each replaced value with its replacement
@@ -69,65 +72,39 @@ class Substitution:
 
 
 class Transactions:
-    """Carries out rewrites on one model."""
+    """Performs rewrites on one model."""
 
     def __init__(self, facts: Facts, names: Names, borders: Borders) -> None:
         """Work on the model of `facts`, and never across the borders."""
         self._facts = facts
         self._names = names
         self._borders = borders
-        self.observe: Callable[[Substitution], None] | None = None  # called before each replacement is carried out
+        self.observe: Callable[[Substitution], None] | None = None  # called before each replacement is performed
 
     def owner(self, node: ir.Node) -> str:
-        """The module a node belongs to."""
+        """Return the module that a node belongs to."""
         return origins.owner(node)
 
     def replace(self, match: Match, rewrite: Callable[[Builder], Replacement], opset: int | None = None) -> Change:
-        """Put what `rewrite` builds in the place of the matched nodes, which are of `opset` if the model is newer."""
+        """Replace the matched nodes by what `rewrite` builds; `opset` is theirs if the model was raised to a newer one.
+
+        Raises:
+            Impossible: if the replacement fails a check; the graph is not changed then.
+        """
         graph = match.root.graph
         assert graph is not None
-        self._borders.check_nodes(match)
-        op = Builder(match.root, self._facts, self._names)
-        self._facts.place = op.scope
-        growth = self._facts.growth
-        try:
-            pairs = _pairs(match, rewrite(op))
-            for old, value in pairs:
-                _check_interface(old, value, op, pairs)
-            self._borders.check_values(match, pairs, op.nodes)
-            planned = growth.plan(match.nodes, pairs, op.nodes, op.constants)
-            if opset is None:  # what raises the opset is not to be undone halfway
-                check(match, pairs, op, self._facts)
-                _check_growth(planned, growth)
-        except Impossible:
-            self._take_back(op)
-            raise
+        op, pairs, planned = self._build(match, rewrite, opset)
         if self.observe is not None:
             self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
-        own = [node for node in match.nodes if node not in match.apart and not self._borders.is_foreign(node, match)]
-        merged = p.bounded(p.merge(origins.origins(node) for node in own))
         before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
-        for value in op.constants:
-            graph.initializers.add(value)
-            origins.give(value, merged)
-        graph.insert_before(match.root, op.nodes)
-        for node in op.nodes:
-            others = [each for each in match.nodes if each in match.apart] if node in op.nodes_apart else []
-            if others:
-                self._inherit(node, others, p.merge(origins.origins(each) for each in others))
-            else:
-                self._inherit(node, own, merged)
-            if node.domain and not op.scope.in_function:
-                self._facts.model.opset_imports.setdefault(node.domain, 1)
-        if match.heir is not None:
-            origins.give(match.heir, merged)
+        merged = self._insert(match, op, graph)
         neighbours = [user for old, _ in pairs for user in old.consumers()]
-        neighbours += [maker for node in match.nodes for maker in node.predecessors()]
+        neighbours += [producer for node in match.nodes for producer in node.predecessors()]
         for old, value in pairs:
-            self._take_over(old, value)
+            self._move_uses(old, value)
         removed = self._remove_dead(match.nodes)
-        growth.enter(planned)
+        self._facts.growth.enter(planned)
         self._keep_root_name(match.root, removed, op.nodes)
         bytes_removed = sum(_constant_bytes(node) for node in removed)
         return Change(
@@ -143,23 +120,68 @@ class Transactions:
             planned.bytes,
         )
 
+    def _build(
+        self, match: Match, rewrite: Callable[[Builder], Replacement], opset: int | None
+    ) -> tuple[Builder, Pairs, Planned]:
+        """Build the replacement outside of the graph and check it; on failure everything about it is forgotten."""
+        self._borders.check_nodes(match)
+        op = Builder(match.root, self._facts, self._names)
+        self._facts.place = op.scope
+        growth = self._facts.growth
+        try:
+            pairs = _pairs(match, rewrite(op))
+            for old, value in pairs:
+                _check_interface(old, value, op, pairs)
+            self._borders.check_values(match, pairs, op.nodes)
+            planned = growth.plan(match.nodes, pairs, op.nodes, op.constants)
+            if opset is None:  # raising the opset must not fail halfway
+                check(match, pairs, op, self._facts)
+                _check_growth(planned, growth)
+        except Impossible:
+            self._discard(op)
+            raise
+        return op, pairs, planned
+
+    def _insert(self, match: Match, op: Builder, graph: ir.Graph) -> p.Origins:
+        """Insert the new constants and nodes with their provenance; return the merged origins of the matched nodes.
+
+        Nodes built within `op.apart()` inherit from the `apart` nodes of the match, all others from the rest of it.
+        """
+        own = [node for node in match.nodes if node not in match.apart and not self._borders.is_foreign(node, match)]
+        apart = [node for node in match.nodes if node in match.apart]
+        merged = p.bounded(p.merge(origins.origins(node) for node in own))
+        for value in op.constants:
+            graph.initializers.add(value)
+            origins.give(value, merged)
+        graph.insert_before(match.root, op.nodes)
+        for node in op.nodes:
+            if apart and node in op.nodes_apart:
+                self._inherit(node, apart, p.merge(origins.origins(source) for source in apart))
+            else:
+                self._inherit(node, own, merged)
+            if node.domain and not op.scope.in_function:
+                self._facts.model.opset_imports.setdefault(node.domain, 1)
+        if match.heir is not None:
+            origins.give(match.heir, merged)
+        return merged
+
     def raise_opset(self, planned: Plan) -> Change:
-        """Write a whole model in a newer operator set; every node keeps the origins it has."""
+        """Convert a whole model to a newer operator set; every node keeps its origins."""
         model = self._facts.model
         model.ir_version = planned.ir_version
         model.opset_imports.pop("ai.onnx", None)
         model.opset_imports[""] = planned.new
-        return _together([self.replace(Match((node,)), rewrite, planned.old) for node, rewrite in planned.rewrites])
+        return _combined([self.replace(Match((node,)), rewrite, planned.old) for node, rewrite in planned.rewrites])
 
     def drop(self, value: ir.Value) -> Change:
-        """Take out an initializer that nothing reads."""
-        gone = self._facts.growth.drop(value)
+        """Remove an initializer that nothing reads."""
+        growth = self._facts.growth.drop(value)
         graph, size = self._pop_initializer(value)
         path = self._facts.scopes[graph].path
-        return Change(RewriteKind.DROP, (), (), (), (), origins.origins(value), path, -1, -size, gone)
+        return Change(RewriteKind.DROP, (), (), (), (), origins.origins(value), path, -1, -size, growth)
 
     def share(self, duplicates: Sequence[ir.Value], kept: ir.Value) -> Change:
-        """Let the readers of initializers read their equal, and take them out."""
+        """Replace the uses of initializers by an equal one, and remove them."""
         merged = p.bounded(p.merge(origins.origins(value) for value in (*duplicates, kept)))
         users: list[ir.Node] = []
         freed, path, growth = 0, "", self._facts.growth.take_up(kept)
@@ -173,7 +195,7 @@ class Transactions:
         return Change(RewriteKind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed, growth)
 
     def drop_unused(self) -> None:
-        """Take out the constants that rewrites left without a use, where no pass did."""
+        """Remove the constants that rewrites left without a use and that no pass removed."""
         for value in tuple(self._facts.growth.unused):
             producer = value.producer()
             if value.uses():
@@ -185,8 +207,8 @@ class Transactions:
                 self._facts.forget(value)
         self._facts.growth.unused.clear()
 
-    def _take_back(self, op: Builder) -> None:
-        """Forget nodes that never joined the graph."""
+    def _discard(self, op: Builder) -> None:
+        """Forget nodes that were not inserted into the graph."""
         for node in op.nodes:
             _detach(node)
             for output in node.outputs:
@@ -204,18 +226,21 @@ class Transactions:
         return graph, tensor.nbytes if tensor is not None else 0
 
     def _inherit(self, node: ir.Node, sources: Sequence[ir.Node], merged: p.Origins) -> None:
-        """New nodes get the union; where one node became others, all else it said of itself stays true."""
+        """Give a new node the merged origins of its sources.
+
+        A node that replaces a single one also keeps the other metadata and the doc string of it.
+        """
         if len(sources) == 1:
             node.metadata_props.update(sources[0].metadata_props)
             node.doc_string = sources[0].doc_string
             origins.copy(sources[0], node)
             return
         if any(p.NAMESPACE in source.metadata_props for source in sources):
-            node.metadata_props[p.NAMESPACE] = ""  # written true with the tags, from the merged origins
+            node.metadata_props[p.NAMESPACE] = ""  # written with the tags later, from the merged origins
         origins.give(node, merged, sources)
 
-    def _take_over(self, old: ir.Value, value: ir.Value) -> None:
-        """`value` is read where `old` was, and leaves the graph under its name where `old` did."""
+    def _move_uses(self, old: ir.Value, value: ir.Value) -> None:
+        """Let `value` be read where `old` was, and become the graph output of the same name if `old` was one."""
         self._facts.carry_over(old, value)
         if value.type is None:
             value.type = old.type
@@ -230,13 +255,13 @@ class Transactions:
         old.replace_all_uses_with(value, replace_graph_outputs=True)
 
     def _remove_dead(self, nodes: Sequence[ir.Node]) -> tuple[ir.Node, ...]:
-        """Take out those matched nodes that nothing reads any more, users before makers."""
-        left, removed = list(dict.fromkeys(reversed(nodes))), list[ir.Node]()
+        """Remove the matched nodes that nothing reads any more, consumers before producers."""
+        candidates, removed = list(dict.fromkeys(reversed(nodes))), list[ir.Node]()
         while True:
-            kept = [node for node in left if not self._removed_if_dead(node, removed)]
-            if len(kept) == len(left):
+            remaining = [node for node in candidates if not self._removed_if_dead(node, removed)]
+            if len(remaining) == len(candidates):
                 return tuple(removed)
-            left = kept
+            candidates = remaining
 
     def _removed_if_dead(self, node: ir.Node, removed: list[ir.Node]) -> bool:
         if not is_dead(node):
@@ -250,13 +275,13 @@ class Transactions:
         return True
 
     def _keep_root_name(self, root: ir.Node, removed: Sequence[ir.Node], added: Sequence[ir.Node]) -> None:
-        """The last new node goes by the root's name, so that people find it where they knew it."""
+        """Give the last new node the name of the root, so that users can find it."""
         if added and root in removed and root.name:
             added[-1].name = root.name
 
 
 def _ref(node: ir.Node) -> NodeRef:
-    """A node as it is now, with what it reads and makes: what a drawing of the rewrite needs."""
+    """Return a record of a node as it is now, with what it reads and produces."""
     inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
     return NodeRef(
         label(node), node.op_type, inputs, tuple(value.name or "" for value in node.outputs), origins.owner(node)
@@ -264,12 +289,12 @@ def _ref(node: ir.Node) -> NodeRef:
 
 
 def _bare_ref(node: ir.Node) -> NodeRef:
-    """A node of a change that takes in thousands, of which nobody draws a picture: how many there were where."""
+    """Return a record of a node without its inputs and outputs, for changes of thousands of nodes."""
     return NodeRef(label(node), node.op_type, owner=origins.owner(node))
 
 
-def _together(changes: Sequence[Change]) -> Change:
-    """Several changes as one."""
+def _combined(changes: Sequence[Change]) -> Change:
+    """Return several changes as one."""
     return Change(
         RewriteKind.FUSE,
         tuple(node for change in changes for node in change.added),
@@ -286,10 +311,10 @@ def _together(changes: Sequence[Change]) -> Change:
 
 
 def _pairs(match: Match, result: Replacement) -> list[tuple[ir.Value, ir.Value]]:
-    """The values replaced, each with what takes its place."""
+    """Return the replaced values, each with its replacement."""
     new = (result,) if isinstance(result, ir.Value) else tuple(result)
     if len(new) != len(match.replaced):
-        raise Impossible("it gives another number of values than it replaces")
+        raise Impossible("it returns a different number of values than it replaces")
     pairs = [(old, value) for old, value in zip(match.replaced, new, strict=True) if value is not None]
     if any(old is value for old, value in pairs):
         raise Impossible("it replaces a value by itself")
@@ -297,33 +322,33 @@ def _pairs(match: Match, result: Replacement) -> list[tuple[ir.Value, ir.Value]]
 
 
 def is_dead(node: ir.Node) -> bool:
-    """Whether nothing reads any output of a node."""
+    """Return whether nothing reads any output of a node."""
     return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
 
 
-def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
-    """A graph output can be taken over by a value made in the same graph that is no output itself."""
+def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Pairs) -> None:
+    """Refuse to replace a graph output unless the value is produced in the same graph and is not an output itself."""
     if not old.is_graph_output():
         return
-    maker = value.producer()
-    if maker is None or value.is_graph_output() or sum(other is value for _, other in pairs) > 1:
+    producer = value.producer()
+    if producer is None or value.is_graph_output() or sum(other is value for _, other in pairs) > 1:
         raise Impossible("the graph's output would lose its name")
-    if maker not in op.nodes and maker.graph is not op.scope.graph:
+    if producer not in op.nodes and producer.graph is not op.scope.graph:
         raise Impossible("a body cannot return a value from outside it")
 
 
 def _check_growth(planned: Planned, growth: Growth) -> None:
     if growth.remaining is not None and planned.bytes > max(growth.remaining, 0):
-        raise Impossible("it would make the file larger than it may grow")
+        raise Impossible("it would exceed the size budget of the file")
 
 
 def _release_bodies(node: ir.Node) -> list[ir.Node]:
-    """The nodes in a node's bodies, which go with it: they must not count as readers of outer values any longer."""
+    """Detach and return the nodes in the bodies of a removed node, so that they no longer count as consumers."""
     inner: list[ir.Node] = []
     for _, body in bodies(node):
-        for each in body:
-            inner += [*_release_bodies(each), each]
-            _detach(each)
+        for body_node in body:
+            inner += [*_release_bodies(body_node), body_node]
+            _detach(body_node)
     return inner
 
 

@@ -31,7 +31,7 @@ from sardonyx.ir.io.skeletons import (
     without,
 )
 from sardonyx.ir.io.tensor_reader import Reader
-from sardonyx.ir.tensors import HeldStrings, HeldTensor, SparseTensor
+from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 _GRAPH_CONTENT = (
     "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
@@ -283,7 +283,7 @@ class _Decoder:
         for graph in (copy.initialization, copy.algorithm):
             for place in unmodeled_fields.tensors_in(graph):
                 tensor = self._read_tensor(place)
-                lazy = not isinstance(tensor, (HeldTensor, HeldStrings))
+                lazy = not isinstance(tensor, (ProtoTensor, ProtoStrings))
                 tensors.append(tensor if lazy else None)
         return unmodeled_fields.TrainingInfo(copy, tuple(tensors))
 

@@ -24,7 +24,7 @@ from sardonyx.ir.io.skeletons import (
     tensor_shell,
     value_shell,
 )
-from sardonyx.ir.tensors import HeldStrings, HeldTensor, SparseTensor
+from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 Place = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
 
@@ -120,7 +120,7 @@ class Encoder:
             for graph in attr.as_graphs():
                 self._graph(graph, proto.graphs.add())
         elif attr.type == Kind.TENSOR:
-            if not isinstance(attr.value, (HeldTensor, HeldStrings)):
+            if not isinstance(attr.value, (ProtoTensor, ProtoStrings)):
                 self._tensor(attr.value, proto.t, attr.value.name)
         elif attr.type == Kind.TENSORS:
             for tensor in attr.as_tensors():
@@ -138,9 +138,9 @@ class Encoder:
                 f"sparse tensor {name!r} stands where only a dense one can", hint="this is a bug: report it"
             )
         if isinstance(tensor, ir.StringTensor):
-            if not isinstance(tensor, HeldStrings):
+            if not isinstance(tensor, ProtoStrings):
                 proto.string_data.extend(tensor.string_data())
-        elif not isinstance(tensor, HeldTensor) or proto.HasField("raw_data"):
+        elif not isinstance(tensor, ProtoTensor) or proto.HasField("raw_data"):
             self._place(tensor, proto)
 
     def _sparse(self, sparse: SparseTensor, proto: onnx.SparseTensorProto, name: str | None) -> None:

@@ -208,8 +208,8 @@ def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None
         reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
         for key, value in (("location", location), ("offset", offsets[index]), ("length", tensor.nbytes)):
             reference.external_data.add(key=key, value=str(value))
-        if isinstance(tensor, FileTensor) and tensor.shell is not None:
-            reference.external_data.extend(tensor.shell.external_data)
+        if isinstance(tensor, FileTensor) and tensor.skeleton is not None:
+            reference.external_data.extend(tensor.skeleton.external_data)
         return [reference.SerializeToString()]
 
     pieces = wire_format.splice(small, plan.token, fill, external=True)

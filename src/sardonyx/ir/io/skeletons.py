@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.ir.tensors import FileTensor, HeldStrings, HeldTensor
+from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 Kind = ir.AttributeType
 
@@ -118,7 +118,7 @@ def attribute_shell(attr: ir.Attr) -> onnx.AttributeProto:
         proto.strings.extend(as_bytes(text) for text in attr.value)
     elif kind == Kind.TENSOR:
         proto.t.SetInParent()
-        if isinstance(attr.value, (HeldTensor, HeldStrings)):
+        if isinstance(attr.value, (ProtoTensor, ProtoStrings)):
             proto.t.CopyFrom(tensor_shell(attr.value, attr.value.name))
     elif kind == Kind.TYPE_PROTO:
         _type_into(proto.tp, attr.value)
@@ -175,7 +175,7 @@ def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any
 def _is_hollow(attribute: ir.Attr) -> bool:
     if attribute.type not in HOLLOW or attribute.is_ref():
         return False
-    return not isinstance(attribute.value, (HeldTensor, HeldStrings))
+    return not isinstance(attribute.value, (ProtoTensor, ProtoStrings))
 
 
 def hollow(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
@@ -190,11 +190,11 @@ def hollow(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr])
 
 
 def _origin(tensor: ir.TensorProtocol) -> onnx.TensorProto | None:
-    if isinstance(tensor, HeldTensor):
+    if isinstance(tensor, ProtoTensor):
         return tensor.raw
-    if isinstance(tensor, HeldStrings):
+    if isinstance(tensor, ProtoStrings):
         return tensor.proto
-    return tensor.shell if isinstance(tensor, FileTensor) else None
+    return tensor.skeleton if isinstance(tensor, FileTensor) else None
 
 
 def _opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:

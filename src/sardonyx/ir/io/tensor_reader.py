@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 from sardonyx.ir.io.wire_format import DOUBLE_DATA, FLOAT_DATA, Span, marker_index
 from sardonyx.ir.storage import RAW_DATA, SourceFile, stored_bytes
-from sardonyx.ir.tensors import FileTensor, HeldStrings, HeldTensor
+from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 _REFERENCE = ("location", "offset", "length")
 _STORED_AS = {  # the types whose data these fields hold as it is
@@ -61,7 +61,7 @@ class Reader:
         if raw is not None and self._token and raw.startswith(self._token):
             return self._cut_out(proto, dtype, self._spans[marker_index(raw, self._token)])
         _check_held(proto, dtype, raw)
-        return HeldStrings(proto) if dtype == ir.DataType.STRING else HeldTensor(proto)
+        return ProtoStrings(proto) if dtype == ir.DataType.STRING else ProtoTensor(proto)
 
     def _cut_out(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
         assert self._file is not None
@@ -71,9 +71,9 @@ class Reader:
         shell = onnx.TensorProto()
         shell.CopyFrom(proto)
         shell.ClearField("raw_data")
-        like = HeldTensor(proto)
+        like = ProtoTensor(proto)
         return FileTensor(
-            self._file, span.offset, span.length, dtype, proto.dims, like=like, shell=shell, field=span.field
+            self._file, span.offset, span.length, dtype, proto.dims, like=like, skeleton=shell, field=span.field
         )
 
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> FileTensor:
@@ -97,8 +97,8 @@ class Reader:
         shell.ClearField("data_location")
         shell.ClearField("external_data")
         shell.external_data.extend(entry for entry in proto.external_data if entry.key not in _REFERENCE)
-        like = HeldTensor(proto)
-        return FileTensor(file, offset, length, dtype, proto.dims, like=like, shell=shell, field=RAW_DATA)
+        like = ProtoTensor(proto)
+        return FileTensor(file, offset, length, dtype, proto.dims, like=like, skeleton=shell, field=RAW_DATA)
 
 
 def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
