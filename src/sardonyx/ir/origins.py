@@ -85,7 +85,7 @@ def copy(source: ir.Node, target: ir.Node) -> None:
 
 
 def attach(model: ir.Model) -> p.Hierarchy:
-    """Read the origins of all nodes from tags, torch's metadata or scoped names; other nodes inherit from the data flow.
+    """Read the origins of all nodes from tags, torch's metadata or scoped names; others inherit from the data flow.
 
     If no node has such information, the names of the nodes become the modules.
     """

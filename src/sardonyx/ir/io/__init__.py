@@ -1,4 +1,4 @@
-"""Model files in and out; the weights stay on disk."""
+"""Reading and writing model files; the weights stay on disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Put files into place whole or not at all.
+"""Write files completely or not at all.
 
-Everything is written beside its destination under a hidden temporary name and renamed when complete. A failure removes
-what was begun, says so in one line, and leaves every file that existed as it was.
+Everything is written next to its destination under a hidden temporary name and renamed when it is complete. A failure
+removes the temporary files, is reported in one line, and leaves every existing file as it was.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Self
 
 from sardonyx.errors import OutputError
 
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
+_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_NO_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
 def check_free(path: str, *, force: bool) -> None:
-    """Refuse a destination that exists, or that can hold no file."""
+    """Refuse a destination that exists or that cannot hold a file."""
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", hint="name a file in it")
     if os.path.lexists(path) and not force:
@@ -33,24 +33,24 @@ def check_free(path: str, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def explained(path: str) -> Generator[None]:
-    """Turn what the system refuses into one line and a hint."""
+    """Convert system errors to one line with a hint."""
     try:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         hint = None
-        if error.errno in _FULL:
+        if error.errno in _NO_SPACE:
             hint = "free some space, or write to another disk"
-        elif error.errno in _FORBIDDEN:
+        elif error.errno in _NO_PERMISSION:
             hint = "choose a folder you may write to"
         raise OutputError(f"{path} cannot be written: {why}", hint=hint) from error
 
 
 class Draft:
-    """A file that is being written beside its destination."""
+    """A file that is being written next to its destination."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.realpath(path)  # a link keeps pointing where it does
+        self.path = os.path.realpath(path)  # a symbolic link keeps its target
         folder, name = os.path.split(self.path)
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.part")
         self._fd = -1
@@ -60,24 +60,24 @@ class Draft:
         return self
 
     def fileno(self) -> int:
-        """The descriptor to write to."""
+        """Return the descriptor to write to."""
         return self._fd
 
     def commit(self, *, replace: bool) -> None:
-        """Make the file appear at its destination."""
+        """Move the complete file to its destination."""
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(self._fd, os.stat(self.path).st_mode & 0o7777)
         if replace:
             os.replace(self._temporary, self.path)
             return
         try:
-            os.link(self._temporary, self.path)  # unlike a rename, this never overwrites what appeared meanwhile
+            os.link(self._temporary, self.path)  # unlike a rename, this never overwrites a file created in the meantime
         except FileExistsError:
             raise OutputError(
                 f"{self.path} exists", hint="choose another name, or overwrite it with `force=True`"
             ) from None
         except OSError:
-            os.rename(self._temporary, self.path)  # no hard links here
+            os.rename(self._temporary, self.path)  # the file system has no hard links
 
     def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
@@ -87,36 +87,36 @@ class Draft:
 
 
 def check_free_folder(path: str, *, force: bool) -> None:
-    """Refuse a folder that holds something, or that cannot be made."""
+    """Refuse a folder that is not empty or that cannot be created."""
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise OutputError(f"{path} is a file", hint="name a folder; it is made where it is missing")
+        raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
     if os.path.isdir(path) and os.listdir(path) and not force:
         raise OutputError(f"{path} is not empty", hint="name another folder, or overwrite its files with `force=True`")
-    above = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(above):
-        raise OutputError(f"{path} cannot be written: there is no folder {above}", hint="create the folder first")
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise OutputError(f"{path} cannot be written: there is no folder {parent}", hint="create the folder first")
 
 
 @contextlib.contextmanager
 def draft_folder(path: str, *, force: bool) -> Generator[str]:
-    """Yield a folder to fill; its files appear in the folder `path` when the block ends without an error."""
+    """Yield a folder to fill; its files are moved to the folder `path` when the block ends without an error."""
     check_free_folder(path, force=force)
-    above, name = os.path.split(os.path.abspath(path))
-    draft = os.path.join(above, f".{name}.{secrets.token_hex(4)}.part")
+    parent, name = os.path.split(os.path.abspath(path))
+    draft = os.path.join(parent, f".{name}.{secrets.token_hex(4)}.part")
     with explained(path):
         os.mkdir(draft)
     try:
         yield draft
         with explained(path):
             os.makedirs(path, exist_ok=True)
-            for each in sorted(os.listdir(draft)):
-                os.replace(os.path.join(draft, each), os.path.join(path, each))
+            for file_name in sorted(os.listdir(draft)):
+                os.replace(os.path.join(draft, file_name), os.path.join(path, file_name))
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_whole(path: str, data: bytes, *, force: bool) -> None:
-    """Write a file beside its place and put it there when it is complete."""
+    """Write a file next to its destination and move it there when it is complete."""
     with explained(path), Draft(path) as draft:
         with open(draft.fileno(), "wb", closefd=False) as stream:
             stream.write(data)

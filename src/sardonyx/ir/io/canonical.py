@@ -1,8 +1,8 @@
-"""Tell quickly whether a message is written the usual way, so that nothing about it needs remembering.
+"""Quick checks whether a message has the usual form, so that nothing about it has to be remembered.
 
-Loading must notice everything that saving would not write just so. Encoding each object and comparing is the sure way
-and the slow one; nearly all nodes and declarations of real files are plain, and these rules recognise them. They may
-call something unusual that is not, never the other way round.
+Loading must notice everything that saving would write differently. Encoding each object and comparing the bytes finds
+all of it but is slow; nearly all nodes and declarations in real files have the usual form, which these rules recognize.
+They may report a usual message as unusual, but never the other way round.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import onnx
 import onnx_ir as ir
 
 Kind = ir.AttributeType
-_VALUE_FIELD = {  # attribute type -> the one field that then holds its value
+_VALUE_FIELD = {  # attribute type -> the field that holds its value
     Kind.FLOAT: "f", Kind.INT: "i", Kind.STRING: "s", Kind.TENSOR: "t", Kind.GRAPH: "g",
     Kind.FLOATS: "floats", Kind.INTS: "ints", Kind.STRINGS: "strings",
 }  # fmt: skip
 _FIELD_NUMBER = {
     kind.value: onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number for kind, name in _VALUE_FIELD.items()
 }
-_FLOATS = (2, 7)  # NaN may carry bits that Python's floats do not keep
+_FLOATS = (2, 7)  # a NaN may have payload bits that Python's floats do not preserve
 
 
 def node(proto: onnx.NodeProto) -> bool:
-    """Whether a node has an operator, no empty text, and plain attributes and metadata."""
-    named = False
+    """Return whether a node has an operator, no empty strings, and usual attributes and metadata."""
+    has_operator = False
     for descriptor, value in proto.ListFields():
         match descriptor.number:
-            case 1 | 2 | 6:  # inputs, outputs, documentation: always kept as they are
+            case 1 | 2 | 6:  # inputs, outputs, documentation: always preserved
                 pass
             case 3 | 4 | 7:  # name, operator, domain
-                named = named or descriptor.number == 4
+                has_operator = has_operator or descriptor.number == 4
                 if not value or value == "ai.onnx":
                     return False
             case 5:
@@ -43,11 +43,11 @@ def node(proto: onnx.NodeProto) -> bool:
                     return False
             case _:
                 return False
-    return named
+    return has_operator
 
 
 def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
-    """Whether a declaration is plain and says just what is known about the value."""
+    """Return whether a declaration has the usual form and states exactly what is known about the value."""
     doc_string: str | None = None
     metadata: list[tuple[str, str]] = []
     declared: onnx.TypeProto | None = None
@@ -70,7 +70,7 @@ def declares(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
 
 
 def has_unknown_fields(proto: onnx.ModelProto) -> bool:
-    """Whether the model has fields that this version of ONNX does not know, anywhere."""
+    """Return whether the model has fields anywhere that this version of ONNX does not know."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     copy.DiscardUnknownFields()
@@ -80,7 +80,7 @@ def has_unknown_fields(proto: onnx.ModelProto) -> bool:
 def _attribute(proto: onnx.AttributeProto) -> bool:
     number = _FIELD_NUMBER.get(proto.type)
     fields = [(descriptor.number, value) for descriptor, value in proto.ListFields()]
-    present = [field for field, _ in fields if field != 13]  # documentation is kept as it is
+    present = [field for field, _ in fields if field != 13]  # documentation is always preserved
     if number is None or not proto.name:
         return False
     if present == [1, 20]:
@@ -91,7 +91,7 @@ def _attribute(proto: onnx.AttributeProto) -> bool:
 
 
 def _no_nan(value: Any) -> bool:
-    return value == value if isinstance(value, float) else all(each == each for each in value)
+    return value == value if isinstance(value, float) else all(item == item for item in value)
 
 
 def _props(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
@@ -104,14 +104,14 @@ def _props(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
 
 
 def _type(proto: onnx.TypeProto, value: ir.Value) -> bool:
-    """A tensor type without denotations, equal to the value's."""
-    known = value.type
-    if not isinstance(known, ir.TensorType) or known.denotation or len(proto.ListFields()) != 1:
+    """Return whether this is a tensor type without denotations that equals the one of the value."""
+    value_type = value.type
+    if not isinstance(value_type, ir.TensorType) or value_type.denotation or len(proto.ListFields()) != 1:
         return False
     if not proto.HasField("tensor_type"):
         return False
     tensor = proto.tensor_type
-    if not tensor.HasField("elem_type") or tensor.elem_type != known.dtype.value:
+    if not tensor.HasField("elem_type") or tensor.elem_type != value_type.dtype.value:
         return False
     if not tensor.HasField("shape"):
         return value.shape is None
@@ -121,12 +121,12 @@ def _type(proto: onnx.TypeProto, value: ir.Value) -> bool:
     return all(map(_dim, dims, value.shape.dims))
 
 
-def _dim(proto: onnx.TensorShapeProto.Dimension, known: int | ir.SymbolicDim) -> bool:
+def _dim(proto: onnx.TensorShapeProto.Dimension, dim: int | ir.SymbolicDim) -> bool:
     if proto.HasField("denotation"):
         return False
     kind = proto.WhichOneof("value")
     if kind == "dim_value":
-        return isinstance(known, int) and proto.dim_value == known
-    if isinstance(known, int):
+        return isinstance(dim, int) and proto.dim_value == dim
+    if isinstance(dim, int):
         return False
-    return known.value == (proto.dim_param if kind == "dim_param" else None)
+    return dim.value == (proto.dim_param if kind == "dim_param" else None)

@@ -1,4 +1,4 @@
-"""From ModelProto messages to the graph in memory, keeping whatever onnx-ir alone would lose (see carry)."""
+"""Decode ModelProto messages to the graph in memory; `unmodeled_fields` keeps what onnx-ir cannot represent."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sardonyx.ir.io import canonical, unmodeled_fields
 from sardonyx.ir.io.declarations import (
     Scope,
     declare,
-    keep_annotations,
-    keep_value_info,
     props,
+    remember_annotations,
     remember_declaration,
+    remember_value_info,
     type_and_shape,
 )
 from sardonyx.ir.io.skeletons import (
     Kind,
-    function_shell,
-    graph_shell,
-    hollow,
+    clear_content,
+    function_skeleton,
+    graph_skeleton,
     kind_by_content,
-    model_shell,
-    node_shell,
+    model_skeleton,
+    node_skeleton,
     without,
 )
 from sardonyx.ir.io.tensor_reader import Reader
@@ -39,11 +39,11 @@ _GRAPH_CONTENT = (
 
 
 def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
-    """The model in memory.
+    """Return the model in memory.
 
     Args:
-        proto: The model; it is not changed, and small tensors keep pointing into it.
-        read_tensor: Makes tensors of TensorProtos.
+        proto: The model; it is not changed, and small tensors keep references into it.
+        read_tensor: Creates tensors from TensorProtos.
     """
     try:
         return _Decoder(read_tensor, unknown_fields=canonical.has_unknown_fields(proto)).model(proto)
@@ -52,7 +52,7 @@ def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
 
 
 def _invalid(message: str) -> ModelError:
-    return ModelError(message, hint="the model is not valid ONNX; onnx.checker.check_model may tell more")
+    return ModelError(message, hint="the model is not valid ONNX; onnx.checker.check_model may report details")
 
 
 class _Decoder:
@@ -70,22 +70,17 @@ class _Decoder:
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,
-            producer_name=_given(proto, "producer_name"),
-            producer_version=_given(proto, "producer_version"),
-            domain=_given(proto, "domain"),
-            model_version=_given(proto, "model_version"),
-            doc_string=_given(proto, "doc_string"),
+            producer_name=_field(proto, "producer_name"),
+            producer_version=_field(proto, "producer_version"),
+            domain=_field(proto, "domain"),
+            model_version=_field(proto, "model_version"),
+            doc_string=_field(proto, "doc_string"),
             functions=functions,
             metadata_props=props(proto.metadata_props),
             device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
         )
         read = without(proto, ("graph", "functions", "training_info"), unknown_fields=self._unknown_fields)
-        unmodeled_fields.remember(
-            unmodeled_fields.meta(graph),
-            unmodeled_fields.MODEL,
-            unmodeled_fields.canonical(model_shell(model)),
-            unmodeled_fields.canonical(read),
-        )
+        unmodeled_fields.remember(graph, unmodeled_fields.MODEL, model_skeleton(model), read)
         if training:
             unmodeled_fields.meta(graph)[unmodeled_fields.TRAINING] = training
         if self._read_tensor.used_external:
@@ -98,13 +93,10 @@ class _Decoder:
         for value in inputs:
             _define(values, value, "an input")
         initializers = self._initializers(proto, values)
-        for node in proto.node:
-            for name in node.output:
-                if name:
-                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
-        given = {info.name for info in proto.input}
+        _define_outputs(values, proto.node)
+        input_names = {info.name for info in proto.input}
         for info in proto.value_info:
-            if info.name in values and info.name not in given:
+            if info.name in values and info.name not in input_names:
                 declare(values[info.name], info)
         nodes = [self._node(node, [*scopes, values]) for node in proto.node]
         outputs: list[ir.Value] = []
@@ -117,29 +109,24 @@ class _Decoder:
             outputs,
             nodes=nodes,
             initializers=initializers,
-            doc_string=_given(proto, "doc_string"),
-            name=_given(proto, "name"),
+            doc_string=_field(proto, "doc_string"),
+            name=_field(proto, "name"),
             metadata_props=props(proto.metadata_props),
         )
         read = without(proto, _GRAPH_CONTENT, unknown_fields=self._unknown_fields)
-        unmodeled_fields.remember(
-            unmodeled_fields.meta(graph),
-            unmodeled_fields.GRAPH,
-            unmodeled_fields.canonical(graph_shell(graph)),
-            unmodeled_fields.canonical(read),
-        )
+        unmodeled_fields.remember(graph, unmodeled_fields.GRAPH, graph_skeleton(graph), read)
         for role, declarations in ((unmodeled_fields.INPUT, proto.input), (unmodeled_fields.OUTPUT, proto.output)):
             for info in declarations:
                 remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
-        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
-        keep_annotations(graph, values, proto.quantization_annotation)
+        remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        remember_annotations(graph, values, proto.quantization_annotation)
         return graph
 
     def _initializers(self, proto: onnx.GraphProto, values: Scope) -> list[ir.Value]:
         tensors = [self._read_tensor(tensor) for tensor in proto.initializer]
         tensors += [self._sparse(sparse) for sparse in proto.sparse_initializer]
         if repeated := _repeated(tensor.name for tensor in tensors):
-            raise _invalid(f"initializer {repeated!r} is given twice")
+            raise _invalid(f"initializer {repeated!r} is defined twice")
         initializers: list[ir.Value] = []
         for tensor in tensors:
             if not tensor.name:
@@ -159,10 +146,7 @@ class _Decoder:
         values: Scope = {}
         for value in inputs:
             _define(values, value, "an input")
-        for node in proto.node:
-            for name in node.output:
-                if name:
-                    _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+        _define_outputs(values, proto.node)
         for info in proto.value_info:
             if info.name in values:
                 declare(values[info.name], info)
@@ -173,7 +157,7 @@ class _Decoder:
             inputs,
             [values[name] for name in proto.output],
             nodes=nodes,
-            doc_string=_given(proto, "doc_string"),
+            doc_string=_field(proto, "doc_string"),
             opset_imports=_opsets(proto.opset_import),
             metadata_props=props(proto.metadata_props),
         )
@@ -183,14 +167,9 @@ class _Decoder:
             raise _invalid(f"function {proto.name!r} declares attribute {repeated!r} twice")
         function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
         read = without(proto, ("node", "value_info"), unknown_fields=self._unknown_fields)
-        hollow(read.attribute_proto, attributes)
-        unmodeled_fields.remember(
-            unmodeled_fields.meta(graph),
-            unmodeled_fields.FUNCTION,
-            unmodeled_fields.canonical(function_shell(function)),
-            unmodeled_fields.canonical(read),
-        )
-        keep_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        clear_content(read.attribute_proto, attributes)
+        unmodeled_fields.remember(graph, unmodeled_fields.FUNCTION, function_skeleton(function), read)
+        remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
         return function
 
     def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
@@ -205,13 +184,13 @@ class _Decoder:
             overload=proto.overload,
             outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
             name=proto.name,
-            doc_string=_given(proto, "doc_string"),
+            doc_string=_field(proto, "doc_string"),
             metadata_props=props(proto.metadata_props),
         )
         if proto.device_configurations:
-            known = {name: value for scope in scopes for name, value in scope.items()}
+            values = {name: value for scope in scopes for name, value in scope.items()}
             node.device_configurations = tuple(
-                serde.deserialize_node_device_configuration(each, known) for each in proto.device_configurations
+                serde.deserialize_node_device_configuration(item, values) for item in proto.device_configurations
             )
         if self._unknown_fields or not canonical.node(proto):
             self._remember_node(node, proto, attributes)
@@ -221,23 +200,18 @@ class _Decoder:
     def _remember_node(node: ir.Node, proto: onnx.NodeProto, attributes: list[ir.Attr]) -> None:
         read = onnx.NodeProto()
         read.CopyFrom(proto)
-        hollow(read.attribute, attributes)
-        unmodeled_fields.remember(
-            unmodeled_fields.meta(node),
-            unmodeled_fields.NODE,
-            unmodeled_fields.canonical(node_shell(node)),
-            unmodeled_fields.canonical(read),
-        )
+        clear_content(read.attribute, attributes)
+        unmodeled_fields.remember(node, unmodeled_fields.NODE, node_skeleton(node), read)
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
         kind = Kind(proto.type) if proto.type else kind_by_content(proto)
-        doc_string = _given(proto, "doc_string")
+        doc_string = _field(proto, "doc_string")
         if proto.ref_attr_name:
             return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
         if (kind == Kind.GRAPH and not proto.HasField("g")) or (
             kind == Kind.SPARSE_TENSOR and not proto.HasField("sparse_tensor")
         ):
-            raise _invalid(f"attribute {proto.name!r} is to be a {kind.name} and has none")
+            raise _invalid(f"attribute {proto.name!r} has type {kind.name} but no value")
         return ir.Attr(proto.name, kind, self._attribute_value(proto, kind, scopes), doc_string=doc_string)
 
     def _attribute_value(self, proto: onnx.AttributeProto, kind: Kind, scopes: list[Scope]) -> Any:
@@ -269,7 +243,7 @@ class _Decoder:
             case Kind.TYPE_PROTO:
                 return ir.TypeAndShape(*type_and_shape(proto.tp))
             case Kind.TYPE_PROTOS:
-                return [ir.TypeAndShape(*type_and_shape(each)) for each in proto.type_protos]
+                return [ir.TypeAndShape(*type_and_shape(item)) for item in proto.type_protos]
             case _:
                 return None
 
@@ -281,14 +255,15 @@ class _Decoder:
         copy.CopyFrom(proto)
         tensors: list[ir.TensorProtocol | None] = []
         for graph in (copy.initialization, copy.algorithm):
-            for place in unmodeled_fields.tensors_in(graph):
-                tensor = self._read_tensor(place)
-                lazy = not isinstance(tensor, (ProtoTensor, ProtoStrings))
-                tensors.append(tensor if lazy else None)
+            for message in unmodeled_fields.tensors_in(graph):
+                tensor = self._read_tensor(message)
+                is_lazy = not isinstance(tensor, (ProtoTensor, ProtoStrings))
+                tensors.append(tensor if is_lazy else None)
         return unmodeled_fields.TrainingInfo(copy, tuple(tensors))
 
 
-def _given(proto: Any, field: str) -> Any:
+def _field(proto: Any, field: str) -> Any:
+    """Return the value of a field, or None if it is not set."""
     return getattr(proto, field) if proto.HasField(field) else None
 
 
@@ -302,6 +277,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _repeated(names: Iterable[Any]) -> Any:
+    """Return the first name that occurs twice, or None."""
     seen: set[Any] = set()
     for name in names:
         if name in seen:
@@ -318,6 +294,13 @@ def _define(values: Scope, value: ir.Value, what: str) -> None:
     values[value.name] = value
 
 
+def _define_outputs(values: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for name in node.output:
+            if name:
+                _define(values, ir.Value(name=name), f"an output of a {node.op_type} node")
+
+
 def _look_up(name: str, scopes: list[Scope], node: onnx.NodeProto) -> ir.Value:
     for scope in reversed(scopes):
         if name in scope:
@@ -329,4 +312,4 @@ def _text(data: bytes) -> str | bytes:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return data  # ONNX asks for UTF-8; custom operators store other things
+        return data  # ONNX requires UTF-8, but custom operators store other data

@@ -1,6 +1,6 @@
-"""From the graph in memory to ModelProto messages: shells, filled with their content.
+"""Encode the graph in memory as ModelProto messages: skeletons that are filled with their content.
 
-The caller says where tensor data should go: into the message, or somewhere it only refers to.
+The caller decides where tensor data goes: into the message, or somewhere the message refers to.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.io.skeletons import (
-    HOLLOW,
+    WITH_CONTENT,
     Kind,
     entries,
-    function_shell,
-    graph_shell,
-    model_shell,
-    node_shell,
-    tensor_shell,
-    value_shell,
+    function_skeleton,
+    graph_skeleton,
+    model_skeleton,
+    node_skeleton,
+    tensor_skeleton,
+    value_skeleton,
 )
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
-Place = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
+StoreData = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
 
 
 def declared_by_default(value: ir.Value) -> bool:
-    """Whether saving writes a value_info for the value of its own accord."""
+    """Return whether saving writes a value_info for the value without a special reason."""
     if value.is_graph_output() or not value.name:
         return False
-    if value.producer() is None:  # a tensor has no place for what its value says of itself
+    if value.producer() is None:  # a TensorProto cannot hold the metadata of its value
         return value.is_initializer() and not value.is_graph_input() and bool(value.metadata_props)
     return bool(value.type is not None or value.shape is not None or value.metadata_props or value.doc_string)
 
 
 class Encoder:
-    """Writes messages with everything in them."""
+    """Creates messages with all their content."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, store: StoreData) -> None:
+        self._store = store
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
-        """The whole model."""
-        proto = unmodeled_fields.recall(unmodeled_fields.meta(model.graph), unmodeled_fields.MODEL, model_shell(model))
+        """Return the whole model."""
+        proto = unmodeled_fields.recall(model.graph, unmodeled_fields.MODEL, model_skeleton(model))
         self._graph(model.graph, proto.graph)
         for function in model.functions.values():
             self._function(function, proto.functions.add())
@@ -55,9 +55,7 @@ class Encoder:
         return proto
 
     def _graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
-        proto.CopyFrom(
-            unmodeled_fields.recall(unmodeled_fields.meta(graph), unmodeled_fields.GRAPH, graph_shell(graph))
-        )
+        proto.CopyFrom(unmodeled_fields.recall(graph, unmodeled_fields.GRAPH, graph_skeleton(graph)))
         proto.input.extend(_declaration(value, unmodeled_fields.INPUT) for value in graph.inputs)
         proto.output.extend(_declaration(value, unmodeled_fields.OUTPUT) for value in graph.outputs)
         for value in graph.initializers.values():
@@ -69,50 +67,33 @@ class Encoder:
                 self._tensor(value.const_value, proto.initializer.add(), value.name)
         for node in graph:
             self._node(node, proto.node.add())
-        known = _values(graph)
-        infos = [_declaration(value, unmodeled_fields.VALUE_INFO) for value in known if _is_declared(value)]
-        infos += _parsed(onnx.ValueInfoProto, unmodeled_fields.meta(graph).get(unmodeled_fields.LOOSE_INFO, ()))
-        order = unmodeled_fields.in_order(
-            (info.name for info in infos), unmodeled_fields.meta(graph).get(unmodeled_fields.INFO_ORDER)
-        )
-        proto.value_info.extend(infos[place] for place in order)
-        quants = [_annotation(value) for value in known if unmodeled_fields.QUANT in value.meta]
-        quants += _parsed(onnx.TensorAnnotation, unmodeled_fields.meta(graph).get(unmodeled_fields.LOOSE_QUANT, ()))
-        order = unmodeled_fields.in_order(
-            (quant.tensor_name for quant in quants), unmodeled_fields.meta(graph).get(unmodeled_fields.QUANT_ORDER)
-        )
-        proto.quantization_annotation.extend(quants[place] for place in order)
+        proto.value_info.extend(_value_infos(graph))
+        meta = unmodeled_fields.meta(graph)
+        quants = [_annotation(value) for value in _values(graph) if unmodeled_fields.QUANT in value.meta]
+        quants += _parsed(onnx.TensorAnnotation, meta.get(unmodeled_fields.LOOSE_QUANT, ()))
+        names = (quant.tensor_name for quant in quants)
+        order = unmodeled_fields.in_order(names, meta.get(unmodeled_fields.QUANT_ORDER))
+        proto.quantization_annotation.extend(quants[position] for position in order)
 
     def _function(self, function: ir.Function, proto: onnx.FunctionProto) -> None:
         graph = function.graph
-        proto.CopyFrom(
-            unmodeled_fields.recall(unmodeled_fields.meta(graph), unmodeled_fields.FUNCTION, function_shell(function))
-        )
+        proto.CopyFrom(unmodeled_fields.recall(graph, unmodeled_fields.FUNCTION, function_skeleton(function)))
         for attribute in proto.attribute_proto:
             self._fill(attribute, function.attributes.get(attribute.name))
         for node in function:
             self._node(node, proto.node.add())
-        infos = [
-            _declaration(value, unmodeled_fields.VALUE_INFO)
-            for value in _values(graph)
-            if _is_declared(value, inside=True)
-        ]
-        infos += _parsed(onnx.ValueInfoProto, unmodeled_fields.meta(graph).get(unmodeled_fields.LOOSE_INFO, ()))
-        order = unmodeled_fields.in_order(
-            (info.name for info in infos), unmodeled_fields.meta(graph).get(unmodeled_fields.INFO_ORDER)
-        )
-        proto.value_info.extend(infos[place] for place in order)
+        proto.value_info.extend(_value_infos(graph, in_function=True))
 
     def _node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
-        shell = node_shell(node)
+        skeleton = node_skeleton(node)
         if unmodeled_fields.NODE in node.meta:
-            shell = unmodeled_fields.recall(unmodeled_fields.meta(node), unmodeled_fields.NODE, shell)
-        proto.CopyFrom(shell)
+            skeleton = unmodeled_fields.recall(node, unmodeled_fields.NODE, skeleton)
+        proto.CopyFrom(skeleton)
         for attribute in proto.attribute:
             self._fill(attribute, node.attributes.get(attribute.name))
 
     def _fill(self, proto: onnx.AttributeProto, attr: ir.Attr | None) -> None:
-        if attr is None or attr.type not in HOLLOW or attr.is_ref():
+        if attr is None or attr.type not in WITH_CONTENT or attr.is_ref():
             return
         if attr.type == Kind.GRAPH:
             self._graph(attr.as_graph(), proto.g)
@@ -132,16 +113,16 @@ class Encoder:
                 self._sparse(sparse, proto.sparse_tensors.add(), sparse.name)
 
     def _tensor(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto, name: str | None) -> None:
-        proto.CopyFrom(tensor_shell(tensor, name))
+        proto.CopyFrom(tensor_skeleton(tensor, name))
         if isinstance(tensor, SparseTensor):
             raise ModelError(
-                f"sparse tensor {name!r} stands where only a dense one can", hint="this is a bug: report it"
+                f"sparse tensor {name!r} is used where only a dense one is allowed", hint="this is a bug: report it"
             )
         if isinstance(tensor, ir.StringTensor):
             if not isinstance(tensor, ProtoStrings):
                 proto.string_data.extend(tensor.string_data())
         elif not isinstance(tensor, ProtoTensor) or proto.HasField("raw_data"):
-            self._place(tensor, proto)
+            self._store(tensor, proto)
 
     def _sparse(self, sparse: SparseTensor, proto: onnx.SparseTensorProto, name: str | None) -> None:
         self._tensor(sparse.values, proto.values, name)
@@ -152,13 +133,13 @@ class Encoder:
         proto.CopyFrom(training.proto)
         tensors = iter(training.tensors)
         for graph in (proto.initialization, proto.algorithm):
-            for place in unmodeled_fields.tensors_in(graph):
+            for message in unmodeled_fields.tensors_in(graph):
                 if (tensor := next(tensors)) is not None:
-                    self._tensor(tensor, place, tensor.name)
+                    self._tensor(tensor, message, tensor.name)
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    """Every value that belongs to the graph itself, in the order in which value_info usually lists them."""
+    """Return every value that belongs to the graph itself, in the order in which value_info usually lists them."""
     seen = {id(value) for value in graph.inputs}
     values = list(graph.inputs)
     values += [value for value in graph.initializers.values() if id(value) not in seen]
@@ -166,18 +147,28 @@ def _values(graph: ir.Graph) -> Iterable[ir.Value]:
     return values
 
 
-def _is_declared(value: ir.Value, *, inside: bool = False) -> bool:
+def _value_infos(graph: ir.Graph, *, in_function: bool = False) -> list[onnx.ValueInfoProto]:
+    """Return the value_info of a graph or function, in the order in which it was read."""
+    declared = [value for value in _values(graph) if _is_declared(value, in_function=in_function)]
+    infos = [_declaration(value, unmodeled_fields.VALUE_INFO) for value in declared]
+    meta = unmodeled_fields.meta(graph)
+    infos += _parsed(onnx.ValueInfoProto, meta.get(unmodeled_fields.LOOSE_INFO, ()))
+    order = unmodeled_fields.in_order((info.name for info in infos), meta.get(unmodeled_fields.INFO_ORDER))
+    return [infos[position] for position in order]
+
+
+def _is_declared(value: ir.Value, *, in_function: bool) -> bool:
     if declared_by_default(value) or unmodeled_fields.meta(value).get(unmodeled_fields.LISTED, False):
         return True
-    return inside and bool(value.name) and (value.type is not None or value.shape is not None)
+    return in_function and bool(value.name) and (value.type is not None or value.shape is not None)
 
 
 def _declaration(value: ir.Value, role: str) -> onnx.ValueInfoProto:
-    proto = value_shell(value)
-    kept: unmodeled_fields.Verbatim | None = unmodeled_fields.meta(value).get(role)
-    if kept is not None and kept.encoded == unmodeled_fields.nameless(proto):
+    proto = value_skeleton(value)
+    stored: unmodeled_fields.Verbatim | None = unmodeled_fields.meta(value).get(role)
+    if stored is not None and stored.encoded == unmodeled_fields.nameless(proto):
         name = proto.name
-        proto = onnx.ValueInfoProto.FromString(kept.read)
+        proto = onnx.ValueInfoProto.FromString(stored.read)
         proto.name = name
     return proto
 

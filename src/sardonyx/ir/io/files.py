@@ -1,17 +1,19 @@
 """Load and save models; the weights stay on disk.
 
-A model file is its own external-data file: large tensors become (offset, length) references that are read when somebody
-asks for values, and that are copied from file to file on saving. Nothing a file says is lost on the way.
+A model file serves as its own external-data file: large tensors become (offset, length) references into it, which are
+read when their values are needed and copied from file to file on saving. Invariants:
+
+- Saving an unchanged model writes everything that was read, including what onnx-ir cannot represent.
+- A save is atomic: at any time the destination holds either the old model with its data or the new one with its data.
+- A loaded model stays readable after its file has been replaced, because the file stays open; if the file is modified
+  in place, the next read fails.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import os
 import secrets
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,11 +29,11 @@ from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.tensor_reader import Reader
 from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
 from sardonyx.ir.tensors import FileTensor, write_tensor
+from sardonyx.records import gc_pause
 
-MAX_IR_VERSION = 13  # what ONNX Runtime 1.31 accepts; the onnx package's own default is newer
-
-LARGE = 1 << 12  # bytes from which on a tensor stays in its file; a page
-_INLINE_LIMIT = (1 << 31) - 1  # protobuf reads no message above this
+MAX_IR_VERSION = 13  # the newest that ONNX Runtime 1.31 accepts; the default of the onnx package is newer
+LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
+_INLINE_LIMIT = (1 << 31) - 1  # the largest message that protobuf reads
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
@@ -52,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """Read a model file; large tensors stay in it.
 
     Raises:
-        ModelError: The file is no model, is damaged, or refers to external data that is not there or not safe to read.
+        ModelError: if the file is not a model or is damaged, or its external data is missing or unsafe to read.
     """
     name = os.fspath(path)
     try:
@@ -66,28 +68,23 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         skeleton, spans = wire_format.cut(wire_format.Bytes.of_file(file), token, LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
     except (wire_format.WireError, DecodeError) as error:
-        why = (
-            "it is empty"
-            if file.size == 0
-            else str(error)
-            if isinstance(error, wire_format.WireError)
-            else "it is damaged"
-        )
+        why = str(error) if isinstance(error, wire_format.WireError) else "it is damaged"
+        why = why if file.size else "it is empty"
         raise ModelError(f"{name} is not a readable ONNX model: {why}", hint=_NOT_ONNX) from error
     _check_complete(proto, name)
-    with _no_collection():
+    with gc_pause.paused():
         reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
         return decode(proto, reader)
 
 
 def from_proto(proto: onnx.ModelProto, folder: str | os.PathLike[str] | None = None) -> ir.Model:
-    """The graph of a model in memory, which is left as it is; `folder` is where its external data lies, if any."""
+    """Return the graph of a ModelProto, which is not changed; `folder` is where its external data is, if any."""
     _check_complete(proto, "the model")
     return decode(proto, Reader(folder=None if folder is None else os.fspath(folder)))
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The whole model as one message in memory, all data inline."""
+    """Return the whole model as one message with all data inline."""
 
     def inline(tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
         if proto.HasField("raw_data"):
@@ -103,21 +100,21 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, external: bool | None = None) -> None:
-    """Write a model file; tensors are streamed from where they are.
+    """Write a model file; tensors are streamed from their source.
 
     Args:
-        model: What to write; it stays usable, also after its own file was overwritten.
-        path: Where to.
+        model: The model, which stays usable even if its own file is overwritten.
+        path: The destination.
         force: Whether an existing file may be replaced.
-        external: Weights in a file of their own beside the model; None: as in the source, or when over 2 GB.
+        external: Whether weights go to a separate file next to the model; None: as in the source, or if over 2 GB.
 
     Raises:
-        OutputError: The destination exists or cannot be written. Nothing is left behind.
+        OutputError: if the destination exists or cannot be written. No partial file is left.
     """
     name = os.fspath(path)
     check_free(name, force=force)
     plan = _Plan()
-    small = Encoder(plan.place).model(model).SerializeToString()
+    small = Encoder(plan.store).model(model).SerializeToString()
     if external is None:
         external = bool(unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL))
         external = external or plan.size + len(small) + 32 * len(plan.tensors) > _INLINE_LIMIT
@@ -132,41 +129,28 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, 
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """The hash of a file, read in blocks."""
+    """Return the hash of a file, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _no_collection() -> Generator[None]:
-    """Making thousands of objects that all stay sets off collections that find nothing, a third of the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _check_complete(proto: onnx.ModelProto, name: str) -> None:
     if not proto.HasField("graph"):
         raise ModelError(f"{name} has no graph", hint=_NOT_ONNX)
     if proto.ir_version >= 3 and not proto.opset_import and not proto.functions:
-        raise ModelError(f"{name} names no opset", hint=_NOT_ONNX)
+        raise ModelError(f"{name} imports no opset", hint=_NOT_ONNX)
 
 
 @dataclass
 class _Plan:
-    """The tensors to be streamed, each standing in the small message as a marker."""
+    """The tensors to stream, each of which is a marker in the small message."""
 
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     tensors: list[ir.TensorProtocol] = field(default_factory=list[ir.TensorProtocol])
     size: int = 0
 
-    def place(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
-        """Data that is small goes into the message, data that is not gets a marker."""
+    def store(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
+        """Put small data into the message, and a marker in place of large data."""
         if tensor.nbytes < LARGE:
             if not proto.HasField("raw_data"):
                 proto.raw_data = tensor.tobytes()
@@ -184,16 +168,17 @@ def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
 
     pieces = wire_format.splice(small, plan.token, fill, external=False)
     if wire_format.size_of(pieces) > _INLINE_LIMIT:
-        raise OutputError(f"{name} would be over 2 GB", hint="let the weights go into a file of their own")
+        raise OutputError(f"{name} would be over 2 GB", hint="save the weights to a separate file")
     with Draft(name) as draft:
         _write(pieces, plan, draft.fileno())
         draft.commit(replace=force)
 
 
 def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
-    """Two files cannot be renamed at once, so the new model never refers to a data file that was there before.
+    """Write the data file first and then the model, under a name for the data that did not exist before.
 
-    Whenever the process ends, the model at `name` is either the old one with its data or the new one with its data.
+    Two files cannot be renamed at once. Because the new model never refers to an existing data file, the model at
+    `name` is at any time either the old one with its data or the new one with its data.
     """
     target = os.path.realpath(name)
     location = _free_name(target)
@@ -242,13 +227,13 @@ def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> None:
 
 
 def _aligned(end: int, size: int) -> int:
-    """Where data may start: on a page for what a runtime would map, on a cache line for the rest."""
+    """Return where data may start: at a page for data that a runtime would map, otherwise at a cache line."""
     unit = 4096 if size >= 1 << 20 else 64
     return -(-end // unit) * unit
 
 
 def _free_name(target: str) -> str:
-    """The first of model.onnx.data, model.onnx.1.data, … that does not exist."""
+    """Return the first of model.onnx.data, model.onnx.1.data, … that does not exist."""
     base = os.path.basename(target)
     candidate, number = f"{base}.data", 0
     while os.path.lexists(os.path.join(os.path.dirname(target), candidate)):
@@ -258,7 +243,7 @@ def _free_name(target: str) -> str:
 
 
 def _own_data_files(target: str) -> list[str]:
-    """Data files under our names that the model about to be replaced is the one to use."""
+    """Return the data files, named as `save` names them, that only the model to be replaced uses."""
     folder, base = os.path.split(target)
     try:
         skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(SourceFile.open(target)), b"", LARGE)

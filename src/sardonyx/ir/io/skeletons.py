@@ -1,6 +1,6 @@
-"""The message of one object without the bodies and tensors inside it: its shell.
+"""The skeleton of an object: its message without the graphs and tensors inside.
 
-Shells are what loading compares with the file, to find what would be lost (see carry), and what saving fills.
+Loading compares skeletons with the file to find what saving would lose (see `unmodeled_fields`); saving fills them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 Kind = ir.AttributeType
 
-# attributes with something inside that a shell leaves out
-HOLLOW = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Kind.SPARSE_TENSOR, Kind.SPARSE_TENSORS))
+# attributes with content that a skeleton omits
+WITH_CONTENT = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Kind.SPARSE_TENSOR, Kind.SPARSE_TENSORS))
 _SCALARS = {Kind.INT: "i", Kind.FLOAT: "f"}
 _LISTS = {Kind.INTS: "ints", Kind.FLOATS: "floats"}
 
-_FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as in the first ONNX files, shows its kind
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # identify the type of an attribute without one, as in the first ONNX files
     ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
     ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
     ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
@@ -30,12 +30,12 @@ _FIELDS: tuple[tuple[str, Kind], ...] = (  # how an attribute without a type, as
 
 
 def entries(props: Mapping[str, str]) -> list[onnx.StringStringEntryProto]:
-    """Metadata as messages."""
+    """Return metadata as messages."""
     return [onnx.StringStringEntryProto(key=key, value=value) for key, value in props.items()]
 
 
-def model_shell(model: ir.Model) -> onnx.ModelProto:
-    """Everything at the model's own level."""
+def model_skeleton(model: ir.Model) -> onnx.ModelProto:
+    """Return everything at the level of the model itself."""
     proto = onnx.ModelProto(ir_version=model.ir_version, opset_import=_opsets(model.opset_imports))
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if (value := getattr(model, name)) is not None:
@@ -45,13 +45,13 @@ def model_shell(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-def graph_shell(graph: ir.Graph) -> onnx.GraphProto:
-    """A graph's name, documentation and metadata."""
+def graph_skeleton(graph: ir.Graph) -> onnx.GraphProto:
+    """Return the name, documentation and metadata of a graph."""
     return onnx.GraphProto(name=graph.name, doc_string=graph.doc_string, metadata_props=entries(graph.metadata_props))
 
 
-def function_shell(function: ir.Function) -> onnx.FunctionProto:
-    """A function without its nodes and the types of its values."""
+def function_skeleton(function: ir.Function) -> onnx.FunctionProto:
+    """Return a function without its nodes and the types of its values."""
     attributes = function.attributes.values()
     return onnx.FunctionProto(
         name=function.name,
@@ -61,14 +61,14 @@ def function_shell(function: ir.Function) -> onnx.FunctionProto:
         input=[value.name or "" for value in function.inputs],
         output=[value.name or "" for value in function.outputs],
         attribute=[a.name for a in attributes if a.value is None and not a.is_ref()],
-        attribute_proto=[attribute_shell(a) for a in attributes if a.value is not None or a.is_ref()],
+        attribute_proto=[attribute_skeleton(a) for a in attributes if a.value is not None or a.is_ref()],
         opset_import=_opsets(function.opset_imports),
         metadata_props=entries(function.metadata_props),
     )
 
 
-def value_shell(value: ir.Value) -> onnx.ValueInfoProto:
-    """A value's name, type, shape, documentation and metadata."""
+def value_skeleton(value: ir.Value) -> onnx.ValueInfoProto:
+    """Return the name, type, shape, documentation and metadata of a value."""
     proto = onnx.ValueInfoProto(name=value.name, doc_string=value.doc_string)
     if value.type is not None:
         serde.serialize_type_into(proto.type, value.type)
@@ -79,8 +79,8 @@ def value_shell(value: ir.Value) -> onnx.ValueInfoProto:
     return proto
 
 
-def node_shell(node: ir.Node) -> onnx.NodeProto:
-    """A node whose bodies and unread tensors are still empty."""
+def node_skeleton(node: ir.Node) -> onnx.NodeProto:
+    """Return a node without the content of its graphs and lazy tensors."""
     proto = onnx.NodeProto(
         op_type=node.op_type,
         domain=node.domain or None,
@@ -89,7 +89,7 @@ def node_shell(node: ir.Node) -> onnx.NodeProto:
         doc_string=node.doc_string,
         input=["" if value is None else value.name or "" for value in node.inputs],
         output=[value.name or "" for value in node.outputs],
-        attribute=[attribute_shell(attribute) for attribute in node.attributes.data.values()],
+        attribute=[attribute_skeleton(attribute) for attribute in node.attributes.data.values()],
     )
     if node.metadata_props:
         proto.metadata_props.extend(entries(node.metadata_props))
@@ -98,8 +98,8 @@ def node_shell(node: ir.Node) -> onnx.NodeProto:
     return proto
 
 
-def attribute_shell(attr: ir.Attr) -> onnx.AttributeProto:
-    """An attribute; bodies and unread tensors are left for `Encoder` to fill in."""
+def attribute_skeleton(attr: ir.Attr) -> onnx.AttributeProto:
+    """Return an attribute; `Encoder` fills in graphs and lazy tensors."""
     kind = attr.type
     proto = onnx.AttributeProto(name=attr.name, doc_string=attr.doc_string)
     if kind != Kind.UNDEFINED:
@@ -119,17 +119,17 @@ def attribute_shell(attr: ir.Attr) -> onnx.AttributeProto:
     elif kind == Kind.TENSOR:
         proto.t.SetInParent()
         if isinstance(attr.value, (ProtoTensor, ProtoStrings)):
-            proto.t.CopyFrom(tensor_shell(attr.value, attr.value.name))
+            proto.t.CopyFrom(tensor_skeleton(attr.value, attr.value.name))
     elif kind == Kind.TYPE_PROTO:
         _type_into(proto.tp, attr.value)
     elif kind == Kind.TYPE_PROTOS:
-        for each in attr.value:
-            _type_into(proto.type_protos.add(), each)
+        for item in attr.value:
+            _type_into(proto.type_protos.add(), item)
     return proto
 
 
-def tensor_shell(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorProto:
-    """A tensor as it was read, or with all but its data."""
+def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorProto:
+    """Return a tensor as it was read, or everything except its data."""
     proto = onnx.TensorProto()
     origin = _origin(tensor)
     if origin is None:
@@ -148,12 +148,12 @@ def tensor_shell(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorProt
 
 
 def as_bytes(text: str | bytes) -> bytes:
-    """String attributes are bytes in ONNX, and now and then not UTF-8."""
+    """Return a string attribute as bytes; in ONNX they are bytes that are not always UTF-8."""
     return text if isinstance(text, bytes) else text.encode()
 
 
 def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any:
-    """A copy without some fields, made without copying those unless there are fields that cannot be listed."""
+    """Return a copy without some fields, which are not copied first unless there are unknown fields."""
     copy = type(proto)()
     if unknown_fields:
         copy.CopyFrom(proto)
@@ -172,16 +172,16 @@ def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any
     return copy
 
 
-def _is_hollow(attribute: ir.Attr) -> bool:
-    if attribute.type not in HOLLOW or attribute.is_ref():
+def _omits_content(attribute: ir.Attr) -> bool:
+    if attribute.type not in WITH_CONTENT or attribute.is_ref():
         return False
     return not isinstance(attribute.value, (ProtoTensor, ProtoStrings))
 
 
-def hollow(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
-    """Empty, in a copy of what was read, all that a shell leaves out."""
+def clear_content(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
+    """Clear, in a copy of what was read, everything that a skeleton omits."""
     for proto, attribute in zip(protos, attributes, strict=False):
-        if not _is_hollow(attribute):
+        if not _omits_content(attribute):
             continue
         for field in ("g", "graphs", "tensors", "sparse_tensor", "sparse_tensors", "t"):
             proto.ClearField(field)  # pyright: ignore[reportArgumentType] (the stubs want a literal)
@@ -209,6 +209,6 @@ def _type_into(proto: onnx.TypeProto, value: ir.TypeAndShape) -> None:
 
 
 def kind_by_content(proto: onnx.AttributeProto) -> Kind:
-    """The kind of an attribute that does not say it."""
+    """Return the type of an attribute that does not state it."""
     present = {descriptor.name for descriptor, _ in proto.ListFields()}
     return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)

@@ -1,7 +1,7 @@
-"""Tensors out of TensorProtos: cut out of the model file, in an external file, or small enough to keep.
+"""Create tensors from TensorProtos: as a range of the model file, a range of an external file, or kept in memory.
 
-Everything a tensor claims about its data is checked here, before anything reads the data: that the bytes fit the type
-and shape, that an external file exists, is long enough, and lies in the model's own folder.
+Everything that a tensor states about its data is checked here, before the data is read: that the bytes fit the type and
+shape, that an external file exists, is long enough, and is in the folder of the model.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sardonyx.ir.storage import RAW_DATA, SourceFile, stored_bytes
 from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 _REFERENCE = ("location", "offset", "length")
-_STORED_AS = {  # the types whose data these fields hold as it is
+_STORED_AS = {  # the types whose data these fields hold unchanged
     FLOAT_DATA: (ir.DataType.FLOAT, ir.DataType.COMPLEX64),
     DOUBLE_DATA: (ir.DataType.DOUBLE, ir.DataType.COMPLEX128),
 }
 
 
 class Reader:
-    """Makes tensors for one model."""
+    """Creates the tensors of one model."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Reader:
         self._opened: dict[str, SourceFile] = {}
 
     def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """The tensor a TensorProto stands for."""
+        """Return the tensor that a TensorProto describes."""
         try:
             dtype = ir.DataType(proto.data_type)
         except ValueError:
@@ -54,26 +54,26 @@ class Reader:
                 hint="a newer version of the onnx package may know it",
             ) from None
         if any(size < 0 for size in proto.dims):
-            raise _unfit(proto, "has a negative dimension")
+            raise _invalid_tensor(proto, "has a negative dimension")
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             return self._external(proto, dtype)
         raw = proto.raw_data if proto.HasField("raw_data") else None
         if raw is not None and self._token and raw.startswith(self._token):
-            return self._cut_out(proto, dtype, self._spans[marker_index(raw, self._token)])
-        _check_held(proto, dtype, raw)
+            return self._in_model_file(proto, dtype, self._spans[marker_index(raw, self._token)])
+        _check_inline(proto, dtype, raw)
         return ProtoStrings(proto) if dtype == ir.DataType.STRING else ProtoTensor(proto)
 
-    def _cut_out(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
+    def _in_model_file(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
         assert self._file is not None
         if dtype not in _STORED_AS.get(span.field, (dtype,)):
-            raise _unfit(proto, f"of type {dtype} has its data in a field for another type")
+            raise _invalid_tensor(proto, f"of type {dtype} has its data in a field for another type")
         _check_length(proto, dtype, span.length)
-        shell = onnx.TensorProto()
-        shell.CopyFrom(proto)
-        shell.ClearField("raw_data")
+        skeleton = onnx.TensorProto()
+        skeleton.CopyFrom(proto)
+        skeleton.ClearField("raw_data")
         like = ProtoTensor(proto)
         return FileTensor(
-            self._file, span.offset, span.length, dtype, proto.dims, like=like, skeleton=shell, field=span.field
+            self._file, span.offset, span.length, dtype, proto.dims, like=like, skeleton=skeleton, field=span.field
         )
 
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> FileTensor:
@@ -90,22 +90,22 @@ class Reader:
         if offset + length > file.size:
             raise ModelError(
                 f"data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
-                hint="the data file is cut short or belongs to another model: copy it again",
+                hint="the data file is truncated or belongs to another model: copy it again",
             )
-        shell = onnx.TensorProto()
-        shell.CopyFrom(proto)
-        shell.ClearField("data_location")
-        shell.ClearField("external_data")
-        shell.external_data.extend(entry for entry in proto.external_data if entry.key not in _REFERENCE)
+        skeleton = onnx.TensorProto()
+        skeleton.CopyFrom(proto)
+        skeleton.ClearField("data_location")
+        skeleton.ClearField("external_data")
+        skeleton.external_data.extend(entry for entry in proto.external_data if entry.key not in _REFERENCE)
         like = ProtoTensor(proto)
-        return FileTensor(file, offset, length, dtype, proto.dims, like=like, skeleton=shell, field=RAW_DATA)
+        return FileTensor(file, offset, length, dtype, proto.dims, like=like, skeleton=skeleton, field=RAW_DATA)
 
 
 def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
-    """Open a file in the model's folder, refusing every way out of it."""
+    """Open a file in the folder of the model, refusing absolute paths, `..` and symbolic links."""
     if folder is None:
         raise ModelError(
-            f"tensor {name!r} has external data, and a model in memory has no folder to find it in",
+            f"tensor {name!r} has external data, but a model in memory has no folder",
             hint="give the path of the model file instead",
         )
     parts = [part for part in location.replace("\\", "/").split("/") if part not in ("", ".")]
@@ -114,13 +114,13 @@ def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
     if os.path.isabs(location) or location.startswith("\\") or ":" in parts[0]:
         raise _outside(name, location, "is absolute")
     if ".." in parts:
-        raise _outside(name, location, "climbs out of the model's folder")
+        raise _outside(name, location, "leads out of the model's folder")
     fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            subfolder = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             os.close(fd)
-            fd = below
+            fd = subfolder
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return SourceFile(os.open(parts[-1], flags, dir_fd=fd), os.path.join(folder, *parts))
     except OSError as error:
@@ -128,7 +128,7 @@ def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
             raise _outside(name, location, "goes through a symbolic link") from error
         raise ModelError(
             f"external data {location!r} of tensor {name!r} cannot be opened: {os.strerror(error.errno or 0)}",
-            hint="put the data file where it was, beside the model",
+            hint="put the data file next to the model",
         ) from error
     finally:
         os.close(fd)
@@ -146,38 +146,38 @@ def _number(proto: onnx.TensorProto, entries: Mapping[str, str], key: str, defau
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal()):
-        raise _unfit(proto, f"has external data with {key} {text!r}")
+        raise _invalid_tensor(proto, f"has external data with {key} {text!r}")
     return int(text)
 
 
 def _expected_bytes(proto: onnx.TensorProto, dtype: ir.DataType) -> int:
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        raise _unfit(proto, f"of type {dtype} cannot have raw data")
+        raise _invalid_tensor(proto, f"of type {dtype} cannot have raw data")
     return stored_bytes(dtype, proto.dims)
 
 
 def _check_length(proto: onnx.TensorProto, dtype: ir.DataType, length: int) -> None:
     expected = _expected_bytes(proto, dtype)
     if length != expected:
-        raise _unfit(proto, f"has {length} bytes of data; {dtype}{list(proto.dims)} takes {expected}")
+        raise _invalid_tensor(proto, f"has {length} bytes of data; {dtype}{list(proto.dims)} takes {expected}")
 
 
-def _check_held(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None) -> None:
+def _check_inline(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None) -> None:
     if raw is not None:
         _check_length(proto, dtype, len(raw))
         return
     if dtype == ir.DataType.UNDEFINED or proto.HasField("segment"):
-        return  # carried as it is; nothing can read it
+        return  # preserved as it is, but not readable
     fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
     count = sum(len(getattr(proto, field)) for field in fields)
     elements = math.prod(proto.dims)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         elements *= 2
     elif dtype != ir.DataType.STRING and dtype.bitwidth in (2, 4):
-        elements = stored_bytes(dtype, proto.dims)  # packed, a byte in each int32
+        elements = stored_bytes(dtype, proto.dims)  # packed, one byte in each int32
     if count != elements:
-        raise _unfit(proto, f"has {count} entries of data; {dtype}{list(proto.dims)} takes {elements}")
+        raise _invalid_tensor(proto, f"has {count} entries of data; {dtype}{list(proto.dims)} takes {elements}")
 
 
-def _unfit(proto: onnx.TensorProto, what: str) -> ModelError:
+def _invalid_tensor(proto: onnx.TensorProto, what: str) -> ModelError:
     return ModelError(f"tensor {proto.name!r} {what}", hint="the model is damaged: export or download it again")

@@ -1,8 +1,9 @@
-"""What a file said that the graph in memory has no place for, kept beside the object it belongs to.
+"""Content of a file that the graph in memory cannot represent, kept with the object it belongs to.
 
-ONNX files differ in ways that mean nothing (a field set to its default, the order of metadata) or that onnx-ir cannot
-hold (map types, training info). When the fresh encoding of an object differs from what was read, both are remembered in
-the object's `meta`, which survives cloning; an object that still encodes the same on saving is written as it was read.
+ONNX files differ in ways that have no meaning (a field set to its default, the order of metadata) or that onnx-ir
+cannot represent (map types, training info). If the encoding E(x) of an object differs from the bytes R that were read,
+both are stored in the `meta` of the object, which is preserved by cloning. On saving, R is written if the object still
+encodes to E(x), that is, if it has not changed; otherwise its new encoding is written.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ Meta = MutableMapping[str, Any]
 NODE = "sardonyx.io.node"
 GRAPH = "sardonyx.io.graph"
 FUNCTION = "sardonyx.io.function"
-MODEL = "sardonyx.io.model"  # in the main graph's meta: a model's own is not cloned
+MODEL = "sardonyx.io.model"  # in the meta of the main graph, because that of a model is not cloned
 INPUT, OUTPUT, VALUE_INFO = "sardonyx.io.input", "sardonyx.io.output", "sardonyx.io.value_info"
-LISTED = "sardonyx.io.listed"  # a value whose value_info is kept although saving would not write one
+LISTED = "sardonyx.io.listed"  # a value whose value_info is written although it would not be by default
 LOOSE_INFO, INFO_ORDER = "sardonyx.io.loose_info", "sardonyx.io.info_order"
 LOOSE_QUANT, QUANT_ORDER = "sardonyx.io.loose_quant", "sardonyx.io.quant_order"
 QUANT = "quant_parameter_tensor_names"  # onnx-ir's own key
 TRAINING = "sardonyx.io.training"
-EXTERNAL = "sardonyx.io.external"  # the source kept its weights in another file
+EXTERNAL = "sardonyx.io.external"  # the source has its weights in another file
 
 Message = TypeVar("Message", onnx.NodeProto, onnx.GraphProto, onnx.FunctionProto, onnx.ModelProto, onnx.ValueInfoProto)
 
 
 def meta(owner: ir.Node | ir.Value | ir.Graph) -> Meta:
-    """What is remembered about an object."""
+    """Return the mapping in which data about an object is stored."""
     return cast(Meta, owner.meta)
 
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """An object as it encodes and as it was read."""
+    """The encoding of an object and the bytes it was read from."""
 
     encoded: bytes
     read: bytes
@@ -46,35 +47,38 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True)
 class TrainingInfo:
-    """A TrainingInfoProto and the tensors that were cut out of it, in the order in which `tensors_in` meets them."""
+    """A TrainingInfoProto and the tensors extracted from it, in the order of `tensors_in`."""
 
     proto: onnx.TrainingInfoProto
     tensors: tuple[ir.TensorProtocol | None, ...]
 
 
-def remember(meta: Meta, key: str, encoded: bytes, read: bytes) -> None:
-    """Keep what was read, where it is not what would be written."""
+def remember(owner: ir.Node | ir.Graph, key: str, fresh: Message, read: Message) -> None:
+    """Store the message that was read if it differs from the fresh encoding, which saving would write."""
+    store(owner, key, canonical(fresh), canonical(read))
+
+
+def store(owner: ir.Node | ir.Value | ir.Graph, key: str, encoded: bytes, read: bytes) -> None:
+    """Store the bytes that were read if they differ from the encoding of the object."""
     if encoded != read:
-        meta[key] = Verbatim(encoded, read)
+        meta(owner)[key] = Verbatim(encoded, read)
 
 
-def recall(meta: Meta, key: str, fresh: Message) -> Message:
-    """What was read, as long as the object has not changed since; else the fresh encoding."""
-    kept: Verbatim | None = meta.get(key)
-    if kept is None or kept.encoded != canonical(fresh):
+def recall(owner: ir.Node | ir.Graph, key: str, fresh: Message) -> Message:
+    """Return the message that was read if the object has not changed since, otherwise the fresh encoding."""
+    stored: Verbatim | None = meta(owner).get(key)
+    if stored is None or stored.encoded != canonical(fresh):
         return fresh
-    return type(fresh).FromString(kept.read)
+    return type(fresh).FromString(stored.read)
 
 
-def canonical(
-    message: onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto | onnx.ModelProto | onnx.ValueInfoProto,
-) -> bytes:
-    """Bytes that are equal where messages are, even for NaN."""
+def canonical(message: Message) -> bytes:
+    """Return bytes that are equal if and only if messages are, even with NaN."""
     return message.SerializeToString(deterministic=True)
 
 
 def nameless(info: onnx.ValueInfoProto) -> bytes:
-    """A declaration apart from its name, so that a renamed value keeps the rest."""
+    """Return a declaration without its name, so that a renamed value keeps the rest of it."""
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(info)
     copy.ClearField("name")
@@ -82,24 +86,24 @@ def nameless(info: onnx.ValueInfoProto) -> bytes:
 
 
 def in_order(names: Iterable[str], order: tuple[str, ...] | None) -> list[int]:
-    """Positions of the names sorted as in `order`; what it does not know comes last, as given."""
-    listed = list(names)
+    """Return the positions of the names sorted as in `order`; names that are not in it come last."""
+    present = list(names)
     if order is None:
-        return list(range(len(listed)))
-    places: dict[str, list[int]] = {}
-    for place, name in enumerate(order):
-        places.setdefault(name, []).append(place)
-    rank = [places[name].pop(0) if places.get(name) else len(order) for name in listed]
-    return sorted(range(len(listed)), key=rank.__getitem__)
+        return list(range(len(present)))
+    positions: dict[str, list[int]] = {}
+    for position, name in enumerate(order):
+        positions.setdefault(name, []).append(position)
+    rank = [positions[name].pop(0) if positions.get(name) else len(order) for name in present]
+    return sorted(range(len(present)), key=rank.__getitem__)
 
 
 def has_training_info(model: ir.Model) -> bool:
-    """Whether graphs beside the main one may refer to anything in it by name."""
+    """Return whether there are training graphs, which may refer to anything in the main graph by name."""
     return bool(meta(model.graph).get(TRAINING))
 
 
 def tensors_in(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
-    """Every TensorProto in a graph, at any depth."""
+    """Yield every TensorProto in a graph, at any depth."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)

@@ -1,8 +1,9 @@
-"""Find and exchange tensor data inside the bytes of a ModelProto without parsing or reading the data.
+"""Find and replace tensor data inside the bytes of a ModelProto without parsing or reading the data.
 
-Loading cuts every large tensor payload out of a file and leaves a small marker; saving puts payloads, or references to
-an external file, in the place of markers. Both are one walk over the protobuf wire format that enters only the messages
-that can hold a tensor and are large enough (or hold a marker), and mends the length prefixes on the way out.
+Loading cuts every large tensor payload out of a file and leaves a small marker; saving replaces markers by payloads or
+by references to an external file. Both traverse the protobuf wire format, enter only messages that can contain a tensor
+and are large enough (or contain a marker), and recompute the length prefixes of every message that they change.
+Invariant: all other bytes are copied unchanged, in their order.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import NamedTuple, Protocol
 
 from sardonyx.ir.storage import RAW_DATA
 
-FLOAT_DATA, DOUBLE_DATA = 4, 10  # beside RAW_DATA, the TensorProto fields whose payload is the plain array
-_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; ONNX has none, an unknown field may be one
+FLOAT_DATA, DOUBLE_DATA = 4, 10  # besides RAW_DATA, the TensorProto fields whose payload is the plain array
+_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; only unknown fields have them
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 _PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
 _BYTES = 2  # wire type of strings, bytes, packed arrays and messages
-_DEEPEST = 100  # protobuf parsers give up at this depth as well
+_MAX_DEPTH = 100  # the limit of protobuf parsers
 _WINDOW = 1 << 18
 
-# message -> {field: message} on every way from a model to a tensor
+# message -> {field: message} on every path from a model to a tensor
 _TREE: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -34,17 +35,17 @@ _TREE: dict[str, dict[int, str]] = {
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-# message -> fields that hold one tensor: where such a field comes several times, a parser merges what it holds
+# message -> fields that hold one tensor; a parser merges the contents of such a field if it occurs several times
 _MERGED: dict[str, frozenset[int]] = {"attribute": frozenset((5, 22)), "sparse": frozenset((1, 2))}
 
 
 class WireError(ValueError):
-    """The bytes are no protobuf message, or not all of one."""
+    """The bytes are not a protobuf message, or not a complete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a payload lies in the file, and the TensorProto field it belongs to."""
+    """The position of a payload in the file, and the TensorProto field it belongs to."""
 
     offset: int
     length: int
@@ -63,7 +64,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Room for `size` bytes that somebody else writes."""
+    """A gap of `size` bytes that the caller fills in."""
 
     index: int
     size: int
@@ -73,10 +74,10 @@ Piece = bytes | Hole
 
 
 class OpenFile(Protocol):
-    """Whatever closes its descriptor when it goes away."""
+    """An object that closes its descriptor when it is deleted."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         ...
 
 
@@ -91,19 +92,19 @@ class Bytes:
 
     @classmethod
     def of_file(cls, file: OpenFile) -> Bytes:
-        """The bytes of an open file, which stays open as long as this object lives."""
+        """Return the bytes of an open file, which stays open as long as this object exists."""
         size = os.fstat(file.fileno()).st_size
         return cls(size, lambda start, stop: os.pread(file.fileno(), stop - start, start))
 
     @classmethod
     def of_buffer(cls, data: bytes) -> Bytes:
-        """Bytes in memory."""
+        """Return bytes in memory."""
         whole = cls(len(data), lambda start, stop: data[start:stop])
         whole._window = data
         return whole
 
     def read(self, start: int, stop: int) -> bytes:
-        """A copy of one range."""
+        """Return a copy of one range."""
         if self._base <= start and stop <= self._base + len(self._window):
             return self._window[start - self._base : stop - self._base]
         data = self._read(start, stop)
@@ -112,7 +113,7 @@ class Bytes:
         return data
 
     def fields(self, start: int, stop: int) -> Iterator[Field]:
-        """The fields of the message between two positions."""
+        """Yield the fields of the message between two positions."""
         position = start
         while position < stop:
             tag, body = self._varint(position, stop)
@@ -137,17 +138,17 @@ class Bytes:
             position = end
 
     def _group_end(self, number: int, start: int, stop: int) -> int:
-        """The position after the group that starts here; groups inside it are passed over."""
-        position, inside = start, [number]
-        while inside:
-            if len(inside) > _DEEPEST:
+        """Return the position after the group that starts here; nested groups are skipped."""
+        position, open_groups = start, [number]
+        while open_groups:
+            if len(open_groups) > _MAX_DEPTH:
                 raise WireError("messages are nested too deep")
             tag, body = self._varint(position, stop)
             number, wire = tag >> 3, tag & 7
             if wire == _GROUP:
-                inside.append(number)
+                open_groups.append(number)
             elif wire == _GROUP_END:
-                if inside.pop() != number:
+                if open_groups.pop() != number:
                     raise WireError(f"the file is damaged (byte {position})")
             elif wire == _BYTES:
                 length, body = self._varint(body, stop)
@@ -162,75 +163,75 @@ class Bytes:
         return position
 
     def _varint(self, position: int, stop: int) -> tuple[int, int]:
-        at = position - self._base
-        if at < 0 or (at + 10 > len(self._window) and self._base + len(self._window) < self.size):
+        index = position - self._base
+        if index < 0 or (index + 10 > len(self._window) and self._base + len(self._window) < self.size):
             self._window = self._read(position, min(position + _WINDOW, self.size))
-            self._base, at = position, 0
+            self._base, index = position, 0
         window = self._window
         value = shift = 0
-        limit = min(len(window), at + 10, stop - self._base)
-        while at < limit:
-            byte = window[at]
-            at += 1
+        limit = min(len(window), index + 10, stop - self._base)
+        while index < limit:
+            byte = window[index]
+            index += 1
             value |= (byte & 127) << shift
             if byte < 128:
-                return value, at + self._base
+                return value, index + self._base
             shift += 7
         raise WireError(f"the file ends too early (byte {position})" if stop == self.size else "the file is damaged")
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
-    out = bytearray()
+    """Return a number in protobuf's variable-length encoding."""
+    encoded = bytearray()
     while value > 127:
-        out.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def cut(source: Bytes, token: bytes, threshold: int) -> tuple[bytes, list[Span]]:
-    """The model without tensor payloads of at least `threshold` bytes.
+    """Return the model without tensor payloads of at least `threshold` bytes.
 
     Args:
         source: The bytes of a ModelProto.
-        token: Bytes that occur in no model; payload number i becomes raw_data = token + i.
-        threshold: Smaller payloads stay where they are.
+        token: Bytes that do not occur in the model; payload number i becomes raw_data = token + i.
+        threshold: Smaller payloads stay in the message.
 
     Returns:
-        The small ModelProto bytes, and where each payload lies.
+        The bytes of the small ModelProto, and the position of each payload.
     """
     spans: list[Span] = []
 
-    def exchange(start: int, stop: int) -> list[Piece] | None:
+    def replace_payload(start: int, stop: int) -> list[Piece] | None:
         payloads = [field for field in source.fields(start, stop) if field.number in _PAYLOADS]
         if len(payloads) != 1 or payloads[0].wire != _BYTES or payloads[0].stop - payloads[0].body < threshold:
-            return None  # small, absent, or given in several parts, which only a parser can put together
+            return None  # small, absent, or in several parts, which only a parser can join
         field = payloads[0]
         marker = token + varint(len(spans))
         spans.append(Span(field.body, field.stop - field.body, field.number))
         replacement = _prefix(RAW_DATA, len(marker)) + marker
         return [source.read(start, field.tag), replacement, source.read(field.stop, stop)]
 
-    walk = _Walk(source, lambda start, stop: stop - start >= threshold, exchange)
+    walk = _Walk(source, lambda start, stop: stop - start >= threshold, replace_payload)
     pieces, _ = walk.rewrite("model", 0, source.size, 0)
     return b"".join(piece for piece in pieces if isinstance(piece, bytes)), spans
 
 
 def splice(skeleton: bytes, token: bytes, fill: Callable[[int], list[Piece]], *, external: bool) -> list[Piece]:
-    """The pieces of the file in which what `fill(i)` gives stands for the field that holds marker number i.
+    """Return the pieces of the file, with the fields of `fill(i)` in place of the field that holds marker number i.
 
     Args:
-        skeleton: ModelProto bytes with markers.
-        token: What markers start with.
-        fill: Complete TensorProto fields for a marker.
-        external: Whether the fields refer to another file; then references that were there before are left out.
+        skeleton: The bytes of a ModelProto with markers.
+        token: The start of every marker.
+        fill: Returns complete TensorProto fields for a marker.
+        external: Whether the fields refer to another file; existing references are then removed.
     """
     source = Bytes.of_buffer(skeleton)
-    marks = _occurrences(skeleton, token)
+    markers = _occurrences(skeleton, token)
     dropped = (EXTERNAL_DATA, DATA_LOCATION) if external else ()
 
-    def exchange(start: int, stop: int) -> list[Piece]:
+    def replace_payload(start: int, stop: int) -> list[Piece]:
         pieces: list[Piece] = []
         for field in source.fields(start, stop):
             if field.number == RAW_DATA and skeleton.startswith(token, field.body):
@@ -239,58 +240,58 @@ def splice(skeleton: bytes, token: bytes, fill: Callable[[int], list[Piece]], *,
                 pieces.append(skeleton[field.tag : field.stop])
         return pieces
 
-    def holds_mark(start: int, stop: int) -> bool:
-        at = bisect.bisect_left(marks, start)
-        return at < len(marks) and marks[at] < stop
+    def holds_marker(start: int, stop: int) -> bool:
+        index = bisect.bisect_left(markers, start)
+        return index < len(markers) and markers[index] < stop
 
-    pieces, _ = _Walk(source, holds_mark, exchange).rewrite("model", 0, source.size, 0)
+    pieces, _ = _Walk(source, holds_marker, replace_payload).rewrite("model", 0, source.size, 0)
     return pieces
 
 
 def marker_index(marker: bytes, token: bytes) -> int:
-    """Which payload a marker stands for."""
+    """Return the number of the payload that a marker stands for."""
     return Bytes.of_buffer(marker)._varint(len(token), len(marker))[0]  # pyright: ignore[reportPrivateUsage] (same file)
 
 
 def hole(field: int, index: int, size: int) -> list[Piece]:
-    """A payload field with room for its bytes."""
+    """Return a payload field with a gap for its bytes."""
     return [_prefix(field, size), Hole(index, size)]
 
 
 def size_of(pieces: list[Piece]) -> int:
-    """How many bytes the pieces take."""
+    """Return the number of bytes of the pieces."""
     return sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
 
 
 class _Walk:
-    """The way down to the tensors and back up."""
+    """Traverses the messages down to the tensors and rebuilds them on the way back."""
 
     def __init__(
         self,
         source: Bytes,
         enter: Callable[[int, int], bool],
-        exchange: Callable[[int, int], list[Piece] | None],
+        replace_payload: Callable[[int, int], list[Piece] | None],
     ) -> None:
         self._source = source
         self._enter = enter
-        self._exchange = exchange
+        self._replace_payload = replace_payload
 
     def rewrite(self, kind: str, start: int, stop: int, depth: int) -> tuple[list[Piece], int]:
-        """The pieces of one message after the exchange, and their size."""
-        if depth > _DEEPEST:
+        """Return the pieces of one message after the replacement, and their size."""
+        if depth > _MAX_DEPTH:
             raise WireError("messages are nested too deep")
         pieces: list[Piece] = []
         copied = start
         children = _TREE[kind]
-        merged = self._given_again(kind, start, stop)
+        merged = self._repeated_fields(kind, start, stop)
         for field in self._source.fields(start, stop):
             child = children.get(field.number)
             if child is None or field.wire != _BYTES or not self._enter(field.body, field.stop):
                 continue
             if field.number in merged:
-                continue  # no part of it is a tensor by itself
+                continue  # its occurrences are merged: none is a complete tensor
             if child == "tensor":
-                inner = self._exchange(field.body, field.stop)
+                inner = self._replace_payload(field.body, field.stop)
                 if inner is None:
                     continue
                 size = size_of(inner)
@@ -301,8 +302,8 @@ class _Walk:
         pieces.append(self._source.read(copied, stop))
         return pieces, size_of(pieces)
 
-    def _given_again(self, kind: str, start: int, stop: int) -> set[int]:
-        """The fields for one tensor that come more than once in a message."""
+    def _repeated_fields(self, kind: str, start: int, stop: int) -> set[int]:
+        """Return the fields for one tensor that occur more than once in a message."""
         single = _MERGED.get(kind)
         if single is None:
             return set()
@@ -315,9 +316,9 @@ def _prefix(field: int, size: int) -> bytes:
 
 
 def _occurrences(data: bytes, token: bytes) -> list[int]:
-    found: list[int] = []
-    at = data.find(token)
-    while at >= 0:
-        found.append(at)
-        at = data.find(token, at + 1)
-    return found
+    positions: list[int] = []
+    position = data.find(token)
+    while position >= 0:
+        positions.append(position)
+        position = data.find(token, position + 1)
+    return positions
