@@ -1,4 +1,4 @@
-"""Every error a user can cause, with what to do next and the exit code it means."""
+"""All errors that a user can cause, with a hint what to do next and the exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class SardonyxError(Exception):
-    """One clear line, an optional hint, and the exit code of the command that hits it."""
+    """An error with a one-line message, an optional hint, and the exit code of the command that raises it."""
 
     exit_code = 1
 
@@ -19,65 +19,63 @@ class SardonyxError(Exception):
 
 
 class UsageError(SardonyxError):
-    """The request makes no sense: unknown pass, contradictory options."""
+    """The request is not valid: unknown pass, contradictory options."""
 
     exit_code = 2
 
 
 class ModelError(SardonyxError):
-    """The model cannot be read, or is not what it says it is."""
+    """The model cannot be read, or is not valid."""
 
 
 class OutputError(SardonyxError):
-    """The result cannot be written where it was asked for."""
+    """The result cannot be written to the requested destination."""
 
 
 class RuntimeFailure(SardonyxError):
-    """No runtime here can run the model."""
+    """No runtime on this machine can run the model."""
 
 
 class VerificationFailed(SardonyxError):
-    """The two models disagree and nothing could be rolled back to mend it."""
+    """The two models differ, and rolling back rewrites did not help."""
 
     exit_code = 3
 
 
 class GateNotMet(SardonyxError):
-    """A `--fail-if` expression came out true."""
+    """A `--fail-if` expression is true."""
 
     exit_code = 4
 
 
-# How this room words what went wrong: the nearest names to an unknown one, and a library's error in one line.
-
-_FEW = 8
-_LONGEST = 240
+_MAX_NAMES = 8  # in a hint
+_MAX_LENGTH = 240  # characters of a message
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the names nearest to `name`; None where there is nothing to choose from."""
+    """Return a hint with the names closest to `name`, or None if there are no names."""
     names = sorted(set(known))
     folded = {candidate.lower(): candidate for candidate in names}
-    close = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
+    close = [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
     if close:
         return f"did you mean {' or '.join(close)}?"
     if not names:
         return None
-    return f"known: {', '.join(names[:_FEW])}{', …' if len(names) > _FEW else ''}"
+    return f"known: {', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''}"
 
 
 def reason(error: BaseException) -> str:
-    """An exception's kind and its first telling line."""
+    """Return the class of an exception and its first meaningful line."""
     lines = [line for line in (" ".join(line.split()) for line in _text(error).splitlines()) if line]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    text = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _text(error: BaseException) -> str:
-    """What an exception says, without the addresses of objects, which differ from run to run."""
+    """Return the text of an exception without addresses of objects, which differ from run to run."""
     try:
         return _ADDRESS.sub("", str(error))
-    except Exception:  # somebody's own exception may be unable to say anything
+    except Exception:  # a foreign exception class may fail to format itself
         return ""

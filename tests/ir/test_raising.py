@@ -119,7 +119,9 @@ def test_a_forbidden_fusion_raises_nothing() -> None:
 def test_all_of_the_model_or_nothing() -> None:
     model = load(MEANS.replace("a = Relu(x)", "a = Nonsense(x)"))
     log = run(model)
-    assert [refusal.reason for refusal in log.refusals] == ["needs opset 20; Nonsense (a) is no operator of opset 14"]
+    assert [refusal.reason for refusal in log.refusals] == [
+        "needs opset 20; Nonsense (a) is not an operator of opset 14"
+    ]
     assert [node.op_type for node in model.graph if "axes" in node.attributes] == ["ReduceMean"]
 
 

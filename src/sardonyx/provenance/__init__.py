@@ -1,9 +1,9 @@
-"""Where a node comes from: module paths, the merge law, the tag codec.
+"""Where a node comes from: module paths, the rule for merging them, and the tag format.
 
-A node's *origins* are the instance paths of the modules whose work it does (`encoder.layer.0.attention.self`; the
-root module is the empty path). Its *owner* is the lowest common module of its origins, so the owner of a merged node
-follows from the union alone and merging is associative, commutative and idempotent. A node of unknown origin has the
-empty set, which changes nothing it is merged with. This room knows strings only.
+The *origins* of a node are the instance paths of the modules whose work it does (`encoder.layer.0.attention.self`; the
+root module is the empty path). Its *owner* is the lowest common module of its origins. Merging is the union of origins,
+so it is associative, commutative and idempotent, and the owner of a merged node follows from the union alone. A node of
+unknown origin has the empty set, which changes nothing it is merged with. This package works on strings only.
 """
 
 from __future__ import annotations

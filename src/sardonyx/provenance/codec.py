@@ -1,4 +1,4 @@
-"""Reads where a node comes from: Sardonyx tags, torch's own metadata, scoped node names."""
+"""Read where a node comes from: Sardonyx tags, torch's own metadata, scoped node names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sardonyx.records.run import How
 
 SOURCE_MODULE = "sardonyx.source_module"  # primary tag: class path of the owner
 MODULE_PATH = "sardonyx.module_path"  # instance path of the owner
-CALL = "sardonyx.call"  # the same path with the call that is meant, where it is not the first
-HIERARCHY_TAGS = "sardonyx.hierarchy_tags"  # JSON list of all tags, where several
+CALL = "sardonyx.call"  # the same path with the number of the call, if it is not the first
+HIERARCHY_TAGS = "sardonyx.hierarchy_tags"  # JSON list of all tags, if there are several
 MODULE_PATHS = "sardonyx.module_paths"  # JSON list of all instance paths, parallel to the tags
-HOW = "sardonyx.how"  # how the tag was found, where no module was seen running the node
+HOW = "sardonyx.how"  # how the tag was determined, if no module was seen running the node
 TAG_KEYS = (SOURCE_MODULE, MODULE_PATH, CALL, HIERARCHY_TAGS, MODULE_PATHS, HOW)
 MODULES = "sardonyx.modules"  # of the model: the table of all its modules
 
@@ -25,22 +25,22 @@ NAMESPACE = "namespace"  # torch's key that viewers group by: "path: class/path:
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
 
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # torch's word for a node it lost the module of
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # torch's marker for a node whose module it lost
 
 
 class Evidence(StrEnum):
-    """What in a file told where a node comes from."""
+    """What in a file identified the module of a node."""
 
     TAGS = "tags"  # Sardonyx's own
-    ATTRIBUTES = "attributes"  # the same, where a tool kept attributes and dropped metadata
+    ATTRIBUTES = "attributes"  # the same as attributes, if a tool dropped the metadata
     TORCH = "torch metadata"
     SCOPES = "scoped names"
-    NAMES = "node names"  # nothing else in the whole file
+    NAMES = "node names"  # there is nothing else in the whole file
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one node's metadata says: its origins, how they were found, and what it teaches about modules."""
+    """The content of one node's metadata: its origins, how they were determined, and classes and tags of modules."""
 
     origins: Origins
     classes: Mapping[str, str] = field(default_factory=dict[str, str])  # path -> qualified class
@@ -50,7 +50,7 @@ class Reading:
 
 
 def read_metadata(props: Mapping[str, str]) -> Reading | None:
-    """Origins from Sardonyx tags, else from torch's scopes; None where the metadata holds neither."""
+    """Return the origins from Sardonyx tags or else from torch's scopes, or None if the metadata has neither."""
     scopes = props.get(NAME_SCOPES)
     classes = _torch_classes(scopes, props[CLASS_HIERARCHY]) if scopes and CLASS_HIERARCHY in props else {}
     if MODULE_PATH in props:
@@ -80,7 +80,7 @@ _HOWS = frozenset(How)
 
 
 def read_scoped_name(name: str) -> Origins | None:
-    """Origins from a scoped node name (`/encoder/layer.0/attention/self/MatMul`); None where it has no scope.
+    """Return the origins from a scoped node name (`/encoder/layer.0/attention/self/MatMul`), or None without a scope.
 
     A scope that repeats its parent's name (`/layer1/layer1.0/conv1`, as containers are written) extends it.
     """
@@ -98,7 +98,7 @@ def read_scoped_name(name: str) -> Origins | None:
 
 
 def strings(text: str) -> list[str]:
-    """The strings of a JSON list; a malformed one teaches nothing."""
+    """Return the strings of a JSON list; an empty list if it is malformed."""
     try:
         loaded = json.loads(text)
     except ValueError:
@@ -108,7 +108,7 @@ def strings(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _literal(text: str) -> tuple[str, ...]:
-    """The strings of a Python list written with repr, as torch stores them."""
+    """Return the strings of a Python list in the form of `repr`, as torch stores them."""
     if "\\" not in text and '"' not in text:  # a hundred times faster than parsing it
         return tuple(text[2:-2].split("', '"))
     try:

@@ -1,4 +1,4 @@
-"""The modules of a model: what is known of their classes, and how a path is written as a tag."""
+"""The modules of a model: their classes, and the tags that are written for their paths."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _UNCALLED = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.containe
 
 @dataclass(frozen=True, slots=True)
 class ModuleTable:
-    """All modules of a live model, as the file keeps them: also those that no node tells of."""
+    """All modules of a live model as the file stores them, including those that no node belongs to."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])  # class -> paths
-    aliases: Mapping[str, str] = field(default_factory=dict[str, str])  # another name of a module -> its path
-    include_torch_nn: bool = False  # tags go down to torch's own modules
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])  # other name of a module -> its path
+    include_torch_nn: bool = False  # whether tags include modules of torch.nn
 
     def to_json(self) -> str:
-        """The table as the model's metadata holds it."""
+        """Return the table as it is stored in the metadata of the model."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str | None) -> ModuleTable:
-        """A table read back; a malformed one teaches nothing."""
+        """Return a table that was stored; an empty one if it is malformed."""
         try:
             return msgspec.json.decode(text or "{}", type=cls)
         except msgspec.MsgspecError:
@@ -50,7 +50,7 @@ class ModuleTable:
 
     @classmethod
     def of(cls, classes: Mapping[str, str], aliases: Mapping[str, str], *, include_torch_nn: bool) -> ModuleTable:
-        """The table of a mapping from paths to classes."""
+        """Return the table for a mapping from paths to classes."""
         paths: dict[str, list[str]] = defaultdict(list)
         for path, qualified in classes.items():
             paths[qualified].append(path)
@@ -58,10 +58,10 @@ class ModuleTable:
 
 
 class Hierarchy:
-    """All that a model's metadata teaches about its modules."""
+    """Everything that the metadata of a model says about its modules."""
 
     def __init__(self, readings: Iterable[Reading] = (), table: ModuleTable | None = None) -> None:
-        """Learn from what was read; the first word about a module stands."""
+        """Collect classes and tags; the first statement about a module takes precedence."""
         self.table = table or ModuleTable()
         self._classes = {path: kind for kind, paths in self.table.classes.items() for path in paths}
         self._tags: dict[str, str] = {}
@@ -73,12 +73,12 @@ class Hierarchy:
 
     @property
     def classes(self) -> Mapping[str, str]:
-        """Path -> qualified class of every module whose class is known."""
+        """Return the qualified class of every module whose class is known, by path."""
         return self._classes
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        """Other names of a module -> the path it goes by."""
+        """Return the path of a module for each of its other names."""
         return self.table.aliases
 
     @functools.cached_property
@@ -99,7 +99,7 @@ class Hierarchy:
         return {path for path, kind in self._classes.items() if kind.startswith(container) and path != ROOT}
 
     def _tags_of(self, hidden: set[str]) -> dict[str, str]:
-        """Path -> class-path tag of every module whose class is known, unique among siblings."""
+        """Return the class-path tag of every module whose class is known, by path; unique among siblings."""
         groups: dict[tuple[str | None, str], list[str]] = defaultdict(list)
         shown = self._classes.keys() - hidden
         parents = {path: nearest(path.rpartition(".")[0], shown) if path != ROOT else None for path in shown}
@@ -115,33 +115,33 @@ class Hierarchy:
             parent = parents[path]
             tags[path] = (tags[parent] if parent is not None else "") + "/" + steps[path]
         for path in hidden:
-            above = nearest(path, shown)
-            tags[path] = tags[above] if above is not None else "/" + path.replace(".", "/")
+            ancestor = nearest(path, shown)
+            tags[path] = tags[ancestor] if ancestor is not None else "/" + path.replace(".", "/")
         return tags
 
     def tag(self, path: str, origins: Origins = UNKNOWN, *, torch_nn: bool = False) -> str:
-        """The primary tag of a module: as given in the file, from its classes, else from its origins or its path.
+        """Return the primary tag of a module: the one in the file, or else from its classes, its origins or its path.
 
-        With `torch_nn` the classes go down to torch's own modules.
+        With `torch_nn` the tag includes modules of torch.nn.
         """
         path = module_of(path)
         if torch_nn and path in self._deep_tags:
             return self._deep_tags[path]
-        known = self._tags.get(path) or self._class_tags.get(path)
-        if known is not None:
-            return known
+        stored = self._tags.get(path) or self._class_tags.get(path)
+        if stored is not None:
+            return stored
         tags = [tag for origin in sorted(origins - {path}) if (tag := self._tags.get(module_of(origin)))]
         if tags:
             return "/" + lowest_common(tag.strip("/").replace(".", "\0").replace("/", ".") for tag in tags).replace(
                 ".", "/"
             ).replace("\0", ".")
-        above = nearest(path, self._class_tags)
-        if above is not None and above != ROOT:
-            return self._class_tags[above]
+        ancestor = nearest(path, self._class_tags)
+        if ancestor is not None and ancestor != ROOT:
+            return self._class_tags[ancestor]
         return "/" + path.replace(".", "/")
 
     def metadata(self, origins: Origins, how: How = How.DIRECT) -> dict[str, str]:
-        """The tag entries of a node or constant with these origins."""
+        """Return the tag entries of a node or constant with these origins."""
         owner = owner_of(origins)
         props = {SOURCE_MODULE: self.tag(owner, origins), MODULE_PATH: module_of(owner)}
         if props[MODULE_PATH] != owner:
@@ -155,12 +155,12 @@ class Hierarchy:
         return props
 
     def namespace(self, origins: Origins, leaf: str) -> str:
-        """Torch's grouping key, true and short: the owner's chain of modules, then the leaf."""
+        """Return torch's grouping key in short form: the owner's chain of modules, then the leaf."""
         chain = self._chain(module_of(owner_of(origins)))
         return "/".join([*(f"{path}: {_short(self._classes[path])}" for path in chain), leaf])
 
     def torch_metadata(self, origins: Origins, leaf: str, op_type: str) -> dict[str, str]:
-        """Torch's own keys, true for a node that several nodes became: the owner's chain of modules and a new leaf."""
+        """Return torch's own keys for a node that replaces several: the owner's chain of modules and a new leaf."""
         chain = self._chain(module_of(owner_of(origins)))
         if not chain:
             return {}
@@ -173,8 +173,8 @@ class Hierarchy:
         }
 
     def _chain(self, path: str) -> list[str]:
-        """The modules from the root to this one that are called, not only indexed."""
-        return [each for each in lineage(path) if self._classes.get(each, _UNCALLED[0]) not in _UNCALLED]
+        """Return the modules from the root to this one, without containers that are only indexed."""
+        return [step for step in lineage(path) if self._classes.get(step, _UNCALLED[0]) not in _UNCALLED]
 
 
 def _short(qualified: str) -> str:
@@ -182,7 +182,7 @@ def _short(qualified: str) -> str:
 
 
 def _shortest_keys(paths: Sequence[str]) -> dict[str, str]:
-    """For each path the shortest tail that tells it from the others; the same number of parts for all."""
+    """Return for each path the shortest suffix that distinguishes it from the others, of equal length for all."""
     split = {path: path.split(".") for path in paths}
     for width in range(1, max(map(len, split.values())) + 1):
         keys = {path: ".".join(parts[-width:]) for path, parts in split.items()}

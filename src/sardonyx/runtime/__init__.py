@@ -1,7 +1,6 @@
-"""Everything that runs a model: ONNX Runtime where it can, the reference evaluator of onnx where it cannot.
+"""Everything that runs a model: ONNX Runtime if it can, otherwise the reference evaluator of onnx.
 
-Only here is onnxruntime imported (`library.py`). Importing this room costs nothing: the runtime is loaded with the
-first model.
+Only `library.py` imports onnxruntime, when the first model is loaded, so importing this package is cheap.
 """
 
 from __future__ import annotations

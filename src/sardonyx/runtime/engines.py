@@ -1,4 +1,4 @@
-"""The programs that can run a model, by name."""
+"""The runtimes that can run a model, by name."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Runtime(StrEnum):
     """An independent implementation of the ONNX operators."""
 
     ORT = "ort"  # ONNX Runtime on the CPU, graph optimizations off
-    REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, and knows every standard operator
-    OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model says
+    REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, but has every standard operator
+    OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model declares
 
 
 def load(runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False) -> Engine:
-    """A model in one of the runtimes.
+    """Load a model in one of the runtimes.
 
     Args:
-        runtime: Which one.
+        runtime: The runtime.
         source: The model.
         threads: Threads of the runtime; its own choice if None.
-        profile: Keep track of the nodes that run, where the runtime can.
+        profile: Record which nodes run, if the runtime can.
 
     Raises:
-        RuntimeFailure: The runtime does not take the model.
+        RuntimeFailure: if the runtime does not accept the model.
     """
     loaders: dict[Runtime, Callable[[], Engine]] = {
         Runtime.ORT: lambda: Session(source, threads=threads, profile=profile),

@@ -1,4 +1,4 @@
-"""ONNX Runtime itself: the one place that imports it, with its first model, and what it raises."""
+"""Access to ONNX Runtime: the only import of it, which happens with the first model, and its exceptions."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.values import Source
 
-_LARGEST_PROTOBUF = 2**31 - 1
-_QUIET = 4  # the runtime's log severity "fatal": errors reach us as exceptions
+_MAX_PROTOBUF_BYTES = 2**31 - 1
+_FATAL_ONLY = 4  # the log severity "fatal"; errors are raised as exceptions anyway
 
 
 class NoKernel(RuntimeFailure):
-    """The model is valid, and the runtime has no kernel for an operator of it in the type that the model says."""
+    """The model is valid, but the runtime has no kernel for one of its operators in the declared type."""
 
     @property
     def operator(self) -> str:
-        """Which operator it is."""
-        found = re.search(r"implementation for (\w+)", self.message)
-        return found[1] if found else "an operator"
+        """Return the name of the operator."""
+        match = re.search(r"implementation for (\w+)", self.message)
+        return match[1] if match else "an operator"
 
 
 def onnxruntime() -> Any:
-    """The package, told to be quiet."""
+    """Return the package, with logging reduced to fatal errors."""
     ort: Any = importlib.import_module("onnxruntime")
-    ort.set_default_logger_severity(_QUIET)
+    ort.set_default_logger_severity(_FATAL_ONLY)
     return ort
 
 
 def session_options() -> Any:
-    """Options of a session that says nothing."""
+    """Return session options with logging reduced to fatal errors."""
     options = onnxruntime().SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = _FATAL_ONLY
     return options
 
 
 def run_options() -> Any:
-    """Options of one run that says nothing."""
+    """Return run options with logging reduced to fatal errors."""
     options = onnxruntime().RunOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = _FATAL_ONLY
     return options
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """The runtime's own exceptions, and those its Python layer raises for feeds it cannot use."""
+    """Return the exceptions of the runtime, and those that its Python layer raises for feeds it cannot use."""
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     names = ("Fail", "InvalidArgument", "NoSuchFile", "NoModel", "EngineError", "RuntimeException", "InvalidProtobuf")
     more = ("ModelLoaded", "NotImplemented", "InvalidGraph", "EPFail")
@@ -54,12 +54,12 @@ def errors() -> tuple[type[Exception], ...]:
     return (*own, RuntimeError, ValueError, TypeError)
 
 
-def opened(source: Source, options: Any, providers: list[str]) -> Any:
-    """A session of the runtime with the model in it.
+def open_session(source: Source, options: Any, providers: list[str]) -> Any:
+    """Return a session of the runtime with the model loaded.
 
     Raises:
-        NoKernel: where the runtime has no kernel for one of its operators.
-        RuntimeFailure: where the runtime does not take the model.
+        NoKernel: if the runtime has no kernel for one of its operators.
+        RuntimeFailure: if the runtime does not accept the model.
     """
     try:
         return onnxruntime().InferenceSession(_loadable(source), options, providers=providers)
@@ -67,12 +67,12 @@ def opened(source: Source, options: Any, providers: list[str]) -> Any:
         kind = NoKernel if type(error).__name__ == "NotImplemented" else RuntimeFailure
         raise kind(
             f"ONNX Runtime cannot load the model: {one_line(error)}",
-            hint="ONNX Runtime 1.31 takes IR versions up to 13 and opsets up to 26",
+            hint="ONNX Runtime 1.31 accepts IR versions up to 13 and opsets up to 26",
         ) from error
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, without the runtime's own frame around it."""
+    """Return the text of an exception in one line, without the prefix of the runtime."""
     text = " ".join(str(error).split()) or type(error).__name__
     _, _, reason = text.partition("[ONNXRuntimeError] : ")
     text = reason or text
@@ -84,6 +84,6 @@ def _loadable(source: Source) -> str | bytes:
         return str(source)
     if isinstance(source, bytes):
         return source
-    if source.ByteSize() > _LARGEST_PROTOBUF:
+    if source.ByteSize() > _MAX_PROTOBUF_BYTES:
         raise RuntimeFailure("a model over 2 GB cannot be run from memory", hint="save it and pass its path")
     return source.SerializeToString()

@@ -1,4 +1,4 @@
-"""A model in OpenVINO on the CPU: an implementation of the ONNX operators that shares no kernel with ONNX Runtime."""
+"""A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import library
 from sardonyx.runtime.values import Array, Feeds, Source, Value
 
-# Single precision is to mean single precision: by default the plugin may compute in bfloat16 where the machine can.
+# Compute in single precision: by default the plugin may use bfloat16 if the machine supports it.
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 
 
 class OpenVinoSession:
-    """A model in OpenVINO, computing in the types that the model says.
+    """A model in OpenVINO, which computes in the types that the model declares.
 
     Raises:
-        RuntimeFailure: OpenVINO is not installed, or does not take the model.
+        RuntimeFailure: if OpenVINO is not installed or does not accept the model.
     """
 
     def __init__(self, source: Source, *, threads: int | None = None) -> None:
@@ -36,31 +36,31 @@ class OpenVinoSession:
         self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
         settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
-        def compiled() -> Any:
+        def compile_model() -> Any:
             core = package.Core()
-            given = os.fspath(source) if isinstance(source, (str, Path)) else _as_bytes(source)
-            return core.compile_model(core.read_model(given), "CPU", settings)
+            model = os.fspath(source) if isinstance(source, (str, Path)) else _as_bytes(source)
+            return core.compile_model(core.read_model(model), "CPU", settings)
 
-        self._model: Any = self._tried(compiled, "load")
+        self._model: Any = self._guarded(compile_model, "load")
         self._inputs = {name for port in self._model.inputs for name in port.get_names()}
 
     @property
     def name(self) -> str:
-        """The runtime and its version."""
+        """Return the runtime and its version."""
         return f"openvino {importlib.metadata.version('openvino')}"
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """All graph outputs in order; inputs that nothing reads are no inputs to OpenVINO."""
-        given = {name: _dense(value, name) for name, value in feeds.items() if name in self._inputs}
+        """Return all graph outputs in order. OpenVINO drops inputs that nothing reads."""
+        inputs = {name: _dense(value, name) for name, value in feeds.items() if name in self._inputs}
 
-        def ran() -> list[Value]:
+        def infer() -> list[Value]:
             request = self._model.create_infer_request()
-            request.infer(given)
+            request.infer(inputs)
             return [np.array(request.get_output_tensor(index).data) for index in range(len(self._model.outputs))]
 
-        return self._tried(ran, "run")
+        return self._guarded(infer, "run")
 
-    def _tried(self, action: Callable[[], Any], verb: str) -> Any:
+    def _guarded(self, action: Callable[[], Any], verb: str) -> Any:
         try:
             return action()
         except self._failure as error:
@@ -73,5 +73,5 @@ def _as_bytes(source: Any) -> bytes:
 
 def _dense(value: Value, name: str) -> Array:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
-        raise RuntimeFailure(f"OpenVINO cannot run the model: it takes no values like those of '{name}'")
+        raise RuntimeFailure(f"OpenVINO cannot run the model: it does not support values like those of '{name}'")
     return np.ascontiguousarray(value)

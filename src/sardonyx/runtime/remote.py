@@ -1,9 +1,9 @@
-"""A model that runs in a worker process.
+"""Run a model in a worker process.
 
-Native code can abort, divide by zero or never end, on inputs as innocent as an empty batch. Then the worker goes, and
-the caller gets a `RuntimeFailure` as for any other input that a model does not take. All models of a process share one
-worker, which starts with the first of them and starts anew after it died; a model that was open in it opens itself
-again with its next run.
+Native code can abort, divide by zero or never end, even on inputs such as an empty batch. Then the worker process ends,
+and the caller gets a `RuntimeFailure` as for any other input that a model does not accept. All models of a process
+share one worker, which is started with the first model and restarted after it died. A model that was open in it is
+opened again by its next run.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _numbers = itertools.count()
 
 
 class RuntimeCrash(RuntimeFailure):
-    """The process that ran a model ended before it answered."""
+    """The process that ran a model ended before it replied."""
 
 
 class RuntimeTimeout(RuntimeFailure):
-    """A run took longer than it was given."""
+    """A run took longer than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one run took."""
+    """The time and memory of one run."""
 
     seconds: float
-    peak_bytes: int  # of the whole worker, its libraries and the model included
+    peak_bytes: int  # of the whole worker, including its libraries and the model
 
 
 class _Shared:
@@ -49,34 +49,34 @@ class _Shared:
         self._worker: Worker | None = None
         self._process = 0
         self.lock = threading.RLock()
-        self.dropped: list[int] = []  # models that nobody holds any more; told with the next request
+        self.dropped: list[int] = []  # deleted sessions, closed before the next request
         atexit.register(self.stop)
 
     def worker(self) -> Worker:
-        """The worker, started if there is none; never that of a process this one was forked from."""
+        """Return the worker, started if necessary; never that of the process this one was forked from."""
         if self._worker is None or self._process != os.getpid():
             self._worker, self._process = Worker(_SERVER), os.getpid()
         return self._worker
 
     def is_current(self, worker: Worker | None) -> bool:
-        """Whether that is the worker that requests go to."""
+        """Return whether requests go to this worker."""
         return worker is not None and worker is self._worker and self._process == os.getpid()
 
     def stop(self) -> None:
-        """End the worker; the next request starts another."""
+        """End the worker; the next request starts another one."""
         if self._worker is not None and self._process == os.getpid():
             self._worker.close()
         self._worker = None
 
     def ask(self, request: tuple[Any, ...], seconds: float | None) -> Any:
-        """One request and its reply, within so many seconds."""
+        """Send one request and return its reply, with a time limit."""
         worker = self.worker()
         while self.dropped and request[0] != "close":
             self.ask(("close", self.dropped.pop()), None)
-        late = threading.Event()
+        timed_out = threading.Event()
 
         def give_up() -> None:
-            late.set()
+            timed_out.set()
             worker.kill()
 
         timer = threading.Timer(seconds, give_up) if seconds is not None else None
@@ -87,10 +87,10 @@ class _Shared:
             state, *reply = worker.ask(request)
         except Died as error:
             self.stop()
-            if late.is_set():
+            if timed_out.is_set():
                 raise RuntimeTimeout(f"it did not finish in {seconds:.3g} s") from error
             raise RuntimeCrash(f"the process that runs it {error}") from error
-        except BaseException:  # an interrupt leaves a reply in the pipe that nobody may take for the next one
+        except BaseException:  # after an interrupt, the pipe still holds the reply to this request
             self.stop()
             raise
         finally:
@@ -106,18 +106,18 @@ _shared = _Shared()
 
 
 class RemoteSession:
-    """A model in a runtime of the worker process. Close it, or use it as a context.
+    """A model in a runtime of the worker process. Close it, or use it as a context manager.
 
     Args:
-        source: the path of the model, or its bytes.
-        runtime: what runs it.
-        threads: threads of the runtime.
-        seconds: how long one run may take; no limit where None.
-        profile: keep track of the nodes that run, for `executed`.
-        keep: lives as long as the session: the owner of the file, say.
+        source: The path of the model, or its bytes.
+        runtime: The runtime.
+        threads: Threads of the runtime.
+        seconds: The time limit of one run; None for no limit.
+        profile: Record which nodes run, for `executed`.
+        keep: An object to keep alive as long as the session, such as the owner of the file.
 
     Raises:
-        RuntimeFailure: the runtime does not take the model, or dies of it.
+        RuntimeFailure: if the runtime does not accept the model or crashes on it.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class RemoteSession:
         return name
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """All graph outputs in order.
+        """Return all graph outputs in order.
 
         Raises:
-            RuntimeFailure: the model rejects the feeds.
-            RuntimeCrash: the runtime dies of them.
-            RuntimeTimeout: the run does not end in time.
+            RuntimeFailure: if the model rejects the feeds.
+            RuntimeCrash: if the runtime crashes on them.
+            RuntimeTimeout: if the run does not end in time.
         """
         with _shared.lock:
             if not _shared.is_current(self._worker):
@@ -161,13 +161,16 @@ class RemoteSession:
         return outputs
 
     def run_each(self, many: Sequence[Feeds]) -> list[list[Value] | RuntimeFailure]:
-        """The outputs for each of several feeds, or why there are none: small models take longer to ask than to run."""
+        """Return the outputs for each of several feeds, or the failure.
+
+        One request for all is faster: for small models, a request takes longer than a run.
+        """
         with _shared.lock:
             if not _shared.is_current(self._worker):
                 self._open()
             try:
                 return _shared.ask(("run_each", self._number, [dict(feeds) for feeds in many]), self.seconds)
-            except (RuntimeCrash, RuntimeTimeout):  # of one of them
+            except (RuntimeCrash, RuntimeTimeout):  # caused by one of them
                 return [self._outputs_or_failure(feeds) for feeds in many]
 
     def _outputs_or_failure(self, feeds: Feeds) -> list[Value] | RuntimeFailure:
@@ -177,21 +180,21 @@ class RemoteSession:
             return failure
 
     def executed(self) -> frozenset[str] | None:
-        """Names of the nodes that ran since the model was opened, the last time where it died meanwhile."""
+        """Return the names of the nodes that ran since the model was last opened, or None if they are not known."""
         with _shared.lock:
             if not _shared.is_current(self._worker):
                 return None
             return _shared.ask(("executed", self._number), None)
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Close the model."""
         with _shared.lock:
             if _shared.is_current(self._worker):
                 _shared.ask(("close", self._number), None)
             self._worker = None
 
     def __del__(self) -> None:
-        """Leave it to the next request to say so: a collector must not talk to the worker in the middle of another."""
+        """Leave closing to the next request: garbage collection may run in the middle of another request."""
         if getattr(self, "_worker", None) is not None:
             _shared.dropped.append(self._number)
 

@@ -16,7 +16,7 @@ from sardonyx.runtime.worker_process import serve
 
 
 class _Server:
-    """The requests there are, by name."""
+    """The requests that the worker answers, by name."""
 
     def __init__(self) -> None:
         self._engines: dict[int, Engine] = {}
@@ -26,14 +26,14 @@ class _Server:
         return self._engines[number].name
 
     def run(self, number: int, feeds: Any) -> tuple[list[Any], float, int]:
-        """The outputs, the seconds they took, and the largest memory this process had meanwhile."""
+        """Return the outputs, the time in seconds, and the peak memory of this process during the run."""
         _reset_peak()
-        began = time.perf_counter()
+        start = time.perf_counter()
         outputs = self._engines[number].run(feeds)
-        return outputs, time.perf_counter() - began, _peak_bytes()
+        return outputs, time.perf_counter() - start, _peak_bytes()
 
     def run_each(self, number: int, many: list[Any]) -> list[Any]:
-        """The outputs for each of the feeds, or the failure."""
+        """Return the outputs for each of the feeds, or the failure."""
         return [self._outputs_or_failure(number, feeds) for feeds in many]
 
     def _outputs_or_failure(self, number: int, feeds: Any) -> list[Any] | SardonyxError:
@@ -43,7 +43,7 @@ class _Server:
             return failure
 
     def executed(self, number: int) -> frozenset[str] | None:
-        """Names of the nodes that ran since the model was opened; None if nobody kept track."""
+        """Return the names of the nodes that ran since the model was opened, or None if they are not recorded."""
         engine = self._engines[number]
         return engine.executed() if isinstance(engine, Session) else None
 
@@ -57,7 +57,7 @@ def _reset_peak() -> None:
 
 
 def _peak_bytes() -> int:
-    """The largest resident memory since the last reset; 0 where the system does not tell."""
+    """Return the peak resident memory since the last reset, or 0 if the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -66,7 +66,7 @@ def _peak_bytes() -> int:
 
 
 def main() -> None:
-    """Do what is asked; a failure is an answer too."""
+    """Answer requests; a failure is a reply as well."""
     warnings.simplefilter("ignore")
     server = _Server()
 

@@ -1,7 +1,12 @@
-"""Models loaded to be proven: in ONNX Runtime with its own optimizations off, or in the reference evaluator of onnx."""
+"""Models loaded to be verified: in ONNX Runtime with its optimizations off, or in the reference evaluator of onnx.
+
+Values of types that have no numpy name in the runtime (bfloat16, float8, int4 …) are passed as raw memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import importlib.metadata
 import json
 import tempfile
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import library, raw_values
+from sardonyx.runtime import library
 from sardonyx.runtime.values import Array, Feeds, Source, Value
 
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A model in ONNX Runtime on the CPU, its graph optimizations off unless asked for."""
+    """A model in ONNX Runtime on the CPU, with its graph optimizations off unless `optimize` is set."""
 
     def __init__(
         self, source: Source, *, optimize: bool = False, threads: int | None = None, profile: bool = False
@@ -32,41 +37,41 @@ class Session:
             options.profile_file_prefix = str(Path(self._folder.name) / "profile")
         level = library.onnxruntime().GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        options.enable_mem_pattern = False  # sizes change from run to run
-        # Planning which buffer to use again takes time quadratic in the nodes: 46 s for 7,600 of them, 1 s without, at
-        # the same peak of memory.
+        options.enable_mem_pattern = False  # sizes change between runs
+        # Planning the reuse of buffers takes time quadratic in the number of nodes: 46 s for 7,600 of them, 1 s
+        # without, with the same peak memory.
         options.enable_mem_reuse = optimize
-        options.enable_cpu_mem_arena = optimize  # it keeps what it once had: 430 MB after a run that leaves 110 without
-        if not optimize:  # a weight that a rewrite makes constant must not change which kernel reads it
+        options.enable_cpu_mem_arena = optimize  # it never frees memory: 430 MB after a run, 110 MB without
+        if not optimize:  # a weight that becomes constant must not change the kernel
             options.add_session_config_entry("session.disable_prepacking", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = 1
-        self._session: Any = library.opened(source, options, ["CPUExecutionProvider"])
+        self._session: Any = library.open_session(source, options, ["CPUExecutionProvider"])
         self._input_types: dict[str, str] = {i.name: i.type for i in self._session.get_inputs()}
         self._output_types: list[str] = [o.type for o in self._session.get_outputs()]
-        self._has_bare_types = any(raw_values.bare_type(t) for t in (*self._input_types.values(), *self._output_types))
+        self._has_raw_types = not _RAW_TYPES.keys().isdisjoint((*self._input_types.values(), *self._output_types))
         self._optimize = optimize
 
     @property
     def name(self) -> str:
-        """The runtime, its version and whether it optimizes."""
+        """Return the runtime, its version and whether it optimizes."""
         state = "on" if self._optimize else "off"
         return f"onnxruntime {importlib.metadata.version('onnxruntime')}, optimizations {state}"
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """All graph outputs in order."""
+        """Return all graph outputs in order."""
         try:
-            if self._has_bare_types:
-                return self._run_bare(feeds)
+            if self._has_raw_types:
+                return self._run_raw(feeds)
             return list(self._session.run(None, dict(feeds), library.run_options()))
         except library.errors() as error:
             raise RuntimeFailure(f"ONNX Runtime cannot run the model: {library.one_line(error)}") from error
 
     def executed(self) -> frozenset[str] | None:
-        """Names of the nodes that have run, those in bodies included; None unless opened with `profile`.
+        """Return the names of the nodes that have run, including those in bodies, or None without `profile`.
 
-        Ends the profile: later runs are not counted.
+        This ends the profile: later runs are not recorded.
         """
         if self._folder is None:
             return None
@@ -75,15 +80,15 @@ class Session:
         names = (str(event.get("name", "")) for event in events if event.get("cat") == "Node")
         return frozenset(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
-    def _run_bare(self, feeds: Feeds) -> list[Value]:
-        """Run with types numpy has no name for in the runtime (bfloat16, float8, int4 …), through raw memory."""
-        given = {name: raw_values.to_ort_value(value, self._input_types.get(name, "")) for name, value in feeds.items()}
-        results = self._session.run_with_ort_values(None, given, library.run_options())
-        return [raw_values.from_ort_value(result) for result in results]
+    def _run_raw(self, feeds: Feeds) -> list[Value]:
+        """Run a model with types that have no numpy name in the runtime, through raw memory."""
+        inputs = {name: _to_ort_value(value, self._input_types.get(name, "")) for name, value in feeds.items()}
+        results = self._session.run_with_ort_values(None, inputs, library.run_options())
+        return [_from_ort_value(result) for result in results]
 
 
 class ReferenceSession:
-    """A model in the reference evaluator of the onnx package: slow, and knows every operator of the standard."""
+    """A model in the reference evaluator of the onnx package: slow, but has every standard operator."""
 
     def __init__(self, source: Source) -> None:
         import onnx
@@ -92,24 +97,24 @@ class ReferenceSession:
         def build() -> Any:
             return ReferenceEvaluator(_as_proto(source, onnx))
 
-        self._evaluator: Any = _interpreted(build, "load")
+        self._evaluator: Any = _guarded(build, "load")
 
     @property
     def name(self) -> str:
-        """The evaluator and its version."""
+        """Return the evaluator and its version."""
         return f"onnx.reference {importlib.metadata.version('onnx')}"
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """All graph outputs in order."""
+        """Return all graph outputs in order."""
         with np.errstate(all="ignore"):
-            results: list[Any] = _interpreted(lambda: self._evaluator.run(None, dict(feeds)), "run")
-        return [_plain(result) for result in results]
+            results: list[Any] = _guarded(lambda: self._evaluator.run(None, dict(feeds)), "run")
+        return [_normalized(result) for result in results]
 
 
 def evaluate(model: onnx.ModelProto) -> list[Array]:
-    """All outputs of a model without inputs, computed once: what constant folding needs.
+    """Return all outputs of a model without inputs, computed once, for constant folding.
 
-    ONNX Runtime comes first and the reference evaluator second, for loading and for running.
+    ONNX Runtime is tried first and the reference evaluator second, for loading and for running.
     """
     try:
         results = Session(model, threads=1).run({})
@@ -130,18 +135,82 @@ def _as_proto(source: Source, onnx: Any) -> Any:
     return onnx.load_from_string(source) if isinstance(source, bytes) else source
 
 
-def _interpreted(action: Callable[[], Any], verb: str) -> Any:
+def _guarded(action: Callable[[], Any], verb: str) -> Any:
     try:
         return action()
-    except Exception as error:  # an interpreter of foreign graphs fails with whatever its operators raise
+    except Exception as error:  # operators of the evaluator may raise anything
         raise RuntimeFailure(f"onnx.reference cannot {verb} the model: {library.one_line(error)}") from error
 
 
-def _plain(value: Any) -> Value:
-    """The evaluator's strings come in numpy's fixed-width type, its scalars bare: bring both to one form."""
+def _normalized(value: Any) -> Value:
+    """Return a result in the form of ONNX Runtime: strings as objects, scalars as arrays."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # items of a foreign list
+        return [_normalized(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # items of a foreign list
     array: Array = np.asarray(value)
     return array.astype(object) if array.dtype.kind in "US" else array
+
+
+# Types that the runtime supports without a numpy name: onnx element type, bits, and the name in ml_dtypes.
+_RAW_TYPES: dict[str, tuple[int, int, str]] = {
+    "tensor(bfloat16)": (16, 16, "bfloat16"),
+    "tensor(float8e4m3fn)": (17, 8, "float8_e4m3fn"),
+    "tensor(float8e4m3fnuz)": (18, 8, "float8_e4m3fnuz"),
+    "tensor(float8e5m2)": (19, 8, "float8_e5m2"),
+    "tensor(float8e5m2fnuz)": (20, 8, "float8_e5m2fnuz"),
+    "tensor(uint4)": (21, 4, "uint4"),
+    "tensor(int4)": (22, 4, "int4"),
+    "tensor(float4e2m1)": (23, 4, "float4_e2m1fn"),
+    "tensor(float8e8m0)": (24, 8, "float8_e8m0fnu"),
+    "tensor(uint2)": (25, 2, "uint2"),
+    "tensor(int2)": (26, 2, "int2"),
+}
+
+
+def _to_ort_value(value: Value, type_name: str) -> Any:
+    """Return a value as the runtime accepts it."""
+    if not isinstance(value, np.ndarray):
+        raise ValueError("sequences and optionals are not supported together with types without a numpy name")
+    ort = library.onnxruntime()
+    raw_type = _RAW_TYPES.get(type_name)
+    if raw_type is None:
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
+    element, bits, _ = raw_type
+    words = np.ascontiguousarray(value).view(np.uint16 if bits == 16 else np.uint8)
+    if bits < 8:  # the runtime reads packed bytes from the start of a buffer of the unpacked shape
+        packed = _pack(words.reshape(-1), bits)
+        words = np.zeros(value.shape, np.uint8)
+        words.reshape(-1)[: packed.size] = packed
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, element)
+
+
+def _from_ort_value(value: Any) -> Value:
+    """Return a value of the runtime as an array."""
+    raw_type = _RAW_TYPES.get(value.data_type())
+    if raw_type is None:
+        array: Array = value.numpy()
+        return array
+    _, bits, name = raw_type
+    shape = tuple(value.shape())
+    count = int(np.prod(shape, dtype=np.int64))
+    size = (count * bits + 7) // 8
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8)
+    dtype = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    words = _unpack(raw, bits, count) if bits < 8 else raw
+    if name in ("int4", "int2"):  # ml_dtypes stores one sign-extended integer per byte
+        return ((words.astype(np.int8) << (8 - bits)) >> (8 - bits)).astype(dtype).reshape(shape)
+    return words.view(dtype).reshape(shape).copy()
+
+
+def _pack(words: Array, bits: int) -> Array:
+    per_byte = 8 // bits
+    padded = np.zeros(-(-words.size // per_byte) * per_byte, np.uint8)
+    padded[: words.size] = words & ((1 << bits) - 1)
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+
+
+def _unpack(raw: Array, bits: int, count: int) -> Array:
+    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+    return ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count].astype(np.uint8)

@@ -1,7 +1,7 @@
-"""A model loaded to be measured: as a user would run it, with every setting that changes its speed said aloud.
+"""A model loaded to be measured, with every setting that affects its speed under control.
 
-`Session` is for proofs and keeps the runtime's optimizations off; here they are on unless asked otherwise, memory
-patterns are on, and the feeds are bound once, so that a run is the runtime's own work and nothing of ours.
+`Session` is for verification and keeps the runtime's optimizations off. Here they are on by default, as are memory
+patterns, and the feeds are prepared once, so that a run measures the runtime alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sardonyx.runtime.values import Feeds, Source, Value
 
 
 class Level(StrEnum):
-    """How far the runtime may optimize by itself."""
+    """The graph optimization level of the runtime."""
 
     OFF = "off"
     BASIC = "basic"
@@ -41,7 +41,7 @@ _WEIGHTS_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a measurement is made under."""
+    """The conditions of a measurement."""
 
     threads: int = 1  # within an operator; operators run one after another
     provider: str = "cpu"  # as `providers()` names them
@@ -49,21 +49,21 @@ class Settings:
 
 
 def providers() -> tuple[str, ...]:
-    """The execution providers of this installation, in short: "cpu", "cuda" and so on."""
-    return tuple(_short(name) for name in library.onnxruntime().get_available_providers())
+    """Return the execution providers of this installation by short names: "cpu", "cuda" and so on."""
+    return tuple(_short_name(name) for name in library.onnxruntime().get_available_providers())
 
 
 class Timed:
     """One model in the runtime under given settings.
 
     Args:
-        source: the model.
-        settings: threads, provider and level.
-        profile: where the runtime's profile is to begin its name; no profile where None.
-        optimized: where to keep the graph as the runtime has optimized it, weights beside it; nowhere where None.
+        source: The model.
+        settings: Threads, provider and level.
+        profile: The prefix of the path of the runtime's profile; no profile if None.
+        optimized: Where to save the graph after the runtime's optimizations, weights next to it; not saved if None.
 
     Raises:
-        RuntimeFailure: where the runtime does not take the model.
+        RuntimeFailure: if the runtime does not accept the model.
         UsageError: for a provider that is not installed.
     """
 
@@ -83,44 +83,44 @@ class Timed:
             options.optimized_model_filepath = str(optimized)
             options.add_session_config_entry(_WEIGHTS_FILE, weights_beside(optimized).name)
             options.add_session_config_entry(_WEIGHTS_SIZE, "1024")
-        provider = _full(settings.provider)
-        began = time.perf_counter()
-        self._session: Any = library.opened(source, options, [provider])
-        self.load_seconds = time.perf_counter() - began
-        if provider not in self._session.get_providers():  # it falls back in silence
+        provider = _full_name(settings.provider)
+        start = time.perf_counter()
+        self._session: Any = library.open_session(source, options, [provider])
+        self.load_seconds = time.perf_counter() - start
+        if provider not in self._session.get_providers():  # the runtime falls back to another provider silently
             raise RuntimeFailure(f"ONNX Runtime could not start its provider {settings.provider!r} here")
-        self.inputs: tuple[str, ...] = tuple(each.name for each in self._session.get_inputs())
-        self.outputs: tuple[str, ...] = tuple(each.name for each in self._session.get_outputs())
+        self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
+        self.outputs: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
 
     def ready(self, feeds: Feeds) -> Callable[[], list[Value]]:
-        """One run on those of the feeds that the model takes, to be called as often as one likes."""
-        taken = {name: feeds[name] for name in self.inputs if name in feeds}
+        """Return a function that runs the model once on those of the feeds that are inputs of the model."""
+        inputs = {name: feeds[name] for name in self.inputs if name in feeds}
         run, options, errors = self._session.run, library.run_options(), library.errors()
 
-        def once() -> list[Value]:
+        def run_once() -> list[Value]:
             try:
-                return run(None, taken, options)
+                return run(None, inputs, options)
             except errors as error:
                 raise RuntimeFailure(f"ONNX Runtime cannot run the model: {library.one_line(error)}") from error
 
-        return once
+        return run_once
 
     def end_profile(self) -> Path:
-        """Stop profiling; the file that the runtime wrote."""
+        """Stop profiling and return the file that the runtime wrote."""
         return Path(self._session.end_profiling())
 
 
 def weights_beside(optimized: Path) -> Path:
-    """Where the weights of an optimized graph go; a link to nowhere put there keeps them from being written at all."""
+    """Return where the weights of an optimized graph go; a dangling link there keeps them from being written."""
     return optimized.with_name(optimized.name + ".weights")
 
 
-def _full(provider: str) -> str:
+def _full_name(provider: str) -> str:
     for name in library.onnxruntime().get_available_providers():
-        if provider.lower() in (_short(name), name.lower()):
+        if provider.lower() in (_short_name(name), name.lower()):
             return name
     raise UsageError(f"ONNX Runtime has no provider {provider!r} here", hint=f"it has {', '.join(providers())}")
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.removesuffix("ExecutionProvider").lower()

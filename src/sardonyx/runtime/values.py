@@ -1,4 +1,4 @@
-"""What goes into a model and comes out of it, and the forms a model is loaded from."""
+"""The types of values that go into and come out of a model, and the forms that a model is loaded from."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     import onnx
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Map: TypeAlias = "dict[int | str, float | int | str]"  # ai.onnx.ml's ZipMap and the like
+Map: TypeAlias = "dict[int | str, float | int | str]"  # the result of ai.onnx.ml's ZipMap, for example
 Value: TypeAlias = "Array | list[Value] | Map | None"
 Feeds: TypeAlias = Mapping[str, Value]
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto"
 
 
 class Choice(NamedTuple):
-    """What an operator such as TopK or ArgMax chose."""
+    """The selection of an operator such as TopK or ArgMax."""
 
     scores: Array
-    axis: int  # along which it chose
+    axis: int  # along which it selected
     indices: Array  # of the same rank as the scores
 
 
@@ -31,9 +31,9 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Which program runs the model, and how."""
+        """Return the name of the runtime, and its settings."""
         ...
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """All graph outputs in order; raises RuntimeFailure where the model rejects the feeds."""
+        """Return all graph outputs in order; raise RuntimeFailure if the model rejects the feeds."""
         ...

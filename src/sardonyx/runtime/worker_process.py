@@ -1,8 +1,8 @@
-"""A process of our own that answers requests: a fresh interpreter, asked over its standard streams.
+"""A worker process that answers requests: a fresh interpreter with requests and replies over its standard streams.
 
-Neither a fork nor `multiprocessing`: nothing is inherited that could flatter a measurement, and a script that calls us
-needs no `if __name__ == "__main__"`. Requests and replies are pickled. What native code prints goes to standard error,
-so that it cannot be taken for a reply. When the asking process ends, however it ends, its worker ends too.
+It uses neither fork nor `multiprocessing`: it inherits nothing that could influence a measurement, and a calling script
+needs no `if __name__ == "__main__"`. Requests and replies are pickled. Output of native code goes to standard error, so
+it cannot be mistaken for a reply. When the calling process ends for any reason, its worker ends too.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-_PATIENCE = 5.0  # seconds that a process gets to die
-_LONGEST = 300  # characters of the last thing it said
+_EXIT_SECONDS = 5.0  # time for a process to end
+_MAX_LENGTH = 300  # characters of the last line of its error output
 
 
 class Died(Exception):
-    """A worker ended before it answered; says how, in one line."""
+    """A worker ended before it replied; the message says how, in one line."""
 
 
 class Worker:
-    """The asking side of a process. Close it when done.
+    """The calling side of a worker process. Close it when done.
 
     Args:
-        module: what it runs, by its dotted name; that calls `serve`.
-        environment: variables to set for it, beside ours.
+        module: The dotted name of the module that it runs, which calls `serve`.
+        environment: Additional environment variables.
     """
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        self._error_output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._error_output,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(_path())} | dict(environment or {}),
-            start_new_session=True,  # Ctrl-C is ours to hear; we end the worker
+            start_new_session=True,  # Ctrl-C reaches only this process, which then ends the worker
         )
 
     @property
     def process(self) -> int:
-        """The number of its process."""
+        """Return the process ID."""
         return self._process.pid
 
     def ask(self, request: Any) -> Any:
         """Send one request and wait for its reply.
 
         Raises:
-            Died: where there will be none.
+            Died: if the worker ended.
         """
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None, "it is a pipe"
@@ -68,32 +68,32 @@ class Worker:
             raise Died(self._how()) from error
 
     def kill(self) -> None:
-        """End the process, whatever it is doing; from any thread, while another one may be asking."""
+        """End the process, whatever it is doing; may be called from any thread during a request."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and see it off."""
+        """End the process and wait for it."""
         self._process.kill()
-        self._process.wait(_PATIENCE)
+        self._process.wait(_EXIT_SECONDS)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
+                with contextlib.suppress(OSError):  # unsent data has no reader any more
                     stream.close()
-        self._said.close()
+        self._error_output.close()
 
     def _how(self) -> str:
         try:
-            code = self._process.wait(_PATIENCE)
+            code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return "does not answer any more"
-        self._said.seek(0)
-        said = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        self._error_output.seek(0)
+        lines = [line for line in self._error_output.read().decode(errors="replace").splitlines() if line.strip()]
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-        return how + (f": {said[-1].strip()[:_LONGEST]}" if said else "")
+        return how + (f": {lines[-1].strip()[:_MAX_LENGTH]}" if lines else "")
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
-    """The answering side: reply to requests, one after another, until nobody asks any more."""
+    """Reply to requests one after another, until the calling process ends."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     requests: queue.Queue[Any] = queue.Queue()
@@ -103,7 +103,7 @@ def serve(answer: Callable[[Any], Any]) -> None:
 
 
 def _listen(requests: queue.Queue[Any]) -> None:
-    """Pass requests on; when the asking process is gone, go too, whatever is under way."""
+    """Pass on requests; when the calling process has ended, end this one, whatever it is doing."""
     with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
         while True:
             requests.put(pickle.load(sys.stdin.buffer))
@@ -116,5 +116,8 @@ def _write(stream: IO[bytes], message: Any) -> None:
 
 
 def _path() -> list[str]:
-    """Where this process finds its modules, this very package first: what it can unpickle, the worker can too."""
+    """Return the module search path of this process, this package first.
+
+    The worker can then unpickle the same objects as this process.
+    """
     return [str(Path(__file__).parents[2]), *filter(None, sys.path)]

@@ -1,1 +1,1 @@
-"""Raising a model to a newer operator set without changing what it computes."""
+"""Convert a model to a newer operator set without changing what it computes."""

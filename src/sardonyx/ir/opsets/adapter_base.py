@@ -1,7 +1,7 @@
-"""What the adapters of single operators have in common.
+"""The common parts of the adapters of single operators.
 
-An adapter looks first and writes later: all of a model can be raised or none of it is, so nothing is written before
-every node has been looked at. By then a node may read other values than it did, so rewrites ask for its inputs anew.
+A model is raised completely or not at all, so an adapter first checks its node and returns a rewrite, and no rewrite
+runs before every node was checked. By then a node may read other values, so rewrites look up its inputs again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Rewrite = Callable[[Builder], Sequence[ir.Value]]
 
 
 class CannotRaise(Exception):
-    """The node has no equal in the newer operator set, or not surely."""
+    """The node has no equivalent in the newer operator set, or it is not certain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpsetStep:
-    """One node on its way from one operator set to another."""
+    """One node that is converted from one operator set to another."""
 
     node: ir.Node
     graph: Facts
@@ -33,25 +33,25 @@ class OpsetStep:
     new: int
 
     def passes(self, version: int) -> bool:
-        """Whether this version lies on the way."""
+        """Return whether the conversion crosses this version."""
         return self.old < version <= self.new
 
     def reads(self, index: int) -> ir.Value | None:
-        """An input as it is now; None where left out."""
+        """Return an input as it is now, or None if it is omitted."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def returns(self, index: int) -> bool:
-        """Whether the node has this output and somebody reads it."""
+        """Return whether the node has this output and it is used."""
         if index >= len(self.node.outputs):
             return False
         output = self.node.outputs[index]
         return output.is_graph_output() or bool(output.uses())
 
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the first input, for constants that must have the same."""
+        """Return the numpy type of the first input, for constants that must have the same type."""
         dtype = self.graph.dtype(self.reads(0))
         if dtype is None:
-            raise CannotRaise("it is not known which type its constants must have")
+            raise CannotRaise("the type of its constants is unknown")
         return dtype.numpy()
 
 
@@ -66,14 +66,14 @@ def rewritten(
     op_type: str | None = None,
     **changed: Any,
 ) -> Rewrite:
-    """The same node with attributes dropped or changed, and constants read at some places (None: left out)."""
+    """Return a rewrite to the same node with attributes dropped or changed, and constants as inputs (None: omitted)."""
     node = step.node
 
     def rewrite(op: Builder) -> Sequence[ir.Value]:
         inputs = list(node.inputs)
-        for place, (hint, array) in (constants or {}).items():
-            inputs += [None] * (place + 1 - len(inputs))
-            inputs[place] = None if array is None else op.constant(array, hint)
+        for index, (hint, array) in (constants or {}).items():
+            inputs += [None] * (index + 1 - len(inputs))
+            inputs[index] = None if array is None else op.constant(array, hint)
         return rebuilt(op, node, inputs, drop=drop, op_type=op_type, **changed)
 
     return rewrite
@@ -88,7 +88,7 @@ def rebuilt(
     op_type: str | None = None,
     **changed: Any,
 ) -> tuple[ir.Value, ...]:
-    """A node like another on other inputs; outputs that were left out stay so."""
+    """Create a node like another one on other inputs; omitted outputs stay omitted."""
     attributes: dict[str, Any] = {**node.attributes, **changed}
     for name in drop:
         attributes.pop(name, None)

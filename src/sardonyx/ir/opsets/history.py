@@ -1,17 +1,16 @@
-"""When each standard operator changed, and which of the changes leave a node as it is.
+"""The versions of each standard operator, and which of the changes affect existing nodes.
 
-A version is followed by `!` where a node written before it may have to be written otherwise (`adapters`), or cannot be
-written or run at all. The others only took in more types, gained an attribute whose default is the old meaning or an
-input that may be left out, or were explained better. A test reads every schema, and the list of the runtime's kernels,
-and holds this table to them.
+A version is followed by `!` if a node of an older version may have to be rewritten (`adapters`), or cannot be converted
+or run at all. All other versions only added types, an attribute whose default is the old meaning or an optional input,
+or improved the documentation. A test checks this table against every schema and the list of the runtime's kernels.
 """
 
 from __future__ import annotations
 
 import functools
 
-NEWEST = 23  # the last version this table knows
-OLDEST = 7  # before, broadcasting was asked for by attribute
+NEWEST = 23  # the last version in this table
+OLDEST = 7  # before that, broadcasting was requested by an attribute
 
 _CHANGES = """
 1: Not
@@ -118,26 +117,26 @@ _CHANGES = """
 
 @functools.cache
 def changes() -> dict[str, tuple[tuple[int, bool], ...]]:
-    """For each operator its versions, and whether nodes from before one may have to be adapted to it."""
-    found: dict[str, tuple[tuple[int, bool], ...]] = {}
+    """Return for each operator its versions, and whether older nodes may have to be adapted to each."""
+    table: dict[str, tuple[tuple[int, bool], ...]] = {}
     for line in _CHANGES.strip().splitlines():
         versions, _, names = line.partition(":")
         steps = tuple((int(version.rstrip("!")), version.endswith("!")) for version in versions.split())
-        found.update(dict.fromkeys(names.split(), steps))
-    return found
+        table.update(dict.fromkeys(names.split(), steps))
+    return table
 
 
 def exists(op_type: str, opset: int) -> bool:
-    """Whether the operator is part of an operator set."""
+    """Return whether the operator is part of an operator set."""
     steps = changes().get(op_type)
     return steps is not None and steps[0][0] <= opset
 
 
 def since(op_type: str, opset: int) -> int:
-    """The version of the operator that an operator set has; 0 for none."""
+    """Return the version of the operator in an operator set, or 0 if it has none."""
     return max((version for version, _ in changes().get(op_type, ()) if version <= opset), default=0)
 
 
 def must_adapt(op_type: str, old: int, new: int) -> bool:
-    """Whether nodes of `old` may have to be written otherwise in `new`."""
+    """Return whether nodes of opset `old` may have to be rewritten for opset `new`."""
     return any(marked and old < version <= new for version, marked in changes()[op_type])

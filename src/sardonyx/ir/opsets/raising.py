@@ -1,6 +1,6 @@
-"""Whether all of a model can be written in a newer operator set, and how.
+"""Plan the conversion of a whole model to a newer operator set.
 
-Functions bring their own operator sets and stay as they are.
+Functions have their own operator sets and are not changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sardonyx.ir.rules import Rule
 from sardonyx.ir.scopes import label
 from sardonyx.records.run import Accuracy
 
-HIGHEST = NEWEST  # how far a model is raised where nobody says otherwise
+HIGHEST = NEWEST  # the default limit for raising a model
 
-_BARE_INITIALIZERS = 4  # the IR version since which an initializer that is an input may be overridden by callers
+_BARE_INITIALIZERS = 4  # the IR version since which callers may override an initializer that is an input
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What it takes to have a model in a newer operator set."""
+    """The changes that convert a model to a newer operator set."""
 
     old: int
     new: int
@@ -36,19 +36,19 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The stable key of the raise."""
+        """Return the stable key of the conversion."""
         return f"opset {self.new}"
 
 
 class RaiseOpset(Rule):
-    """What the record calls it."""
+    """The rule under which a conversion is recorded."""
 
     name: ClassVar[str] = "raise-opset"
     accuracy: ClassVar[Accuracy] = Accuracy.REASSOCIATES
     algebra: ClassVar[str] = "a node of an older opset  =>  the same in a newer one, for a fusion that needs it"
     about: ClassVar[str] = (
-        "One raise is one rewrite: a model half in one opset and half in another is none. The function stays the same, "
-        "but a runtime may have other code for a newer operator, which rounds otherwise."
+        "The whole model is raised in one rewrite, because a model has one opset. The function stays the same, "
+        "but a runtime may have another kernel for a newer operator, which may round differently."
     )
 
 
@@ -56,10 +56,10 @@ RAISE = RaiseOpset()
 
 
 def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan:
-    """How to raise a model; `nodes` are those of the standard operators in it, by operator.
+    """Return how to raise a model; `nodes` are its nodes of standard operators, by operator.
 
     Raises:
-        CannotRaise: where something in the model would not stay the same.
+        CannotRaise: if something in the model would not stay the same.
     """
     old = facts.scopes[facts.model.graph].opset
     if not OLDEST <= old < new <= NEWEST:
@@ -73,7 +73,7 @@ def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan
         if not outside:
             continue
         if not exists(op_type, old):
-            raise CannotRaise(f"{op_type} ({label(outside[0])}) is no operator of opset {old}")
+            raise CannotRaise(f"{op_type} ({label(outside[0])}) is not an operator of opset {old}")
         if must_adapt(op_type, old, new):
             rewrites.extend(_adapted(outside, facts, old, new))
     _check_functions(facts, new)
@@ -91,15 +91,17 @@ def _adapted(nodes: Iterable[ir.Node], facts: Facts, old: int, new: int) -> Iter
 
 
 def _check_inputs(model: ir.Model, ir_version: int) -> None:
-    """Weights listed as inputs are constants to a runtime in old files, and would not be any longer."""
+    """Refuse weights that are also inputs: they are constants in old files, but not in newer IR versions."""
     if model.ir_version < _BARE_INITIALIZERS <= ir_version and any(
         value.is_graph_input() for value in model.graph.initializers.values()
     ):
-        raise CannotRaise(f"weights that are inputs as well would no longer be constants above IR {model.ir_version}")
+        raise CannotRaise(
+            f"weights that are also inputs would no longer be constants above IR version {model.ir_version}"
+        )
 
 
 def _check_functions(facts: Facts, new: int) -> None:
-    """A function may keep its operator set only where its operators are the same in the model's."""
+    """Refuse a function whose operators differ from those of the same name in the new operator set."""
     for function in facts.model.functions.values():
         own = function.opset_imports.get("", 0) or function.opset_imports.get("ai.onnx", 0)
         for node in function.all_nodes():
