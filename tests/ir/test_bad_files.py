@@ -177,10 +177,10 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
         (lambda p: p.opset_import.add(domain="ai.onnx", version=3), ("two versions",)),
         (lambda p: p.graph.node[0].attribute.extend([helper.make_attribute("a", 1)] * 2), ("'a'", "twice")),
         (lambda p: p.functions.extend([helper.make_function("d", "f", [], [], [], [])] * 2), ("f", "twice")),
-        (lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.GRAPH), ("'a'", "has none")),
+        (lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.GRAPH), ("'a'", "but no value")),
         (
             lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.SPARSE_TENSOR),
-            ("'a'", "has none"),
+            ("'a'", "but no value"),
         ),
         (lambda p: p.graph.initializer[0].ClearField("name"), ("no name",)),
         (lambda p: setattr(p.graph.initializer[0], "data_type", 99), ("99",)),

@@ -85,7 +85,7 @@ CASES: list[tuple[Rewrite, str]] = [
     (lambda match, op: op.folded(np.array(1e300), ir.DataType.FLOAT), "overflow or lose precision in float"),
     (lambda match, op: match.root.outputs[0], "replaces a value by itself"),
     (lambda match, op: [source(match), source(match)], "a different number of values"),
-    (lambda match, op: op.Neg(ir.Value(name="nowhere")), "a value that is in no graph"),
+    (lambda match, op: op.Neg(ir.Value(name="nowhere")), "a value that is not in any graph"),
 ]
 
 

@@ -332,13 +332,13 @@ PIECE = """s$ = Shape(v@)  n$ = Gather(s$, a)  t$ = Concat <axis = 0> (n$, four)
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many nodes the rules were asked about."""
     asked = list[ir.Node]()
-    ask = Shapes._outputs  # pyright: ignore[reportPrivateUsage]
+    ask = Shapes.infer_outputs
 
     def outputs(self: Shapes, node: ir.Node) -> Any:
         asked.append(node)
         return ask(self, node)
 
-    monkeypatch.setattr(Shapes, "_outputs", outputs)
+    monkeypatch.setattr(Shapes, "infer_outputs", outputs)
     return lambda: len(asked)
 
 

@@ -102,8 +102,8 @@ class Borders:
         source = OUTSIDE if _is_constant_value(value) else self._cell_of(value)
         readers = [self.cell(reader) for reader in old.consumers()] + ([OUTSIDE] if old.is_graph_output() else [])
         for reader in readers:
-            lost = cell - reader - source  # modules that made it, for somebody outside
-            joined = (source & reader) - cell  # modules that it left and came back to
+            lost = cell - reader - source  # modules that would no longer produce it for a consumer outside
+            joined = (source & reader) - cell  # modules that it would no longer leave and reenter
             if lost or joined:
                 raise _crosses(lost or joined)
 

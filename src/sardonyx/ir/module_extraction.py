@@ -85,10 +85,10 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
         raise UsageError(f"{path or 'the model'} has no call {call}: it was called {times}", hint="calls count from 0")
     notes = () if len(calls) < 2 else (f"{path} is called {len(calls)} times: this is call {call}",)
     module = calls[call] if calls else path
-    asked = module
+    requested = module
     module, inside, straddling = module_region.widen(flow, module, exact=exact)
     if straddling and module_region.is_whole(flow, inside):
-        raise module_region.refusal(flow, asked, straddling)
+        raise module_region.refusal(flow, requested, straddling)
     if not inside:
         raise ModelError(
             f"{path or 'the model'} owns no node of this model",

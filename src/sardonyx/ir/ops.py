@@ -90,7 +90,7 @@ POOLS: Operators = frozenset({"AveragePool", "LpPool", "MaxPool"})
 GLOBAL_POOLS: Operators = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
 RECURRENT: Operators = frozenset({"GRU", "LSTM", "RNN"})
 
-MATRIX_PRODUCTS: Operators = frozenset({"Gemm", "MatMul"})  # of floating-point numbers, with a weight of two dims
+MATRIX_PRODUCTS: Operators = frozenset({"Gemm", "MatMul"})  # of floating-point numbers, with a weight of rank 2
 CONVOLUTIONS: Operators = frozenset({"Conv", "ConvTranspose"})
 QUANTIZED_PRODUCTS: Operators = frozenset({"MatMulInteger", "QLinearMatMul"})
 QUANTIZED_CONVOLUTIONS: Operators = frozenset({"ConvInteger", "QLinearConv"})

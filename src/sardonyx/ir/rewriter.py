@@ -115,12 +115,10 @@ class Rewriter:
         self._transactions = Transactions(facts, names, borders or Borders())
         self._max_rewrites = MAX_REWRITES_PER_NODE * (10 + sum(map(len, self._index.values())))
         self._pending: dict[str, OrderedDict[ir.Node, None]] = {rule.name: OrderedDict() for rule in rules}
-        self._watching: dict[str, list[OrderedDict[ir.Node, None]]] = defaultdict(
-            list
-        )  # the queues of the rules for each operator
+        self._queues: dict[str, list[OrderedDict[ir.Node, None]]] = defaultdict(list)  # of the rules, by operator
         for rule in rules:
             for root in rule.roots if isinstance(rule, NodeRule) else ():
-                self._watching[root].append(self._pending[rule.name])
+                self._queues[root].append(self._pending[rule.name])
 
     def run(self) -> Log:
         """Infer shapes and sweep until a sweep over all nodes changes nothing."""
@@ -266,7 +264,7 @@ class Rewriter:
         merged = {operator(node) for node in change.added} & {operator(node) for node in change.removed}
         for node in _around((*change.added, *change.neighbours)):
             name = operator(node)
-            for pending in self._watching.get(name, ()):
+            for pending in self._queues.get(name, ()):
                 pending[node] = None
                 if name in merged:  # so that a chain is merged in pairs, then pairs of pairs, and not one by one
                     pending.move_to_end(node)

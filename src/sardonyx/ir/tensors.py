@@ -301,17 +301,17 @@ class ProtoTensor(TensorProtoTensor):
 
     @property
     def dtype(self) -> ir.DataType:
-        """The element type."""
+        """Return the element type."""
         return self._dtype
 
     @property
     def shape(self) -> ir.Shape:
-        """The shape, which cannot be changed."""
+        """Return the shape, which cannot be changed."""
         return self._shape
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the data takes."""
+        """Return the number of bytes of the data."""
         if self._nbytes is None:
             self._nbytes = super().nbytes
         return self._nbytes
@@ -323,7 +323,7 @@ class ProtoTensor(TensorProtoTensor):
 
     @property
     def name(self) -> str:
-        """The name, which may differ from the one in the proto."""
+        """Return the name, which may differ from the one in the proto."""
         return self._own_name
 
     @name.setter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
@@ -11,15 +11,7 @@ from onnx_ir import serde
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import canonical, unmodeled_fields
-from sardonyx.ir.io.declarations import (
-    Scope,
-    declare,
-    props,
-    remember_annotations,
-    remember_declaration,
-    remember_value_info,
-    type_and_shape,
-)
+from sardonyx.ir.io.encode import declared_by_default
 from sardonyx.ir.io.skeletons import (
     Kind,
     clear_content,
@@ -28,10 +20,13 @@ from sardonyx.ir.io.skeletons import (
     kind_by_content,
     model_skeleton,
     node_skeleton,
+    value_skeleton,
     without,
 )
 from sardonyx.ir.io.tensor_reader import Reader
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
+
+Scope = dict[str, ir.Value]
 
 _GRAPH_CONTENT = (
     "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
@@ -76,7 +71,7 @@ class _Decoder:
             model_version=_field(proto, "model_version"),
             doc_string=_field(proto, "doc_string"),
             functions=functions,
-            metadata_props=props(proto.metadata_props),
+            metadata_props=_props(proto.metadata_props),
             device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
         )
         read = without(proto, ("graph", "functions", "training_info"), unknown_fields=self._unknown_fields)
@@ -88,7 +83,7 @@ class _Decoder:
         return model
 
     def _graph(self, proto: onnx.GraphProto, scopes: list[Scope]) -> ir.Graph:
-        inputs = [declare(ir.Value(name=info.name), info) for info in proto.input]
+        inputs = [_declare(ir.Value(name=info.name), info) for info in proto.input]
         values: Scope = {}
         for value in inputs:
             _define(values, value, "an input")
@@ -97,13 +92,13 @@ class _Decoder:
         input_names = {info.name for info in proto.input}
         for info in proto.value_info:
             if info.name in values and info.name not in input_names:
-                declare(values[info.name], info)
+                _declare(values[info.name], info)
         nodes = [self._node(node, [*scopes, values]) for node in proto.node]
         outputs: list[ir.Value] = []
         for info in proto.output:
             if info.name not in values:
                 raise _invalid(f"nothing produces the graph output {info.name!r}")
-            outputs.append(declare(values[info.name], info))
+            outputs.append(_declare(values[info.name], info))
         graph = ir.Graph(
             inputs,
             outputs,
@@ -111,15 +106,15 @@ class _Decoder:
             initializers=initializers,
             doc_string=_field(proto, "doc_string"),
             name=_field(proto, "name"),
-            metadata_props=props(proto.metadata_props),
+            metadata_props=_props(proto.metadata_props),
         )
         read = without(proto, _GRAPH_CONTENT, unknown_fields=self._unknown_fields)
         unmodeled_fields.remember(graph, unmodeled_fields.GRAPH, graph_skeleton(graph), read)
         for role, declarations in ((unmodeled_fields.INPUT, proto.input), (unmodeled_fields.OUTPUT, proto.output)):
             for info in declarations:
-                remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
-        remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
-        remember_annotations(graph, values, proto.quantization_annotation)
+                _remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
+        _remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        _remember_annotations(graph, values, proto.quantization_annotation)
         return graph
 
     def _initializers(self, proto: onnx.GraphProto, values: Scope) -> list[ir.Value]:
@@ -149,7 +144,7 @@ class _Decoder:
         _define_outputs(values, proto.node)
         for info in proto.value_info:
             if info.name in values:
-                declare(values[info.name], info)
+                _declare(values[info.name], info)
         nodes = [self._node(node, [values]) for node in proto.node]
         if missing := [name for name in proto.output if name not in values]:
             raise _invalid(f"nothing produces the output {missing[0]!r} of function {proto.name!r}")
@@ -159,7 +154,7 @@ class _Decoder:
             nodes=nodes,
             doc_string=_field(proto, "doc_string"),
             opset_imports=_opsets(proto.opset_import),
-            metadata_props=props(proto.metadata_props),
+            metadata_props=_props(proto.metadata_props),
         )
         attributes = [self._attribute(attribute, []) for attribute in proto.attribute_proto]
         attributes += [ir.Attr(name, Kind.UNDEFINED, None) for name in proto.attribute]
@@ -169,7 +164,7 @@ class _Decoder:
         read = without(proto, ("node", "value_info"), unknown_fields=self._unknown_fields)
         clear_content(read.attribute_proto, attributes)
         unmodeled_fields.remember(graph, unmodeled_fields.FUNCTION, function_skeleton(function), read)
-        remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        _remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
         return function
 
     def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
@@ -185,7 +180,7 @@ class _Decoder:
             outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
             name=proto.name,
             doc_string=_field(proto, "doc_string"),
-            metadata_props=props(proto.metadata_props),
+            metadata_props=_props(proto.metadata_props),
         )
         if proto.device_configurations:
             values = {name: value for scope in scopes for name, value in scope.items()}
@@ -241,9 +236,9 @@ class _Decoder:
             case Kind.SPARSE_TENSORS:
                 return [self._sparse(sparse) for sparse in proto.sparse_tensors]
             case Kind.TYPE_PROTO:
-                return ir.TypeAndShape(*type_and_shape(proto.tp))
+                return ir.TypeAndShape(*_type_and_shape(proto.tp))
             case Kind.TYPE_PROTOS:
-                return [ir.TypeAndShape(*type_and_shape(item)) for item in proto.type_protos]
+                return [ir.TypeAndShape(*_type_and_shape(item)) for item in proto.type_protos]
             case _:
                 return None
 
@@ -313,3 +308,97 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data  # ONNX requires UTF-8, but custom operators store other data
+
+
+# Declarations of values: their types and documentation, and the form in which they are written.
+
+
+def _props(entries: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+    """Return metadata as a dictionary, or None if there is none."""
+    return {entry.key: entry.value for entry in entries} if entries else None
+
+
+def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Return the part of a type that onnx-ir can represent; the rest is kept in `unmodeled_fields`."""
+    if proto.HasField("tensor_type") and not proto.HasField("denotation"):
+        return _tensor_type(proto.tensor_type)
+    leaf = proto
+    while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        leaf = getattr(leaf, kind).elem_type
+    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
+        return None, None
+    return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
+
+
+def _tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Return the type and shape of a tensor type, which is the most common case."""
+    if not proto.HasField("elem_type"):
+        return None, None
+    shape = serde.deserialize_tensor_shape(proto.shape) if proto.HasField("shape") else None
+    return ir.TensorType(ir.DataType(proto.elem_type)), shape
+
+
+def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
+    """Add a declaration to a value, which may be declared as an input, in value_info and as an output."""
+    declared, shape = _type_and_shape(info.type)
+    if value.const_value is None:  # the tensor itself takes precedence
+        value.type = declared or value.type
+        value.shape = value.shape if shape is None else shape
+    if info.metadata_props:
+        value.metadata_props.update({entry.key: entry.value for entry in info.metadata_props})
+    if info.HasField("doc_string"):
+        value.doc_string = info.doc_string
+    return value
+
+
+def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto, *, sure: bool) -> None:
+    """Remember a declaration that saving would write differently; `sure` skips the quick check."""
+    if sure or not canonical.declares(info, value):
+        encoded = unmodeled_fields.nameless(value_skeleton(value))
+        unmodeled_fields.store(value, role, encoded, unmodeled_fields.nameless(info))
+
+
+def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto], *, sure: bool) -> None:
+    """Remember value_info that saving would write differently, and its order if that is unusual."""
+    if not infos:
+        return
+    unmatched: list[bytes] = []
+    listed: set[str] = set()
+    for info in infos:
+        value = values.get(info.name)
+        if value is None or info.name in listed:
+            unmatched.append(unmodeled_fields.canonical(info))
+            continue
+        listed.add(info.name)
+        _remember_declaration(value, unmodeled_fields.VALUE_INFO, info, sure=sure)
+        if not declared_by_default(value):
+            unmodeled_fields.meta(value)[unmodeled_fields.LISTED] = True
+    if unmatched:
+        unmodeled_fields.meta(graph)[unmodeled_fields.LOOSE_INFO] = tuple(unmatched)
+    usual = [name for name in values if name in listed]
+    names = tuple(info.name for info in infos)
+    if list(names) != usual:
+        unmodeled_fields.meta(graph)[unmodeled_fields.INFO_ORDER] = names
+
+
+def _remember_annotations(graph: ir.Graph, values: Scope, quants: Sequence[onnx.TensorAnnotation]) -> None:
+    """Attach quantization annotations to their values, and remember those that fit no value."""
+    if not quants:
+        return
+    unmatched: list[bytes] = []
+    seen: set[str] = set()
+    for quant in quants:
+        value = values.get(quant.tensor_name)
+        names = _props(quant.quant_parameter_tensor_names) or {}
+        plain = onnx.TensorAnnotation(tensor_name=quant.tensor_name)
+        plain.quant_parameter_tensor_names.extend(
+            onnx.StringStringEntryProto(key=key, value=name) for key, name in names.items()
+        )
+        if value is None or quant.tensor_name in seen or plain != quant:
+            unmatched.append(quant.SerializeToString(deterministic=True))
+        else:
+            unmodeled_fields.meta(value)[unmodeled_fields.QUANT] = names
+        seen.add(quant.tensor_name)  # a second one for the same value is unmatched
+    if unmatched:
+        unmodeled_fields.meta(graph)[unmodeled_fields.LOOSE_QUANT] = tuple(unmatched)
+    unmodeled_fields.meta(graph)[unmodeled_fields.QUANT_ORDER] = tuple(quant.tensor_name for quant in quants)
