@@ -24,7 +24,7 @@ from pathlib import Path
 
 import family_zoo
 from family_makers import Subject
-from sardonyx.analysis.fingerprint import BORDERS, Borders, Features, features, judge
+from sardonyx.analysis.fingerprint import THRESHOLDS, Features, Thresholds, classify, features
 from sardonyx.ir.io import load
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")
@@ -44,7 +44,7 @@ class Sample:
     @property
     def right(self) -> bool:
         """Whether the family is told."""
-        return judge(self.found).family == self.subject.family
+        return classify(self.found).family == self.subject.family
 
 
 def optimize_missing(folder: Path) -> None:
@@ -70,9 +70,9 @@ def samples(folder: Path) -> Iterator[Sample]:
             yield Sample(subject, form, found, len(model.graph), time.process_time() - began)
 
 
-def right_architectures(found: list[Sample], at: Borders = BORDERS) -> dict[str, bool]:
+def right_architectures(found: list[Sample], at: Thresholds = THRESHOLDS) -> dict[str, bool]:
     """Whether all forms of an architecture are told right."""
-    families = {each: judge(each, at).family for each in {sample.found for sample in found}}  # many files are alike
+    families = {each: classify(each, at).family for each in {sample.found for sample in found}}  # many files are alike
     verdicts: dict[str, bool] = defaultdict(lambda: True)
     for sample in found:
         verdicts[sample.subject.name] &= families[sample.found] == sample.subject.family
@@ -82,7 +82,7 @@ def right_architectures(found: list[Sample], at: Borders = BORDERS) -> dict[str,
 def left_out(found: list[Sample]) -> float:
     """The share of architectures that are right when borders are fitted without their lineage."""
     settings = [
-        Borders(stem, few, rare, reads, hides, sparse)
+        Thresholds(stem, few, rare, reads, hides, sparse)
         for stem, few, rare in itertools.product((1, 2, 3, 4, 5), (0.1, 0.25, 0.5, 1.0), (0.02, 0.05, 0.1, 0.2))
         for reads, hides, sparse in itertools.product((0.1, 0.2, 0.4), (0.25, 0.5, 0.75), (0.06, 0.125, 0.25))
     ]
@@ -126,7 +126,7 @@ def main() -> int:
     found = [sample for sample in samples(asked.folder) if (sample.subject.group in held) in wanted]
     for sample in found:
         if asked.verbose or not sample.right:
-            judged = judge(sample.found)
+            judged = classify(sample.found)
             print(f"{'right' if sample.right else 'WRONG'} {sample.subject.name:26s} {sample.form:22s} ", end="")
             print(f"{judged.family.value} {judged.confidence:.2f} ({', '.join(judged.evidence)})", end="")
             print("" if sample.right else f", should be {sample.subject.family}")

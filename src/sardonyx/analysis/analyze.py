@@ -1,4 +1,4 @@
-"""`sardonyx.analyze`: what a model does and holds, as it is, with its attention spelled out, and with it fused."""
+"""`sardonyx.analyze`: the costs of a model as it is, with its attention decomposed, and with its attention fused."""
 
 from __future__ import annotations
 
@@ -36,68 +36,68 @@ def analyze(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Analysis:
-    """What a model costs: operations, arithmetic, bytes moved, peak memory, and what of it fuses.
+    """Compute what a model costs: operations, arithmetic, bytes moved, peak memory, and what of it can be fused.
 
-    A torch model is run once without its data for each form: as it is, with its attention spelled out, and with its
-    attention fused. An ONNX file is read; its weights are not.
+    A torch model is run once on fake tensors for each form: as it is, with its attention decomposed, and with its
+    attention fused. Of an ONNX file only the graph is read, not the weights.
 
     Args:
-        source: a module, where one comes from as `export` takes it, an ONNX file, or an ONNX model in memory.
-        inputs: example inputs of a torch model, as `export` takes them; derived where None.
-        beside: more ONNX models, to stand beside the first.
-        kwargs: keyword inputs beside positional ones.
-        task: which head a Hugging Face model gets.
-        dtype: floating-point type of a torch model; "keep" is the one that it has or is saved in.
-        dynamic: dims of a torch model to leave open, as `export` takes them: numbers become formulas too.
-        sizes: of the open dims of ONNX models; where not given they are assumed, which is noted.
-        as_in_notes: add the estimate by the notes' definition, which is not what anything needs (docs/memory.md).
-        seed: of what is drawn.
-        progress: told the phase.
+        source: A module, a source as `export` accepts it, an ONNX file, or an ONNX model in memory.
+        inputs: Example inputs of a torch model, as `export` accepts them; derived if None.
+        beside: More ONNX models to analyze beside the first.
+        kwargs: Keyword inputs in addition to positional ones.
+        task: The head of a Hugging Face model.
+        dtype: Floating-point type of a torch model; "keep" is the type that it has or is saved in.
+        dynamic: Dynamic dimensions of a torch model, as `export` accepts them: costs become formulas too.
+        sizes: Sizes of the dynamic dimensions of ONNX models; missing ones are assumed, which is noted.
+        as_in_notes: Add the legacy memory estimate, which is not the memory that a run needs (docs/memory.md).
+        seed: Seed of random inputs.
+        progress: Called with the phase.
 
     Raises:
-        UsageError: the source is none, or an option does not go with it.
-        ModelError: the model cannot be read or run.
+        UsageError: If the source is not a model, or an option does not apply to it.
+        ModelError: If the model cannot be read or run.
     """
     clock = Clock(progress)
-    if onnx_models.is_one(source):
+    if onnx_models.is_onnx(source):
         _refuse_for_onnx(
             {
                 "inputs": inputs is not None or bool(kwargs),
                 "task": task is not None,
                 "dtype": dtype != "keep",
-                "dynamic dims to open": dynamic is not None,
-                "estimate as in the notes": as_in_notes,
+                "dynamic dimensions": dynamic is not None,
+                "legacy memory estimate": as_in_notes,
             }
         )
         with gc_pause.paused():
-            found = onnx_models.analyzed([cast("OnnxSource", source), *beside], sizes or {}, clock)
+            results = onnx_models.analyze_onnx([cast("OnnxSource", source), *beside], sizes or {}, clock)
     else:
         if beside:
-            raise UsageError("only ONNX files stand side by side", hint="analyze a torch model alone")
+            raise UsageError("only ONNX models are analyzed side by side", hint="analyze a torch model alone")
         if sizes:
-            raise UsageError("sizes are for ONNX files", hint="give a torch model inputs of those sizes")
+            raise UsageError("sizes apply to ONNX models only", hint="give a torch model inputs of those sizes")
         if isinstance(source, str):
             parse_source(source, task=task)
         with clock.phase("loading torch"):
             require_torch()
             from sardonyx.analysis import torch_models
-        wish = torch_models.Wish(inputs, kwargs, task, dtype, dynamic, as_in_notes, seed)
+        options = torch_models.TorchOptions(inputs, kwargs, task, dtype, dynamic, as_in_notes, seed)
         with gc_pause.paused():
-            found = torch_models.analyzed(cast("nn.Module | str", source), wish, clock)
+            results = torch_models.analyze_torch(cast("nn.Module | str", source), options, clock)
     return Analysis(
         environment=environment(),
         options={"task": task, "dtype": dtype, "seed": seed, "as_in_notes": as_in_notes, "sizes": dict(sizes or {})},
-        sources=found.sources,
-        sizes=found.sizes,
-        forms=found.forms,
-        missing=found.missing,
-        overtaking=found.overtaking,
-        notes=found.notes,
+        sources=results.sources,
+        sizes=results.sizes,
+        forms=results.forms,
+        missing=results.missing,
+        overtaking=results.overtaking,
+        notes=results.notes,
         seconds=clock.seconds,
     )
 
 
-def _refuse_for_onnx(given: Mapping[str, bool]) -> None:
-    wrong = next((what for what, is_given in given.items() if is_given), None)
+def _refuse_for_onnx(options: Mapping[str, bool]) -> None:
+    wrong = next((option for option, is_set in options.items() if is_set), None)
     if wrong is not None:
-        raise UsageError(f"an ONNX file takes no {wrong}", hint="leave it out, or analyze the torch model")
+        raise UsageError(f"an ONNX model takes no {wrong}", hint="leave it out, or analyze the torch model")

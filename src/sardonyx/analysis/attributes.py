@@ -1,4 +1,4 @@
-"""A node's attributes as plain data, for documents and comparisons. Large tensors are named and not read."""
+"""Convert a node's attributes to plain data for records; large tensors become their type and shape alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.module_graph import AttributeValue, BodyValue, Scalar, TensorValue
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-FEW = 16  # elements of a tensor that are written out
+FEW = 16  # tensors with at most this many elements are converted whole
 
 
 def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> dict[str, AttributeValue]:
-    """Every attribute of a node; `names` are those of the nodes inside its bodies, left out where there are none."""
+    """Return all attributes of a node; `names` has the names of nodes in its bodies, which are left out without it."""
     return {
         name: attribute_value(attribute, names)
         for name, attribute in node.attributes.items()
@@ -26,7 +26,7 @@ def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> 
 
 
 def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = None) -> AttributeValue:
-    """One attribute; of a body, the names of its nodes."""
+    """Return one attribute as plain data; for a body, the names of its nodes."""
     if attribute.is_ref():
         return f"attribute {attribute.ref_attr_name} of the function"
     match attribute.type:
@@ -49,7 +49,7 @@ def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = No
         case ir.AttributeType.GRAPHS:
             return BodyValue(_inside(attribute.as_graphs(), names))
         case other:
-            return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never a weight
+            return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never weights
 
 
 def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> tuple[str, ...]:
@@ -57,24 +57,24 @@ def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> 
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
-    """A tensor's type and shape, and its elements where they are few and at hand."""
+    """Return the type and shape of a tensor, and its elements if they are few and in memory."""
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
     few = tensor.size <= FEW and not isinstance(tensor, FileTensor)
     return TensorValue(dtype_name(tensor.dtype), shape, elements(tensor.numpy()) if few else None)
 
 
 def dtype_name(dtype: ir.DataType) -> str:
-    """An element type as ONNX spells it, in small letters."""
+    """Return the ONNX name of an element type in lower case."""
     return dtype.name.lower()
 
 
 def elements(array: np.ndarray) -> tuple[Scalar, ...]:
-    """The elements of an array, row by row."""
+    """Return the elements of an array in row-major order."""
     return tuple(scalar(item) for item in array.reshape(-1))
 
 
 def scalar(item: Any) -> Scalar:
-    """One element as JSON can hold it."""
+    """Convert one element to a type that JSON supports."""
     match item:
         case bytes():
             return item.decode(errors="replace")

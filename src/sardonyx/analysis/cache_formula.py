@@ -1,4 +1,4 @@
-"""How many bytes a decoder's cache takes, as a formula of the batch and of the tokens it has read."""
+"""The size of a decoder's key-value cache in bytes, as a formula of the batch size and the number of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.verification.state_inputs import find_state
 
 
 def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:
-    """The cache that an ONNX graph returns: outputs that are inputs of the next run."""
+    """Return the cache of an ONNX graph: the outputs that are inputs of the next run."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     parts: list[CachePart] = []
     for state in find_state(model, inputs):
@@ -27,35 +27,38 @@ def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:
 
 
 def cache_of(tensors: Sequence[CachePart], sizes: Mapping[str, int]) -> Cache | None:
-    """The sum over all tensors, those that are alike together; None for no tensors."""
-    counted = Counter((each.shape, each.element_bytes) for each in tensors)
-    if not counted:
+    """Return the sum over all tensors, grouped by shape, or None if there are no tensors."""
+    groups = Counter((tensor.shape, tensor.element_bytes) for tensor in tensors)
+    if not groups:
         return None
-    parts = tuple(CachePart(count, shape, size) for (shape, size), count in counted.items())
+    parts = tuple(CachePart(count, shape, size) for (shape, size), count in groups.items())
     values = [_value(part, sizes) for part in parts]
     known = [value for value in values if value is not None]
     return Cache(" + ".join(map(_formula, parts)), sum(known) if len(known) == len(values) else None, parts)
 
 
 def _formula(part: CachePart) -> str:
-    """The product as it is read: how many tensors, their sizes, and the bytes of an element."""
-    known = part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
-    named = [dim if dim.isidentifier() or dim.endswith(")") else f"({dim})" for dim in _names(part)]
-    return " · ".join([f"{known:,}", *named])
+    """Return the bytes of one group as a product of a number and the dynamic dimensions."""
+    factors = [dim if dim.isidentifier() or dim.endswith(")") else f"({dim})" for dim in _dynamic_dims(part)]
+    return " · ".join([f"{_static_bytes(part):,}", *factors])
 
 
-def _names(part: CachePart) -> list[str]:
+def _static_bytes(part: CachePart) -> int:
+    return part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
+
+
+def _dynamic_dims(part: CachePart) -> list[str]:
     return [dim for dim in part.shape if isinstance(dim, str)]
 
 
 def _value(part: CachePart, sizes: Mapping[str, int]) -> int | None:
-    """The bytes at given sizes; None where a size is not known."""
-    known = part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
-    for dim in _names(part):
+    """Return the bytes of one group at these sizes, or None if a size is unknown."""
+    octets = _static_bytes(part)
+    for dim in _dynamic_dims(part):
         limit, _, inner = dim.removeprefix("min(").removesuffix(")").rpartition(", ")
         terms = [sizes.get(term, int(term) if term.isdecimal() else None) for term in inner.split(" + ")]
         if any(term is None for term in terms):
             return None
         total = sum(term for term in terms if term is not None)
-        known *= min(int(limit), total) if limit else total
-    return known
+        octets *= min(int(limit), total) if limit else total
+    return octets

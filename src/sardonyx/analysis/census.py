@@ -1,4 +1,4 @@
-"""All nodes and constants of a model, counted: what `inspect` says of a whole model and of one module of it."""
+"""Count the nodes, constants and parameters of a model or of one module of it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sardonyx.records import module_tree
 from sardonyx.records.inspection import Coverage, Module, OpUse, Port, RootNode, Weight
 from sardonyx.records.run import Counts, How
 
-# Integers, bools and strings in a graph are indices, shapes and masks, single numbers are exponents and epsilons; what
-# training fitted is everything else.
+# Integers, bools and strings are indices, shapes and masks, and single numbers are exponents and epsilons; all other
+# constants count as parameters.
 _NOT_WEIGHTS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING})
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Nodes and constants, bodies and functions included; None for data that is not a tensor."""
+    """The nodes and constants of a model, with bodies and functions; None for data that is not a tensor."""
 
     nodes: tuple[ir.Node, ...]
     constants: Mapping[ir.Node, ir.TensorProtocol | None]
@@ -32,7 +32,7 @@ class Census:
 
     @classmethod
     def of(cls, model: ir.Model) -> Census:
-        """One walk over everything."""
+        """Collect the nodes and constants of a model."""
         nodes: list[ir.Node] = []
         initializers: list[ir.Value] = []
         for scope in scopes(model):
@@ -42,7 +42,7 @@ class Census:
         return cls(tuple(nodes), constants, {value: value.const_value for value in initializers})
 
     def among(self, inside: Container[ir.Node]) -> Census:
-        """These nodes, and the initializers that they read."""
+        """Return the census of these nodes and the initializers that they read."""
         read = {
             value: tensor
             for value, tensor in self.initializers.items()
@@ -53,12 +53,12 @@ class Census:
 
     @property
     def tensors(self) -> tuple[ir.TensorProtocol, ...]:
-        """All constant data."""
+        """All constant tensors."""
         return tuple(data for data in (*self.constants.values(), *self.initializers.values()) if data is not None)
 
     @property
     def counts(self) -> Counts:
-        """How much there is of everything."""
+        """The numbers of nodes, constants and initializers, and their bytes."""
         return Counts(
             nodes=len(self.nodes) - len(self.constants),
             constants=len(self.constants),
@@ -68,33 +68,33 @@ class Census:
 
     @property
     def parameters(self) -> int:
-        """Elements of all weights."""
+        """The number of parameters."""
         return sum(map(elements_of_weight, self.tensors))
 
 
 def elements_of_weight(tensor: ir.TensorProtocol | None) -> int:
-    """How many parameters a constant is; none where it is no weight."""
+    """Return how many parameters a constant has; 0 if it is not a weight."""
     if tensor is None or tensor.dtype in _NOT_WEIGHTS:
         return 0
     return size if (size := tensor.size) > 1 else 0
 
 
 def ops(nodes: Iterable[ir.Node]) -> tuple[OpUse, ...]:
-    """How often every operator occurs, the most frequent first."""
+    """Count the operators, the most frequent first."""
     uses = Counter((node.domain, node.op_type) for node in nodes)
     ordered = sorted(uses.items(), key=lambda item: (-item[1], item[0]))
     return tuple(OpUse(domain, op_type, count) for (domain, op_type), count in ordered)
 
 
 def coverage(nodes: Iterable[ir.Node]) -> Coverage:
-    """How the modules of these nodes are known."""
+    """Count the nodes by how their modules are known."""
     counted = Counter((how(node), ROOT in origins(node)) for node in nodes)
     totals = {way: counted[way, True] + counted[way, False] for way in How}
     return Coverage(totals[How.DIRECT], totals[How.INHERITED], totals[How.ROOT], counted[How.DIRECT, True])
 
 
 def weights(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[Weight, ...]:
-    """Initializers that are tensors, with every module that reads them."""
+    """Return the initializers that are tensors, with every module that reads them."""
     return tuple(
         Weight(
             name=value.name or "",
@@ -109,18 +109,18 @@ def weights(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[
 
 
 def tied(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[Weight, ...]:
-    """The weights that several modules read."""
+    """Return the weights that several modules read."""
     return tuple(weight for weight in weights(initializers) if weight.parameters and len(weight.modules) > 1)
 
 
 def root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
-    """The nodes that no module could be found for, and why."""
+    """Return the nodes without a known module, with the reasons."""
     return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
 
 
 @dataclass(slots=True)
 class Owned:
-    """What a module owns, without its children; a constant that several modules read is their lowest common one's."""
+    """What a module owns without its children; a constant that several modules read belongs to their common parent."""
 
     nodes: int = 0  # compute nodes
     parameters: int = 0
@@ -128,16 +128,16 @@ class Owned:
 
 
 def owned(census: Census, place: Callable[[ir.Node], str] = owner) -> dict[str, Owned]:
-    """By module; `place` says where a node is."""
-    found: defaultdict[str, Owned] = defaultdict(Owned)
+    """Return what each module owns; `place` returns the module of a node."""
+    modules: defaultdict[str, Owned] = defaultdict(Owned)
     for node in census.nodes:
         if node not in census.constants:
-            found[place(node)].nodes += 1
+            modules[place(node)].nodes += 1
     for node, tensor in census.constants.items():
-        _add(found[place(node)], tensor)
+        _add(modules[place(node)], tensor)
     for value, tensor in census.initializers.items():
-        _add(found[lowest_common({place(user) for user in value.consumers()})], tensor)
-    return dict(found)
+        _add(modules[lowest_common({place(user) for user in value.consumers()})], tensor)
+    return dict(modules)
 
 
 def _add(module: Owned, tensor: ir.TensorProtocol | None) -> None:
@@ -146,7 +146,7 @@ def _add(module: Owned, tensor: ir.TensorProtocol | None) -> None:
 
 
 def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
-    """Every module that owns a node or a constant, whichever call of it, and all modules above it."""
+    """Return every module that owns a node or a constant, with its calls summed up, and all modules above it."""
     counts = owned(census, lambda node: module_of(owner(node)))
     entries = (module_tree.Entry(path, "", (own.nodes, own.parameters)) for path, own in counts.items())
     return tuple(
@@ -156,7 +156,7 @@ def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
 
 
 def port(value: ir.Value, overridable: bool = False) -> Port:
-    """A value as the file declares it."""
+    """Return the name, type and shape of a value as the file declares them."""
     shape = None
     if value.shape is not None:
         shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
@@ -164,7 +164,7 @@ def port(value: ir.Value, overridable: bool = False) -> Port:
 
 
 def type_name(kind: ir.TypeProtocol | None) -> str:
-    """A type as ONNX spells it."""
+    """Return the ONNX name of a type."""
     if kind is None:
         return "unknown"
     if isinstance(kind, ir.SequenceType | ir.OptionalType):

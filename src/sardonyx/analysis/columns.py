@@ -1,6 +1,6 @@
-"""A program becomes a column of the analysis: what it does, what it holds, what of it fuses, module by module.
+"""Turn a program into one form of an analysis: work, memory, traffic, fusion regions, and costs by module.
 
-Torch models and ONNX files come here alike; nothing below knows which of them it is.
+Programs of torch models and of ONNX files are treated alike.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from sardonyx.analysis.costs.regions import Partition, Region, partition
 from sardonyx.analysis.costs.traffic import Moved, moved
 from sardonyx.ir.shapes.expr import Size, total, value_of
 from sardonyx.provenance import module_of
-from sardonyx.records import analysis as told
+from sardonyx.records import analysis as records
 
-ALIVE_TOLD = 24  # of what is alive at the peak
-TURNS_TOLD = 8  # changes of the peak along one dim: rounded sizes can take turns without end
+_MOST_ALIVE = 24  # buffers listed at the peak
+_MOST_CROSSOVERS = 8  # crossovers listed for one dimension: with rounded sizes there can be any number
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A program, and what is known besides about the form of the model that it is."""
+    """A program, and what else is known about this form of the model."""
 
     name: str
     program: Program
     nodes: int | None = None
-    attentions: tuple[told.AttentionCost, ...] | None = None  # None: those among the regions
+    attentions: tuple[records.AttentionCost, ...] | None = None  # None: taken from the regions
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])  # module -> its class
-    parameters: Mapping[str, int] = field(default_factory=dict[str, int])  # module -> its own
-    is_watched: bool = False  # whether it was seen where buffers were let go
-    as_in_notes: told.NotesEstimate | None = None
+    parameters: Mapping[str, int] = field(default_factory=dict[str, int])  # module -> its own, without its children
+    is_watched: bool = False  # whether the run shows when buffers are freed
+    as_in_notes: records.NotesEstimate | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What one kind of source gives to the record."""
+class AnalysisResults:
+    """The part of an `Analysis` that depends on the kind of source."""
 
-    sources: tuple[told.AnalysisSource, ...]
+    sources: tuple[records.AnalysisSource, ...]
     sizes: dict[str, int]
-    forms: tuple[told.Form, ...]
-    missing: tuple[told.Missing, ...] = ()
-    overtaking: tuple[told.Overtaking, ...] = ()
+    forms: tuple[records.Form, ...]
+    missing: tuple[records.Missing, ...] = ()
+    overtaking: tuple[records.Overtaking, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A form, and its peak as a function, by which forms are compared."""
+class MeasuredForm:
+    """A form, and its peak memory as a function of the dynamic dimensions, by which forms are compared."""
 
-    form: told.Form
-    peak: PeakFunction | None  # None: no dim is open
+    form: records.Form
+    peak: PeakFunction | None  # None without dynamic dimensions
 
 
-def measured(subject: Subject, sizes: Mapping[str, int]) -> Measured:
-    """All of one form, at these sizes of its open dims."""
+def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
+    """Compute the costs of one form at these sizes of its dynamic dimensions."""
     program = subject.program
     number = _numbers(sizes)
     alive = liveness(program)
     peak, timeline = alive.at(sizes), alive.values(sizes)
     parts = partition(program)
     moves = moved(program)
-    unfused, fused = total(each.bytes for each in moves), total(region.bytes for region in parts.regions)
+    unfused, fused = total(operation.bytes for operation in moves), total(region.bytes for region in parts.regions)
     function = peak_function(alive) if program.symbols else None
-    form = told.Form(
+    form = records.Form(
         name=subject.name,
         nodes=subject.nodes,
         work=_work(program, moves, number, sum(subject.parameters.values())),
-        memory=told.Memory(
+        memory=records.Memory(
             weights=peak.weights,
             inputs=peak.inputs,
             peak=_peak(peak),
             as_run=_peak(liveness(program, as_run=True).at(sizes)) if subject.is_watched else None,
             timeline=_timeline(timeline, peak),
         ),
-        traffic=told.Traffic(number(unfused), number(fused)),
+        traffic=records.Traffic(number(unfused), number(fused)),
         regions=_regions(program, parts, number),
         attentions=tuple(_attentions(program, parts)) if subject.attentions is None else subject.attentions,
         formulas=_formulas(program, unfused, function, sizes) if function is not None else None,
@@ -88,81 +88,85 @@ def measured(subject: Subject, sizes: Mapping[str, int]) -> Measured:
         as_in_notes=subject.as_in_notes,
         notes=(*program.notes, *subject.notes),
     )
-    return Measured(form, function)
+    return MeasuredForm(form, function)
 
 
-def _attentions(program: Program, parts: Partition) -> Iterator[told.AttentionCost]:
-    """Each region that is an attention: one kernel, or the operators that it is made of."""
-    for region in (each for each in parts.regions if each.rule == "attention"):
-        steps = [program.operations[step] for step in region.operations]
-        kernel = next((each.operator for each in steps if each.kind is OpKind.ATTENTION), None)
-        made_of = Counter(each.operator for each in steps if each.kind is not OpKind.VIEW)
-        yield told.AttentionCost(region.module, kernel or "by hand", dict(made_of))
+def _attentions(program: Program, parts: Partition) -> Iterator[records.AttentionCost]:
+    """Yield each attention region with its kernel, or with the operators that it consists of."""
+    for region in parts.regions:
+        if region.rule != "attention":
+            continue
+        operations = [program.operations[step] for step in region.operations]
+        kernel = next((operation.operator for operation in operations if operation.kind is OpKind.ATTENTION), None)
+        operators = Counter(operation.operator for operation in operations if operation.kind is not OpKind.VIEW)
+        yield records.AttentionCost(region.module, kernel or "by hand", dict(operators))
 
 
-def overtaking(forms: Sequence[Measured], sizes: Mapping[str, int]) -> tuple[told.Overtaking, ...]:
-    """From which sizes on the peak of one form is above that of the first, where both are known for all sizes."""
+def overtaking(forms: Sequence[MeasuredForm], sizes: Mapping[str, int]) -> tuple[records.Overtaking, ...]:
+    """Return the sizes from which on the peak of a form is above or below that of the first form."""
     first, *others = forms
     return tuple(turn for other in others for dim in sizes for turn in _turns(first, other, dim, sizes))
 
 
-def _turns(one: Measured, other: Measured, dim: str, sizes: Mapping[str, int]) -> Iterator[told.Overtaking]:
+def _turns(one: MeasuredForm, other: MeasuredForm, dim: str, sizes: Mapping[str, int]) -> Iterator[records.Overtaking]:
     if one.peak is None or other.peak is None:
         return
     both = one.peak.program.symbols.keys() & other.peak.program.symbols.keys()
     if dim not in both:
         return
-    held = {name: size for name, size in sizes.items() if name in both and name != dim}
-    for stretch in compare(one.peak, other.peak, dim, held)[:TURNS_TOLD]:
+    fixed = {name: size for name, size in sizes.items() if name in both and name != dim}
+    for stretch in compare(one.peak, other.peak, dim, fixed)[:_MOST_CROSSOVERS]:
         less, more = (one, other) if stretch.order == "less" else (other, one)
         if stretch.order != "equal":
-            yield told.Overtaking(dim, stretch.first, less.form.name, more.form.name)
+            yield records.Overtaking(dim, stretch.first, less.form.name, more.form.name)
 
 
 def _numbers(sizes: Mapping[str, int]) -> Callable[[Size], int]:
-    """What sizes come to; layers repeat, so few of them are different."""
-    known: dict[Size, int] = {}
+    """Return a function that evaluates sizes, with a cache: layers repeat, so few sizes are different."""
+    cache: dict[Size, int] = {}
 
     def number(size: Size) -> int:
         if isinstance(size, int):
             return size
-        if size not in known:
-            known[size] = value_of(size, sizes)
-        return known[size]
+        if size not in cache:
+            cache[size] = value_of(size, sizes)
+        return cache[size]
 
     return number
 
 
-def _work(program: Program, moves: Sequence[Moved], number: Callable[[Size], int], parameters: int) -> told.Work:
-    working = [each for each in program.operations if each.kind is not OpKind.VIEW]
-    return told.Work(
-        operations=len(working),
-        views=len(program.operations) - len(working),
-        macs=sum(number(each.macs) for each in working),
-        flops=sum(number(each.flops) for each in working),
-        bytes_read=sum(number(each.read) + number(each.weights) for each in moves),
-        bytes_written=sum(number(each.written) for each in moves),
+def _work(program: Program, moves: Sequence[Moved], number: Callable[[Size], int], parameters: int) -> records.Work:
+    operations = [operation for operation in program.operations if operation.kind is not OpKind.VIEW]
+    return records.Work(
+        operations=len(operations),
+        views=len(program.operations) - len(operations),
+        macs=sum(number(operation.macs) for operation in operations),
+        flops=sum(number(operation.flops) for operation in operations),
+        bytes_read=sum(number(move.read) + number(move.weights) for move in moves),
+        bytes_written=sum(number(move.written) for move in moves),
         parameters=parameters,
     )
 
 
-def _peak(peak: Peak) -> told.Peak:
+def _peak(peak: Peak) -> records.Peak:
     operation = peak.operation
-    return told.Peak(
+    return records.Peak(
         bytes=peak.bytes,
         step=peak.step or 0,
         operation=operation.name if operation else "",
         operator=operation.operator if operation else "",
         module=operation.module if operation else "",
         workspace=peak.workspace,
-        alive=tuple(told.Alive(each.bytes, each.module, each.made_by or "") for each in peak.alive[:ALIVE_TOLD]),
-        others=max(0, len(peak.alive) - ALIVE_TOLD),
+        alive=tuple(
+            records.Alive(buffer.bytes, buffer.module, buffer.made_by or "") for buffer in peak.alive[:_MOST_ALIVE]
+        ),
+        others=max(0, len(peak.alive) - _MOST_ALIVE),
     )
 
 
-def _timeline(values: Sequence[int], peak: Peak) -> told.Timeline:
+def _timeline(values: Sequence[int], peak: Peak) -> records.Timeline:
     operation = peak.operation
-    return told.Timeline(
+    return records.Timeline(
         steps=len(values),
         points=thinned(values),
         peak_step=peak.step or 0,
@@ -171,46 +175,48 @@ def _timeline(values: Sequence[int], peak: Peak) -> told.Timeline:
     )
 
 
-def _regions(program: Program, parts: Partition, number: Callable[[Size], int]) -> tuple[told.RegionRule, ...]:
-    """By rule, in the order of their first region; what stays alone comes last."""
+def _regions(program: Program, parts: Partition, number: Callable[[Size], int]) -> tuple[records.RegionRule, ...]:
+    """Sum up the regions by rule, in the order of their first region; single operations come last."""
     by_rule: dict[str, list[Region]] = {}
     for region in parts.regions:
         by_rule.setdefault(region.rule, []).append(region)
-    alone = by_rule.pop(told.ALONE, None)
-    rules = [*by_rule.items(), *([(told.ALONE, alone)] if alone else [])]
+    alone = by_rule.pop(records.ALONE, None)
+    rules = [*by_rule.items(), *([(records.ALONE, alone)] if alone else [])]
     return tuple(_rule(rule, regions, program, number) for rule, regions in rules)
 
 
-def _rule(rule: str, regions: Sequence[Region], program: Program, number: Callable[[Size], int]) -> told.RegionRule:
-    lengths = [sum(program.operations[step].kind is not OpKind.VIEW for step in each.operations) for each in regions]
-    internal = sum(number(each.internal_bytes) for each in regions)
-    return told.RegionRule(
+def _rule(rule: str, regions: Sequence[Region], program: Program, number: Callable[[Size], int]) -> records.RegionRule:
+    lengths = [
+        sum(program.operations[step].kind is not OpKind.VIEW for step in region.operations) for region in regions
+    ]
+    internal = sum(number(region.internal_bytes) for region in regions)
+    return records.RegionRule(
         rule=rule,
         regions=len(regions),
         operations=sum(lengths),
         largest=max(lengths),
-        flops=sum(number(each.flops) for each in regions),
+        flops=sum(number(region.flops) for region in regions),
         internal_bytes=internal,
-        kept_out_bytes=internal + sum(number(each.reread_bytes) for each in regions),
-        escaping=sum(bool(each.escapes) for each in regions),
+        kept_out_bytes=internal + sum(number(region.reread_bytes) for region in regions),
+        escaping=sum(bool(region.escapes) for region in regions),
     )
 
 
-def _formulas(program: Program, moved: Size, peak: PeakFunction, sizes: Mapping[str, int]) -> told.Formulas:
-    return told.Formulas(
-        macs=written(total(each.macs for each in program.operations)),
-        flops=written(total(each.flops for each in program.operations)),
-        bytes_moved=written(moved),
+def _formulas(program: Program, bytes_moved: Size, peak: PeakFunction, sizes: Mapping[str, int]) -> records.Formulas:
+    return records.Formulas(
+        macs=written(total(operation.macs for operation in program.operations)),
+        flops=written(total(operation.flops for operation in program.operations)),
+        bytes_moved=written(bytes_moved),
         peak=peak.text,
         crossovers=tuple(turn for dim in program.symbols for turn in _crossovers(peak, dim, sizes)),
     )
 
 
-def _crossovers(peak: PeakFunction, dim: str, sizes: Mapping[str, int]) -> Iterator[told.Crossover]:
-    held = {name: size for name, size in sizes.items() if name != dim and name in peak.program.symbols}
-    stretches = peak.stretches(dim, held)
-    for before, after in itertools.pairwise(stretches[: TURNS_TOLD + 1]):
-        yield told.Crossover(dim, after.first, _place(peak, before), _place(peak, after))
+def _crossovers(peak: PeakFunction, dim: str, sizes: Mapping[str, int]) -> Iterator[records.Crossover]:
+    fixed = {name: size for name, size in sizes.items() if name != dim and name in peak.program.symbols}
+    stretches = peak.stretches(dim, fixed)
+    for before, after in itertools.pairwise(stretches[: _MOST_CROSSOVERS + 1]):
+        yield records.Crossover(dim, after.first, _place(peak, before), _place(peak, after))
 
 
 def _place(peak: PeakFunction, stretch: Stretch) -> str:
@@ -220,30 +226,30 @@ def _place(peak: PeakFunction, stretch: Stretch) -> str:
 
 def _modules(
     subject: Subject, moves: Sequence[Moved], number: Callable[[Size], int], peak: Peak, timeline: Sequence[int]
-) -> tuple[told.ModuleCost, ...]:
-    """In the order in which they first run; those that only hold parameters come last."""
+) -> tuple[records.ModuleCost, ...]:
+    """Return the costs by module, in the order of their first operation; modules with parameters only come last."""
     program = subject.program
     rows: dict[str, dict[str, int]] = {}
     empty = {"operations": 0, "macs": 0, "flops": 0, "bytes_moved": 0, "peak": 0}
-    for step, each in enumerate(program.operations):
-        row = rows.setdefault(module_of(each.module), dict(empty))
+    for step, operation in enumerate(program.operations):
+        row = rows.setdefault(module_of(operation.module), dict(empty))
         row["peak"] = max(row["peak"], timeline[step])
-        if each.kind is OpKind.VIEW:
+        if operation.kind is OpKind.VIEW:
             continue
         row["operations"] += 1
-        row["macs"] += number(each.macs)
-        row["flops"] += number(each.flops)
+        row["macs"] += number(operation.macs)
+        row["flops"] += number(operation.flops)
         row["bytes_moved"] += number(moves[step].bytes)
-    held: dict[str, int] = {}
+    at_peak: dict[str, int] = {}
     for path, octets in peak.modules.items():
-        held[module_of(path)] = held.get(module_of(path), 0) + octets
-    paths = dict.fromkeys((*rows, *held, *(path for path, count in subject.parameters.items() if count)))
+        at_peak[module_of(path)] = at_peak.get(module_of(path), 0) + octets
+    paths = dict.fromkeys((*rows, *at_peak, *(path for path, count in subject.parameters.items() if count)))
     return tuple(
-        told.ModuleCost(
+        records.ModuleCost(
             path=path,
             kind=subject.kinds.get(path, ""),
             parameters=subject.parameters.get(path, 0),
-            at_peak=held.get(path, 0),
+            at_peak=at_peak.get(path, 0),
             **rows.get(path, empty),
         )
         for path in paths

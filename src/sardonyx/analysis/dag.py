@@ -1,116 +1,200 @@
-"""The operations inside every module of a model and how they are connected, in one document. No weight is read."""
+"""`sardonyx.dag`: the operations of every module of a model and how they are connected. No weight is read."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
 from sardonyx.analysis.attributes import attributes_of, dtype_name
 from sardonyx.analysis.module_io import Inside, insides
-from sardonyx.analysis.module_selection import Layout
+from sardonyx.errors import UsageError
+from sardonyx.ir.module_patterns import find_modules
 from sardonyx.ir.origins import how, origins, owner
 from sardonyx.ir.scopes import is_constant, label, scopes
 from sardonyx.ir.tagged_model import Source, tagged
-from sardonyx.provenance import ROOT, module_of
+from sardonyx.provenance import ROOT, Hierarchy, module_of
 from sardonyx.records.module_graph import HierarchyDag, Initializer, ModuleGraph, Operation
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
 
 def dag(source: Source, *, module: str | None = None, include_torch_nn: bool = False) -> HierarchyDag:
-    """The graph of every module, all operations and all initializers of a model.
+    """Return the graph of every module, all operations and all initializers of a model.
 
     Args:
         source: A model file, a `ModelProto` or an `onnx_ir.Model`.
         module: Only this module and those below it: a tag, an instance path, or a glob over either.
-        include_torch_nn: Torch's own modules (Linear, LayerNorm, …) get a tag and a graph of their own too.
+        include_torch_nn: Also give torch's own modules (Linear, LayerNorm, …) a tag and a graph.
 
     Raises:
-        UsageError: where no module has that name.
+        UsageError: If no module matches.
     """
-    found = tagged(source)
-    layout = Layout(found.hierarchy, include_torch_nn)
-    writer = _Writer(found.model, layout)
-    return writer.document(found.name, None if module is None else layout.below(layout.select(module)))
+    model = tagged(source)
+    tags = TagTree(model.hierarchy, include_torch_nn)
+    writer = _Writer(model.model, tags)
+    return writer.document(model.name, None if module is None else tags.below(tags.select(module)))
+
+
+class TagTree:
+    """The modules that have a tag of their own, from the model down to every operation, and their parents."""
+
+    def __init__(self, hierarchy: Hierarchy, torch_nn: bool) -> None:
+        self.hierarchy = hierarchy
+        self._torch_nn = torch_nn
+        self._chains: dict[str, tuple[str, ...]] = {}
+        self.paths: dict[str, str] = {}  # tag -> the topmost module that has it
+        self.parents: dict[str, str | None] = {}
+        (self.top,) = self.chain(ROOT)  # the tag of the model itself
+
+    def tag(self, path: str) -> str:
+        """Return the tag of a module."""
+        return self.hierarchy.tag(path, torch_nn=self._torch_nn)
+
+    def chain(self, path: str) -> tuple[str, ...]:
+        """Return the tags from the model down to a module."""
+        path = module_of(path)
+        chain = self._chains.get(path)
+        if chain is None:
+            chain = self._chains[path] = self._add_chain(path)
+        return chain
+
+    def _add_chain(self, path: str) -> tuple[str, ...]:
+        chain: dict[str, None] = {}
+        parts = path.split(".") if path else []
+        for depth in range(len(parts) + 1):
+            above = ".".join(parts[:depth])
+            tag = self.tag(above)
+            if tag not in self.paths:
+                self.paths[tag] = above
+                self.parents[tag] = next(reversed(chain), None)
+            chain[tag] = None
+        return tuple(chain)
+
+    def select(self, pattern: str) -> list[str]:
+        """Return the tags that a name or a glob selects."""
+        if pattern in self.paths:
+            return [pattern]
+        paths = find_modules(self.hierarchy, self._chains, pattern)
+        tags = {path: self.tag(path) for path in paths}
+        own = [tag for path, tag in tags.items() if self.paths.get(tag) == path]
+        if not own:
+            hint = "`include_torch_nn` gives torch's own modules one; containers have none"
+            raise UsageError(f"{paths[0]} has no tag of its own", hint=hint)
+        return own
+
+    def below(self, tags: Iterable[str]) -> set[str]:
+        """Return these modules and all below them."""
+        selected = set(tags)
+        for tag, parent in self.parents.items():  # parents come first
+            if parent in selected:
+                selected.add(tag)
+        return selected
+
+    def children(self, among: Container[str]) -> dict[str, list[str]]:
+        """Return the children of each module that are in `among`; numbered ones are ordered by number."""
+        children: dict[str, list[str]] = defaultdict(list)
+        for tag, parent in self.parents.items():
+            if parent is not None and tag in among:
+                children[parent].append(tag)
+        return {parent: self._in_order(tags) for parent, tags in children.items()}
+
+    def _in_order(self, tags: list[str]) -> list[str]:
+        containers: dict[str, int] = {}
+        keys: dict[str, tuple[int, int, str]] = {}
+        for tag in tags:
+            container, _, last = self.paths[tag].rpartition(".")
+            place = containers.setdefault(container, len(containers))
+            digits = last.lstrip("0") if last.isdecimal() else ""  # compared by length first, without int(): any length
+            keys[tag] = (place, len(digits), digits)
+        return sorted(tags, key=keys.__getitem__)
+
+    def depth_first(self, children: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        """Yield all modules, each followed by those below it."""
+        stack = [tag for tag, parent in reversed(self.parents.items()) if parent is None]
+        while stack:
+            tag = stack.pop()
+            yield tag
+            stack.extend(reversed(children.get(tag, ())))
 
 
 class _Names(Generic[_Thing]):
-    """A name for everything that no other has: its own, with a number behind it where another had it first."""
+    """Unique names: the preferred name of each thing, with a number appended if it is taken."""
 
     def __init__(self) -> None:
         self.of: dict[_Thing, str] = {}
-        self._given: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
 
-    def give(self, thing: _Thing, wanted: str) -> str:
-        known = self.of.get(thing)
-        if known is not None:
-            return known
-        name = wanted
-        while name in self._given:
-            self._given[wanted] += 1
-            name = f"{wanted}#{self._given[wanted]}"
-        self._given[name] = 1
+    def add(self, thing: _Thing, preferred: str) -> str:
+        existing = self.of.get(thing)
+        if existing is not None:
+            return existing
+        name = preferred
+        while name in self._taken:
+            self._taken[preferred] += 1
+            name = f"{preferred}#{self._taken[preferred]}"
+        self._taken[name] = 1
         self.of[thing] = name
         return name
 
 
 class _Writer:
-    """Names everything once, and writes down what is inside the modules."""
+    """Assigns unique names to nodes and values, and builds the record."""
 
-    def __init__(self, model: ir.Model, layout: Layout) -> None:
-        self._layout = layout
-        self._insides = insides(model, layout.chain)
+    def __init__(self, model: ir.Model, tags: TagTree) -> None:
+        self._tags = tags
+        self._insides = insides(model, tags.chain)
         self._nodes: _Names[ir.Node] = _Names()
         self._values: _Names[ir.Value] = _Names()
         self._initializers = [value for scope in scopes(model) for value in scope.graph.initializers.values()]
         for scope in scopes(model):
             for value in (*scope.graph.inputs, *scope.graph.initializers.values()):
                 self._name(value)
-        every = self._insides[layout.top].nodes if self._insides else ()
-        for node in every:
-            self._nodes.give(node, label(node))
-        self._operations = {self._nodes.of[node]: self._operation(node) for node in every}
+        nodes = self._insides[tags.top].nodes if self._insides else ()
+        for node in nodes:
+            self._nodes.add(node, label(node))
+        self._operations = {self._nodes.of[node]: self._operation(node) for node in nodes}
 
     def _name(self, value: ir.Value | None) -> str:
-        return "" if value is None else self._values.give(value, value.name or "value")
+        return "" if value is None else self._values.add(value, value.name or "value")
 
     def _operation(self, node: ir.Node) -> Operation:
         path = owner(node)
-        plain = module_of(path)
+        module = module_of(path)
         others = [*sorted(origins(node)), *(map(owner, node.outputs[0].consumers()) if is_constant(node) else ())]
         return Operation(
             op_type=node.op_type,
             domain=node.domain,
             inputs=tuple(map(self._name, node.inputs)),
             outputs=tuple(map(self._name, node.outputs)),
-            tags=tuple(dict.fromkeys(self._layout.chain(each)[-1] for each in (plain, *others))),
-            module_path=plain,
+            tags=tuple(dict.fromkeys(self._tags.chain(origin)[-1] for origin in (module, *others))),
+            module_path=module,
             how=how(node),
             attributes=attributes_of(node, self._nodes.of),
-            call=path if path != plain else None,
+            call=path if path != module else None,
         )
 
-    def document(self, name: str, kept: set[str] | None) -> HierarchyDag:
-        """All of it, or what is inside the modules to keep."""
-        children = self._layout.children(among=self._insides)
+    def document(self, name: str, selected: set[str] | None) -> HierarchyDag:
+        """Return the record of the whole model, or of the selected modules."""
+        children = self._tags.children(among=self._insides)
         modules = {
             tag: self._module(tag, self._insides[tag], children.get(tag, ()))
-            for tag in self._layout.from_the_top(children)
-            if tag in self._insides and (kept is None or tag in kept)
+            for tag in self._tags.depth_first(children)
+            if tag in self._insides and (selected is None or tag in selected)
         }
         inside = {node for graph in modules.values() for node in graph.nodes}
         operations = {node: operation for node, operation in self._operations.items() if node in inside}
-        return HierarchyDag(name, modules, operations, self._weights(operations, everything=kept is None))
+        return HierarchyDag(name, modules, operations, self._weights(operations, everything=selected is None))
 
     def _module(self, tag: str, inside: Inside, children: Iterable[str]) -> ModuleGraph:
-        path, names = self._layout.paths[tag], self._nodes.of
+        path, names = self._tags.paths[tag], self._nodes.of
         return ModuleGraph(
             path=path,
-            kind=self._layout.hierarchy.classes.get(path),
+            kind=self._tags.hierarchy.classes.get(path),
             nodes=tuple(names[node] for node in inside.nodes),
-            edges=tuple((names[maker], names[reader]) for maker, reader in inside.edges),
+            edges=tuple((names[producer], names[reader]) for producer, reader in inside.edges),
             children=tuple(children),
             inputs=tuple(map(self._name, inside.inputs)),
             outputs=tuple(map(self._name, inside.outputs)),
@@ -123,8 +207,8 @@ class _Writer:
             tensor = value.const_value
             if tensor is None or not (everything or any(user in operations for user in users)):
                 continue
-            reading = [path for user in value.consumers() for path in sorted(origins(user)) or [ROOT]]
-            tags = dict.fromkeys(self._layout.chain(path)[-1] for path in (*reading, *sorted(origins(value))))
+            readers = [path for user in value.consumers() for path in sorted(origins(user)) or [ROOT]]
+            tags = dict.fromkeys(self._tags.chain(path)[-1] for path in (*readers, *sorted(origins(value))))
             shape = tuple(int(dim) for dim in tensor.shape.numpy())
             weights[self._name(value)] = Initializer(dtype_name(tensor.dtype), shape, tuple(tags), tuple(users))
         return weights

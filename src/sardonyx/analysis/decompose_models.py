@@ -1,4 +1,4 @@
-"""`sardonyx decompose`: a model by where it comes from, its attention spelled out, and the graph module in a file."""
+"""`sardonyx decompose`: load a model, decompose its attention into primitive operations, and save the graph module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from sardonyx.analysis.torch_models import RecordingProbe, parts, road, symbolic
+from sardonyx.analysis.torch_models import RecordingProbe, attention_costs, decomposition_notes, symbolic_graph
 from sardonyx.frontend.attention.decompose import check_has_code, decompose
 from sardonyx.frontend.attention.roles import decomposition_of
 from sardonyx.frontend.inputs.example_resolution import Inputs, example_for
@@ -29,19 +29,19 @@ def take_apart(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Decomposed:
-    """Spell the attention of a model out, and write the graph module with `torch.save` where an output is named.
+    """Decompose the attention of a model, and write the graph module with `torch.save` if an output is given.
 
     Args:
-        source: where the model comes from, as `export` takes it.
-        inputs: example inputs; derived where None.
-        output: where to write; weights are made only then.
-        task: which head a Hugging Face model gets.
-        seed: of random weights and of what is drawn.
-        force: overwrite an existing output.
-        progress: told the phase.
+        source: The source of the model, as `export` accepts it.
+        inputs: Example inputs; derived if None.
+        output: The file to write; weights are initialized only if it is given.
+        task: The head of a Hugging Face model.
+        seed: Seed of random weights and inputs.
+        force: Overwrite an existing output.
+        progress: Called with the phase.
 
     Raises:
-        ModelError: no road leads through the model, or an option of one of its attentions cannot be right.
+        ModelError: If the model cannot be traced, or the options of one of its attention blocks are invalid.
     """
     if output is not None:
         check_free(os.fspath(output), force=force)
@@ -53,20 +53,20 @@ def take_apart(
         example = example_for(resolved.module, resolved, inputs, None, seed, RecordingProbe())
         lazy = initialize(resolved.module, example.args, example.kwargs)
     with clock.phase("decomposing"):
-        made = decompose(resolved.module, example.args, kwargs=example.kwargs)
-    taken_apart = decomposition_of(made)
-    assert taken_apart is not None, "decompose lets what it makes carry it"
-    graph = symbolic(resolved.module) if taken_apart.method == "symbolic-trace" else None
+        decomposed = decompose(resolved.module, example.args, kwargs=example.kwargs)
+    decomposition = decomposition_of(decomposed)
+    assert decomposition is not None, "decompose attaches it to its result"
+    graph = symbolic_graph(resolved.module) if decomposition.method == "symbolic-trace" else None
     if output is not None:
         with clock.phase("writing"):
-            _save(made, os.fspath(output), force=force)
+            _save(decomposed, os.fspath(output), force=force)
     return Decomposed(
         source=source,
         output=None if output is None else os.fspath(output),
         nodes_before=None if graph is None else len(graph.nodes),
-        nodes=len(made.graph.nodes),
-        attentions=tuple(parts(taken_apart)),
-        notes=(*example.notes, *lazy, *road(taken_apart)),
+        nodes=len(decomposed.graph.nodes),
+        attentions=tuple(attention_costs(decomposition)),
+        notes=(*example.notes, *lazy, *decomposition_notes(decomposition)),
         seconds=clock.seconds,
     )
 

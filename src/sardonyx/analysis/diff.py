@@ -1,6 +1,6 @@
-"""Two models side by side, module by module: what was added, removed, moved to another module, or changed.
+"""Compare two models module by module: which nodes were added, removed, moved to another module, or changed.
 
-Wiring and weights are not compared: whether two models compute the same is for `verify` to say.
+Edges and weights are not compared; `verify` checks whether two models compute the same.
 """
 
 from __future__ import annotations
@@ -23,23 +23,20 @@ from sardonyx.records.comparison import Comparison, ModuleDifference, OpRef, Pai
 from sardonyx.records.module_graph import AttributeValue, TensorValue
 from sardonyx.records.run import OpCount
 
-# Which node of one model does the work of which node of another.
-#
-# Names decide where the two models share them; where they do not, the order of equal operators within a module does.
-# What
-# is left over is the same operator in the module directly around or inside the old one, or is new, or is gone.
+# Nodes are paired by name if the two models share names, otherwise by the order of equal operators within a module. The
+# remaining nodes are paired with equal operators in the parent or a child module; the rest was added or removed.
 
-_TRUSTED = 0.5  # share of equally named nodes that must be in the same module for a name to mean something
+_TRUSTED = 0.5  # names are used for pairing if at least this share of equally named nodes is in the same module
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """What an alignment knows of a node."""
+    """The properties of a node by which it is aligned."""
 
     name: str
     op_type: str
     module: str
-    place: int  # in the order of the file
+    place: int  # its index in the file
     traits: str  # equal for nodes with equal attributes
 
 
@@ -48,7 +45,7 @@ Key = Callable[[Op], Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Pairs of nodes, and those without a partner, in the order of their files."""
+    """The pairs of nodes, and the nodes without a partner, in file order."""
 
     pairs: tuple[tuple[Op, Op], ...]
     removed: tuple[Op, ...]
@@ -57,32 +54,32 @@ class Alignment:
 
 def align(before: Sequence[Op], after: Sequence[Op]) -> Alignment:
     """Pair the nodes of two models, each with at most one of the other."""
-    work = _Work(before, after)
-    work.pair(lambda op: (op.name, op.op_type, op.module))
-    if _names_mean_something(before, after):
-        work.pair(lambda op: (op.name, op.op_type))  # moved
-        work.pair(lambda op: (op.name, op.module))  # another operator in its place
-    work.pair(lambda op: (op.module, op.op_type, op.traits))
-    work.pair(lambda op: (op.module, op.op_type))
-    work.pair_neighbours()
-    return work.result()
+    aligner = _Aligner(before, after)
+    aligner.pair(lambda op: (op.name, op.op_type, op.module))
+    if _names_are_stable(before, after):
+        aligner.pair(lambda op: (op.name, op.op_type))  # moved
+        aligner.pair(lambda op: (op.name, op.module))  # replaced by another operator
+    aligner.pair(lambda op: (op.module, op.op_type, op.traits))
+    aligner.pair(lambda op: (op.module, op.op_type))
+    aligner.pair_neighbours()
+    return aligner.result()
 
 
-def _names_mean_something(before: Iterable[Op], after: Iterable[Op]) -> bool:
-    """Exporters number nodes anew for every model, so equal names alone prove nothing."""
-    where = {(op.name, op.op_type): op.module for op in before}
-    shared = [where[op.name, op.op_type] == op.module for op in after if (op.name, op.op_type) in where]
-    return sum(shared) >= _TRUSTED * len(shared)
+def _names_are_stable(before: Iterable[Op], after: Iterable[Op]) -> bool:
+    """Return whether equal names denote the same node: exporters number the nodes of every model from the start."""
+    modules = {(op.name, op.op_type): op.module for op in before}
+    same_module = [modules[op.name, op.op_type] == op.module for op in after if (op.name, op.op_type) in modules]
+    return sum(same_module) >= _TRUSTED * len(same_module)
 
 
-class _Work:
+class _Aligner:
     def __init__(self, before: Sequence[Op], after: Sequence[Op]) -> None:
         self._before: dict[Op, None] = dict.fromkeys(before)
         self._after: dict[Op, None] = dict.fromkeys(after)
         self._pairs: list[tuple[Op, Op]] = []
 
     def pair(self, key: Key, other: Key | None = None) -> None:
-        """Pair what has equal keys, in order; `other` is the key on the second side where it is not the same."""
+        """Pair nodes with equal keys, in order; `other` is the key of the second model if it differs."""
         waiting: dict[Hashable, deque[Op]] = defaultdict(deque)
         for op in self._after:
             waiting[(other or key)(op)].append(op)
@@ -91,7 +88,7 @@ class _Work:
                 self._join(op, partners.popleft())
 
     def pair_neighbours(self) -> None:
-        """Pair equal operators where one is in the module directly around that of the other: it moved up or down."""
+        """Pair equal operators of which one is in the parent module of the other's module."""
         self.pair(lambda op: (op.op_type, op.traits, op.module), lambda op: (op.op_type, op.traits, _around(op.module)))
         self.pair(lambda op: (op.op_type, op.traits, _around(op.module)), lambda op: (op.op_type, op.traits, op.module))
 
@@ -113,15 +110,14 @@ def compare(before: Source, after: Source) -> Comparison:
     """Align two models: a raw and an optimized file, two exports of one module, two versions of a model.
 
     Args:
-        before: a path, a ModelProto or an onnx-ir Model; never changed.
-        after: the model to compare with it.
+        before: A path, a `ModelProto` or an `onnx_ir.Model`; it is not changed.
+        after: The model to compare with it.
     """
-    sides = (_read(tagged(before)), _read(tagged(after)))
-    left, right = _unwrapped(*sides)
-    found = align(list(left.ops), list(right.ops))
+    left, right = _unwrapped(_read(tagged(before)), _read(tagged(after)))
+    alignment = align(list(left.ops), list(right.ops))
     pairs = [
         Pair(_ref(old), _ref(new), tuple(_changes(left.ops[old], right.ops[new])) + _retyped(old, new))
-        for old, new in found.pairs
+        for old, new in alignment.pairs
     ]
     moved = tuple(pair for pair in pairs if pair.before.module != pair.after.module)
     changed = tuple(pair for pair in pairs if pair.what)
@@ -129,11 +125,11 @@ def compare(before: Source, after: Source) -> Comparison:
         before=left.side,
         after=right.side,
         ops=_op_counts(left, right),
-        modules=_modules(left, right, found, changed),
+        modules=_modules(left, right, alignment, changed),
         only_before=_only_in(left, right),
         only_after=_only_in(right, left),
-        added=tuple(map(_ref, found.added)),
-        removed=tuple(map(_ref, found.removed)),
+        added=tuple(map(_ref, alignment.added)),
+        removed=tuple(map(_ref, alignment.removed)),
         moved=moved,
         changed=changed,
     )
@@ -141,15 +137,15 @@ def compare(before: Source, after: Source) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node of one side: which operator it is, in which version, and with which attributes."""
+    """A node of one model: its operator with the opset version, and its attributes."""
 
     domain: str
     op_type: str
     version: int
-    attributes: Mapping[str, AttributeValue]  # bodies are compared node by node, and left out here
+    attributes: Mapping[str, AttributeValue]  # without bodies, whose nodes are compared one by one
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """An attribute, its default where it is left out."""
+        """Return an attribute, or its default if it is not set."""
         if name in self.attributes:
             return self.attributes[name]
         return _defaults(self.op_type, self.domain, self.version).get(name)
@@ -162,27 +158,27 @@ class _Side:
     hierarchy: Hierarchy
 
     def tag(self, path: str) -> str:
-        """The tag of a module by the path it is compared under."""
+        """Return the tag of a module, by the path without the wrapper."""
         return self.hierarchy.tag(".".join(filter(None, (self.side.wrapper, path))))
 
 
-def _read(found: Tagged) -> _Side:
+def _read(source: Tagged) -> _Side:
     ops: dict[Op, _Node] = {}
     constants = initializers = 0
-    for scope in scopes(found.model):
+    for scope in scopes(source.model):
         initializers += len(scope.graph.initializers)
         for node in scope.graph:
             if is_constant(node):
                 constants += 1
                 continue
-            known = _Node(node.domain, node.op_type, scope.opsets.get(node.domain, 0), attributes_of(node))
-            kind = operator(node)
-            ops[Op(label(node), kind, module_of(owner(node)), len(ops), repr(known.attributes))] = known
-    return _Side(Side(found.name, len(ops), constants, initializers), ops, found.hierarchy)
+            details = _Node(node.domain, node.op_type, scope.opsets.get(node.domain, 0), attributes_of(node))
+            op = Op(label(node), operator(node), module_of(owner(node)), len(ops), repr(details.attributes))
+            ops[op] = details
+    return _Side(Side(source.name, len(ops), constants, initializers), ops, source.hierarchy)
 
 
 def _unwrapped(left: _Side, right: _Side) -> tuple[_Side, _Side]:
-    """Both sides, one of them without modules around everything, if more of their modules have the same path then."""
+    """Return both sides, with one of them stripped of wrapper modules if that makes more module paths equal."""
     options = [(left, right)]
     options += [(_without(left, wrapper), right) for wrapper in _wrappers(left)]
     options += [(left, _without(right, wrapper)) for wrapper in _wrappers(right)]
@@ -190,7 +186,7 @@ def _unwrapped(left: _Side, right: _Side) -> tuple[_Side, _Side]:
 
 
 def _wrappers(side: _Side) -> list[str]:
-    """The modules that everything lies in; a few, for a file may nest as deep as it likes."""
+    """Return the modules that contain all nodes, at most four of them."""
     return lineage(lowest_common(op.module for op in side.ops))[1:5]
 
 
@@ -212,31 +208,32 @@ def _retyped(old: Op, new: Op) -> tuple[str, ...]:
 
 
 def _changes(old: _Node, new: _Node) -> Iterator[str]:
-    """Attributes that differ."""
+    """Yield the attributes that differ."""
     if (old.domain, old.op_type) != (new.domain, new.op_type):
         return
     for name in dict.fromkeys((*old.attributes, *new.attributes)):
-        was, now = old.attribute(name), new.attribute(name)
-        if was != now:
-            yield f"{name}: {_shown(was)} → {_shown(now)}"
+        before, after = old.attribute(name), new.attribute(name)
+        if before != after:
+            yield f"{name}: {_format(before)} → {_format(after)}"
 
 
 @functools.lru_cache(maxsize=1024)
 def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeValue]:
-    """What an operator's attributes are where they are left out."""
+    """Return the default attributes of an operator."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return {}
-    known = (ir.from_proto(each.default_value) for each in schema.attributes.values() if each.default_value.name)
-    return {attribute.name: attribute_value(attribute) for attribute in known}
+    protos = (attribute.default_value for attribute in schema.attributes.values())
+    defaults = (ir.from_proto(proto) for proto in protos if proto.name)
+    return {attribute.name: attribute_value(attribute) for attribute in defaults}
 
 
-def _shown(value: AttributeValue | None) -> str:
+def _format(value: AttributeValue | None) -> str:
     if isinstance(value, TensorValue):
-        return f"{value.dtype}{list(value.shape)}" + ("" if value.value is None else f" {_shown(value.value)}")
+        return f"{value.dtype}{list(value.shape)}" + ("" if value.value is None else f" {_format(value.value)}")
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_format, value))}]"
     return f"{value:.7g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
@@ -246,29 +243,31 @@ def _op_counts(left: _Side, right: _Side) -> tuple[OpCount, ...]:
     return tuple(OpCount(name, before[name], after[name]) for name in names)
 
 
-def _modules(left: _Side, right: _Side, found: Alignment, changed: Iterable[Pair]) -> tuple[ModuleDifference, ...]:
+def _modules(left: _Side, right: _Side, alignment: Alignment, changed: Iterable[Pair]) -> tuple[ModuleDifference, ...]:
     counters = (
         Counter(op.module for op in left.ops),
         Counter(op.module for op in right.ops),
-        Counter(op.module for op in found.added),
-        Counter(op.module for op in found.removed),
+        Counter(op.module for op in alignment.added),
+        Counter(op.module for op in alignment.removed),
         Counter(pair.after.module for pair in changed),
-        Counter(new.module for old, new in found.pairs if old.module != new.module),
+        Counter(new.module for old, new in alignment.pairs if old.module != new.module),
     )
-    known = {above for path in counters[1] for above in lineage(path)}
+    in_right = {above for path in counters[1] for above in lineage(path)}
     paths = dict.fromkeys(above for counter in counters[:2] for path in counter for above in lineage(path))
     return tuple(
-        ModuleDifference(path, (right if path in known else left).tag(path), *(counter[path] for counter in counters))
+        ModuleDifference(
+            path, (right if path in in_right else left).tag(path), *(counter[path] for counter in counters)
+        )
         for path in paths
     )
 
 
 def _only_in(side: _Side, other: _Side) -> tuple[str, ...]:
-    """The topmost modules that run something on one side only."""
-    there = {above for path in _paths(other) for above in lineage(path)}
+    """Return the topmost modules that have nodes in one model only."""
+    in_other = {above for path in _paths(other) for above in lineage(path)}
     tops: list[str] = []
-    for path in sorted(_paths(side) - there):
-        missing = next(above for above in lineage(path) if above not in there)
+    for path in sorted(_paths(side) - in_other):
+        missing = next(above for above in lineage(path) if above not in in_other)
         if not tops or not is_within(missing, tops[-1]):
             tops.append(missing)
     return tuple(tops)

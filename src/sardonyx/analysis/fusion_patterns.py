@@ -1,4 +1,8 @@
-"""The patterns that are looked for, in the order they are shown: a new one is a detector and a line here."""
+"""Detect the patterns that optimizers fuse or remove, and what fusions produce.
+
+A new pattern is a detector (a function from a `Survey` to its matches) and a line in `PATTERNS`, which gives the
+order in the output.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.analysis.attention_sites import Parts
+from sardonyx.analysis.attention_sites import Parts, read
 from sardonyx.analysis.fingerprint.attention import Attention
-from sardonyx.analysis.fingerprint.graph_reading import Reading
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import (
@@ -27,16 +30,14 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.scopes import is_constant
 
-# One look over a whole graph that the detectors share: its nodes by operator, and what in it depends on no input.
-
-Finding = tuple[ir.Node, ...]  # the nodes of one place where a pattern is, in the order of the data
+Finding = tuple[ir.Node, ...]  # the nodes of one match of a pattern, in data-flow order
 
 
 class Survey:
-    """Every node of a model, bodies of control flow included, and what detectors ask about it."""
+    """An index over every node of a model, bodies of control flow included, that the detectors share."""
 
     def __init__(self, facts: Facts) -> None:
-        """A survey of the model as it is now; it does not follow later changes."""
+        """Index the model as it is now; later changes are not tracked."""
         self.facts = facts
         self.nodes: list[ir.Node] = []
         self._by_type: dict[str, list[ir.Node]] = defaultdict(list)
@@ -52,54 +53,48 @@ class Survey:
                 self._fixed.add(node)
 
     def of(self, *op_types: str) -> Iterator[ir.Node]:
-        """The nodes of standard operators, the operators in the order given."""
+        """Return the nodes of standard operators, in the order of the arguments."""
         return (node for op_type in op_types for node in self._by_type[op_type] if not node.domain)
 
     def named(self, *op_types: str) -> Iterator[ir.Node]:
-        """The nodes of operators of that name, whatever their domain."""
+        """Return the nodes of operators with these names in any domain."""
         return (node for op_type in op_types for node in self._by_type[op_type])
 
     def fixed(self, value: ir.Value | None) -> bool:
-        """Whether a value is the same in every run: a constant, or computed from nothing else."""
+        """Return whether a value is a constant or computed from constants only."""
         return value is not None and self._flow.of(value) is Dependence.CONSTANT
 
     def fixed_nodes(self) -> Collection[ir.Node]:
-        """The nodes that compute the same in every run."""
+        """Return the nodes that are computed from constants only."""
         return self._fixed
 
     @functools.cached_property
     def attention(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-        """Every place of attention: those that are decomposed, and those that are one operator."""
-        reading = Reading(self.facts.model)
-        facts = self.facts if reading.model is self.facts.model else Facts(reading.model)
+        """The attention sites that are decomposed, and those that are one operator."""
+        reading, facts = read(self.facts)
         attention = Attention(reading)
         parts = Parts(facts, reading, attention)
-        fused = tuple(site.nodes for site in attention.sites if attention_operands(site.first) is not None)
-        return tuple(parts.of(site) for site in attention.sites if site.nodes not in fused), fused
+        decomposed = tuple(parts.of(site) for site in attention.sites if attention_operands(site.first) is None)
+        return decomposed, tuple(site.nodes for site in attention.sites if attention_operands(site.first) is not None)
 
-    def maker(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
-        """The node that makes a value, where it is one of these standard operators."""
+    def producer(self, value: ir.Value | None, *op_types: str) -> ir.Node | None:
+        """Return the producer of a value if it is one of these standard operators, otherwise None."""
         node = None if value is None else value.producer()
         return node if node is not None and not node.domain and node.op_type in op_types else None
 
     def user(self, node: ir.Node | None, *op_types: str) -> ir.Node | None:
-        """The one node that reads the first result of a node, where it is one of these standard operators."""
-        found = None if node is None else self.facts.sole_user(node.outputs[0])
-        return found if found is not None and not found.domain and found.op_type in op_types else None
-
-    def users(self, node: ir.Node, *op_types: str) -> list[ir.Node]:
-        """The nodes of these standard operators that read the first result of a node, in the same graph."""
-        found = dict.fromkeys(use.node for use in node.outputs[0].uses())
-        return [each for each in found if not each.domain and each.op_type in op_types and each.graph is node.graph]
+        """Return the only user of a node's first output if it is one of these standard operators, otherwise None."""
+        user = None if node is None else self.facts.sole_user(node.outputs[0])
+        return user if user is not None and not user.domain and user.op_type in op_types else None
 
     def above(self, value: ir.Value | None, *op_types: str) -> ir.Value | None:
-        """The value that nodes of these operators were handed first, through any number of them."""
-        while (node := self.maker(value, *op_types)) is not None:
+        """Return the value before any chain of these operators, following their first operands."""
+        while (node := self.producer(value, *op_types)) is not None:
             value = node.inputs[0]
         return value
 
     def chains(self, nodes: Iterable[ir.Node]) -> Iterator[Finding]:
-        """Runs of two or more such nodes, each the only reader of the one before."""
+        """Yield the runs of two or more of these nodes, each the only user of the one before."""
         follows = {node: self._follower(node) for node in nodes}
         inside = {after for after in follows.values() if after in follows}
         for first in follows:
@@ -112,43 +107,42 @@ class Survey:
                 yield tuple(run)
 
     def _follower(self, node: ir.Node) -> ir.Node | None:
-        """The one node that reads the result, as its data and not as a size or another parameter."""
+        """Return the only user of a result if it reads it as its first operand, otherwise None."""
         after = self.facts.sole_user(node.outputs[0])
         return after if after is not None and after.inputs[0] is node.outputs[0] else None
 
 
-# Attention as the fingerprint finds it, and the rotation that goes with it.
+# Attention, as the fingerprint finds it, and rotary embeddings.
 
 
 def cores(survey: Survey) -> Iterator[Finding]:
-    """softmax(q @ kᵀ · scale + mask) @ v, spelled out."""
+    """Find softmax(q @ kᵀ · scale + mask) @ v in primitive operators."""
     return iter(survey.attention[0])
 
 
 def attention_operators(survey: Survey) -> Iterator[Finding]:
-    """Attention in one operator."""
+    """Find attention operators."""
     return iter(survey.attention[1])
 
 
 def rotations(survey: Survey) -> Iterator[Finding]:
-    """Concat(-second half, first half), the rotation in rotary embeddings."""
+    """Find Concat(-second half, first half), the rotation in rotary embeddings."""
     for concat in survey.of("Concat"):
         if len(concat.inputs) != 2:
             continue
-        negated = survey.maker(concat.inputs[0], "Neg")
-        parts = None if negated is None else (negated.inputs[0], concat.inputs[1])
-        makers = [] if parts is None else [survey.maker(part, *PARTS) for part in parts]
-        if negated is None or len(makers) != 2 or makers[0] is None or makers[1] is None:
+        negated = survey.producer(concat.inputs[0], "Neg")
+        if negated is None:
             continue
-        if makers[0].inputs[0] is makers[1].inputs[0]:
-            yield *dict.fromkeys((makers[0], makers[1])), negated, concat
+        second, first = survey.producer(negated.inputs[0], *PARTS), survey.producer(concat.inputs[1], *PARTS)
+        if second is not None and first is not None and second.inputs[0] is first.inputs[0]:
+            yield *dict.fromkeys((second, first)), negated, concat
 
 
-# Operators that move data or change its type to no effect, alone or one after the other.
+# Moves and casts without effect, and chains of them.
 
 
 def idle_transposes(survey: Survey) -> Iterator[Finding]:
-    """Transposes that leave every dim where it is, or move only dims of size one."""
+    """Find Transposes that keep the order of all dimensions other than those of size one."""
     return ((node,) for node in survey.of("Transpose") if _is_idle(node, survey))
 
 
@@ -164,58 +158,56 @@ def _is_idle(node: ir.Node, survey: Survey) -> bool:
 
 
 def idle_reshapes(survey: Survey) -> Iterator[Finding]:
-    """Reshapes whose result has the shape they were given."""
+    """Find Reshapes whose output has the shape of the input."""
     return ((node,) for node in survey.of(*sorted(VIEWS)) if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
 
 
 def idle_expands(survey: Survey) -> Iterator[Finding]:
-    """Expands that repeat nothing."""
+    """Find Expands and Tiles whose output has the shape of the input."""
     return ((node,) for node in survey.of("Expand", "Tile") if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
 
 
 def reshape_chains(survey: Survey) -> Iterator[Finding]:
-    """Reshape, Squeeze, Unsqueeze and Flatten one after the other."""
+    """Find chains of Reshape, Squeeze, Unsqueeze and Flatten."""
     return survey.chains(survey.of(*sorted(VIEWS)))
 
 
 def transpose_chains(survey: Survey) -> Iterator[Finding]:
-    """Transpose after Transpose."""
+    """Find chains of Transposes."""
     return survey.chains(survey.of("Transpose"))
 
 
 def cast_chains(survey: Survey) -> Iterator[Finding]:
-    """Cast after Cast."""
+    """Find chains of Casts."""
     return survey.chains(survey.of("Cast"))
 
 
 def idle_casts(survey: Survey) -> Iterator[Finding]:
-    """Casts to the type that the value has."""
+    """Find Casts to the type that the value already has."""
     for node in survey.of("Cast", "CastLike"):
-        have = survey.facts.dtype(node.inputs[0])
-        if have is not None and have == survey.facts.dtype(node.outputs[0]):
+        dtype = survey.facts.dtype(node.inputs[0])
+        if dtype is not None and dtype == survey.facts.dtype(node.outputs[0]):
             yield (node,)
 
 
-# Normalizations and activations that an exporter spelled out in arithmetic.
-
-SQUARE = 2
+# Decomposed normalizations and activations.
 
 
 def layer_norms(survey: Survey) -> Iterator[Finding]:
-    """(x - mean(x)) / sqrt(mean((x - mean(x))²) + eps), spelled out."""
-    for found, squared in _root_mean_squares(survey):
-        centred = survey.maker(survey.above(squared, "Cast"), "Sub")
-        mean = None if centred is None else survey.maker(centred.inputs[1], "ReduceMean")
+    """Find (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps)."""
+    for nodes, squared in _root_mean_squares(survey):
+        centred = survey.producer(survey.above(squared, "Cast"), "Sub")
+        mean = None if centred is None else survey.producer(centred.inputs[1], "ReduceMean")
         if centred is not None and mean is not None and _same(survey, mean.inputs[0], centred.inputs[0]):
-            yield mean, centred, *found
+            yield mean, centred, *nodes
 
 
 def rms_norms(survey: Survey) -> Iterator[Finding]:
-    """x / sqrt(mean(x²) + eps), spelled out."""
-    for found, squared in _root_mean_squares(survey):
-        centred = survey.maker(survey.above(squared, "Cast"), "Sub")
-        if centred is None or survey.maker(centred.inputs[1], "ReduceMean") is None:
-            yield found
+    """Find x / sqrt(mean(x²) + eps)."""
+    for nodes, squared in _root_mean_squares(survey):
+        centred = survey.producer(survey.above(squared, "Cast"), "Sub")
+        if centred is None or survey.producer(centred.inputs[1], "ReduceMean") is None:
+            yield nodes
 
 
 def _same(survey: Survey, one: ir.Value | None, other: ir.Value | None) -> bool:
@@ -223,9 +215,9 @@ def _same(survey: Survey, one: ir.Value | None, other: ir.Value | None) -> bool:
 
 
 def _root_mean_squares(survey: Survey) -> Iterator[tuple[Finding, ir.Value]]:
-    """sqrt(mean(x²) + eps) and the x that goes in, however root and square are written."""
+    """Yield the nodes of sqrt(mean(x²) + eps) and x, with root and square in any form."""
     for mean in survey.of("ReduceMean"):
-        square = survey.maker(mean.inputs[0], "Pow", "Mul")
+        square = survey.producer(mean.inputs[0], "Pow", "Mul")
         added = survey.user(mean, "Add")
         root = survey.user(added, "Sqrt", "Pow")
         if square is None or added is None or root is None or not _is_square(square, survey):
@@ -238,41 +230,41 @@ def _root_mean_squares(survey: Survey) -> Iterator[tuple[Finding, ir.Value]]:
 def _is_square(node: ir.Node, survey: Survey) -> bool:
     if node.op_type == "Mul":
         return node.inputs[0] is node.inputs[1]
-    return survey.facts.scalar(node.inputs[1]) == SQUARE
+    return survey.facts.scalar(node.inputs[1]) == 2
 
 
 def gelus(survey: Survey) -> Iterator[Finding]:
-    """x * (1 + erf(x / √2)) / 2, or its form with tanh, spelled out."""
-    for bend in survey.of("Erf", "Tanh"):
-        added = survey.user(bend, "Add")
+    """Find x * (1 + erf(x / √2)) / 2, or its approximation with tanh."""
+    for curve in survey.of("Erf", "Tanh"):
+        added = survey.user(curve, "Add")
         product = survey.user(added, "Mul")
         if added is None or product is None:
             continue
         if any(survey.facts.scalar(value) == 1 for value in added.inputs):
-            yield bend, added, product
+            yield curve, added, product
 
 
-# Matrix products and convolutions with what follows them: a bias, a normalization, an activation.
+# Matrix products and convolutions followed by a bias, a normalization or an activation.
 
-FLAT = 2  # the rank that Gemm takes
-TRIPLE = 3
-ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish")
+_GEMM_RANK = 2
+_TRIPLE = 3
+_ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish")
 
 
 def flat_products(survey: Survey) -> Iterator[Finding]:
-    """x @ W + b of a matrix x: one Gemm."""
-    return (found for found in _biased(survey) if survey.facts.rank(found[0].outputs[0]) == FLAT)
+    """Find x @ W + b of a matrix x, which is one Gemm."""
+    return (match for match in _biased(survey) if survey.facts.rank(match[0].outputs[0]) == _GEMM_RANK)
 
 
 def deep_products(survey: Survey) -> Iterator[Finding]:
-    """x @ W + b of an x with three or more dims, which Gemm does not take as it is."""
-    return (found for found in _biased(survey) if survey.facts.rank(found[0].outputs[0]) != FLAT)
+    """Find x @ W + b of an x with three or more dimensions, which Gemm does not accept."""
+    return (match for match in _biased(survey) if survey.facts.rank(match[0].outputs[0]) != _GEMM_RANK)
 
 
 def _biased(survey: Survey) -> Iterator[Finding]:
     for add in survey.of("Add"):
         for value, other in (add.inputs, reversed(add.inputs)):
-            product = survey.maker(value, "MatMul")
+            product = survey.producer(value, "MatMul")
             if product is None or not survey.fixed(other) or survey.user(product, "Add") is not add:
                 continue
             if survey.fixed(product.inputs[0]) != survey.fixed(product.inputs[1]):
@@ -281,32 +273,32 @@ def _biased(survey: Survey) -> Iterator[Finding]:
 
 
 def shared_input(survey: Survey) -> Iterator[Finding]:
-    """Three or more products of one value with weights, as query, key and value are."""
+    """Find three or more products of one value with weights, such as query, key and value."""
     groups: dict[ir.Value, list[ir.Node]] = defaultdict(list)
     for product in survey.of("MatMul", "Gemm"):
         source = survey.above(product.inputs[0], *VIEWS)
         if source is not None and survey.fixed(product.inputs[1]) and not survey.fixed(source):
             groups[source].append(product)
-    return (tuple(group) for group in groups.values() if len(group) >= TRIPLE)
+    return (tuple(group) for group in groups.values() if len(group) >= _TRIPLE)
 
 
 def normalized(survey: Survey) -> Iterator[Finding]:
-    """A BatchNormalization right after the layer whose weights could hold it."""
+    """Find a BatchNormalization right after a layer whose weights could absorb it."""
     for norm in survey.of("BatchNormalization"):
-        layer = survey.maker(norm.inputs[0], *CONVOLUTIONS, *MATRIX_PRODUCTS)
+        layer = survey.producer(norm.inputs[0], *CONVOLUTIONS, *MATRIX_PRODUCTS)
         if layer is not None and survey.user(layer, "BatchNormalization") is norm:
             yield layer, norm
 
 
 def activated(survey: Survey) -> Iterator[Finding]:
-    """A convolution and the activation that alone reads it."""
+    """Find a convolution whose only user is an activation."""
     for layer in survey.of("Conv"):
-        activation = survey.user(layer, *ACTIVATIONS)
+        activation = survey.user(layer, *_ACTIVATIONS)
         if activation is not None:
             yield layer, activation
 
 
-# What a graph computes about itself: sizes of its tensors, and results that no input changes.
+# Computations on sizes of tensors, and results that depend on no input.
 
 _ARITHMETIC = (
     *("Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity", "Where", "Equal"),
@@ -315,7 +307,7 @@ _ARITHMETIC = (
 
 
 def shape_chains(survey: Survey) -> Iterator[Finding]:
-    """A Shape that is read at run time, and the arithmetic that follows from it alone."""
+    """Find each Shape that is computed at run time, with the integer arithmetic on it."""
     for start in survey.of(*sorted(READS_SHAPE)):
         chain, edge = {start: None}, [start]
         while edge:
@@ -326,7 +318,7 @@ def shape_chains(survey: Survey) -> Iterator[Finding]:
 
 
 def _is_arithmetic(node: ir.Node, survey: Survey) -> bool:
-    """Whether a node works on sizes: a small tensor of integers, not the data."""
+    """Return whether a node computes on sizes: integers of rank 0 or 1."""
     if node.domain or node.op_type not in _ARITHMETIC:
         return False
     dtype = survey.facts.dtype(node.inputs[0])
@@ -334,15 +326,15 @@ def _is_arithmetic(node: ir.Node, survey: Survey) -> bool:
 
 
 def unfolded(survey: Survey) -> Iterator[Finding]:
-    """Results that are the same in every run, computed in every run: counted where they are used."""
+    """Find the results computed from constants only, one match for each result that other nodes use."""
     fixed = survey.fixed_nodes()
     for last in survey.nodes:
         if last in fixed and _is_used_elsewhere(last, survey):
             region: dict[ir.Node, None] = {last: None}
             edge: list[ir.Node] = [last]
             while edge:
-                makers = {value.producer(): None for node in edge for value in node.inputs if value is not None}
-                edge = [maker for maker in makers if maker is not None and maker in fixed and maker not in region]
+                producers = {value.producer(): None for node in edge for value in node.inputs if value is not None}
+                edge = [node for node in producers if node is not None and node in fixed and node not in region]
                 region.update(dict.fromkeys(edge))
             yield tuple(reversed(region))
 
@@ -354,33 +346,29 @@ def _is_used_elsewhere(node: ir.Node, survey: Survey) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Something an optimizer looks for, or something it makes."""
+    """A pattern that an optimizer looks for or produces."""
 
     name: str
-    what: str  # in the words of a table
+    what: str  # the label in tables
     find: Callable[[Survey], Iterator[Finding]]
-    made: bool = False  # what fusions make: more of it is better
+    made: bool = False  # produced by fusions: more matches are better
 
 
 def _operators(*op_types: str) -> Callable[[Survey], Iterator[Finding]]:
-    return functools.partial(_each, op_types)
-
-
-def _each(op_types: tuple[str, ...], survey: Survey) -> Iterator[Finding]:
-    return ((node,) for node in survey.named(*op_types))
+    return lambda survey: ((node,) for node in survey.named(*op_types))
 
 
 PATTERNS = (
-    Pattern("attention-cores", "attention, spelled out", cores),
+    Pattern("attention-cores", "attention, decomposed", cores),
     Pattern("attention-operators", "attention, one operator", attention_operators, made=True),
     Pattern("qkv-products", "three products of one input (Q, K, V)", shared_input),
-    Pattern("rotary-rotations", "rotary rotation, spelled out", rotations),
+    Pattern("rotary-rotations", "rotary rotation, decomposed", rotations),
     Pattern("rotary-operators", "rotary embedding, one operator", _operators("RotaryEmbedding"), made=True),
-    Pattern("layer-norms", "LayerNorm, spelled out", layer_norms),
+    Pattern("layer-norms", "LayerNorm, decomposed", layer_norms),
     Pattern("layer-norm-operators", "LayerNorm, one operator", _operators(*sorted(LAYER_NORMS)), made=True),
-    Pattern("rms-norms", "RMSNorm, spelled out", rms_norms),
+    Pattern("rms-norms", "RMSNorm, decomposed", rms_norms),
     Pattern("rms-norm-operators", "RMSNorm, one operator", _operators(*sorted(RMS_NORMS)), made=True),
-    Pattern("gelus", "GELU, spelled out", gelus),
+    Pattern("gelus", "GELU, decomposed", gelus),
     Pattern("gelu-operators", "GELU, one operator", _operators(*sorted(GELUS)), made=True),
     Pattern("deep-products", "MatMul + Add, 3-D or more", deep_products),
     Pattern("flat-products", "MatMul + Add, 2-D", flat_products),

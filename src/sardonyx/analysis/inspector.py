@@ -1,4 +1,4 @@
-"""Look at a model without running it: what it is, what it takes and gives, and which module owns what."""
+"""`sardonyx.inspect`: describe a model without running it: format, inputs and outputs, operators, and modules."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ from sardonyx.ir.tensors import FileTensor
 from sardonyx.provenance import is_within, lineage, module_of
 from sardonyx.records.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port
 
-# Look at one module of a model: what is in it and below it, what it takes and gives, what it shares with others.
 
-
-def inspect_module(found: Tagged, wanted: str) -> ModuleInspection:
-    """The one module that a tag, an instance path or a glob names."""
-    everywhere = insides(found.model, _and_above)
-    census = Census.of(found.model)
-    path = find_module(found.hierarchy, (*found.hierarchy.classes, *everywhere), wanted)
-    inside = everywhere.get(path, Inside())
+def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
+    """Describe the one module that a tag, an instance path or a glob selects."""
+    contents = insides(source.model, _and_above)
+    census = Census.of(source.model)
+    path = find_module(source.hierarchy, (*source.hierarchy.classes, *contents), pattern)
+    inside = contents.get(path, Inside())
     own = census.among(inside.nodes)
-    inputs, outputs = _ports(found.model, inside)
+    inputs, outputs = _ports(source.model, inside)
     return ModuleInspection(
-        model=found.name,
+        model=source.name,
         path=path,
-        tag=found.hierarchy.tag(path, torch_nn=True),
-        kind=found.hierarchy.classes.get(path),
+        tag=source.hierarchy.tag(path, torch_nn=True),
+        kind=source.hierarchy.classes.get(path),
         calls=_calls(path, inside.nodes),
         nodes=len(own.nodes) - len(own.constants),
         constants=len(own.constants),
@@ -49,18 +47,18 @@ def inspect_module(found: Tagged, wanted: str) -> ModuleInspection:
         outputs=outputs,
         weights=weights(own.initializers),
         shared_nodes=tuple(label(node) for node in census.nodes if _straddles(node, path)),
-        modules=tuple(module for module in modules(census, found.hierarchy) if is_within(module.path, path)),
+        modules=tuple(module for module in modules(census, source.hierarchy) if is_within(module.path, path)),
         coverage=coverage(own.nodes),
     )
 
 
 def _and_above(path: str) -> tuple[str, ...]:
-    """A module and all modules above it, by their instance paths."""
+    """Return the instance paths of a module and of all modules above it."""
     return tuple(lineage(module_of(path)))
 
 
 def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:
-    """The calls of a module that left nodes, as paths; none where there is but one."""
+    """Return the paths of the calls of a module if nodes of more than one call exist, otherwise none."""
     depth = path.count(".") + 1
     places = dict.fromkeys(".".join(owner(node).split(".")[:depth]) for node in nodes) if path else {}
     calls = tuple(place for place in places if module_of(place) == path)
@@ -68,13 +66,13 @@ def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 
 def _straddles(node: ir.Node, path: str) -> bool:
-    """Whether a node does a module's work and that of others outside it."""
+    """Return whether a node originates from a module and from others outside it."""
     places = {is_within(module_of(origin), path) for origin in origins(node)}
     return len(places) > 1
 
 
 def _ports(model: ir.Model, inside: Inside) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """The boundary, with types and shapes from the file, or where it declares none, from inference."""
+    """Return the inputs and outputs of a module, with types and shapes from the file or from shape inference."""
     facts = Facts(model)
     if any(value.type is None or value.shape is None for value in (*inside.inputs, *inside.outputs)):
         facts.infer()
@@ -95,21 +93,21 @@ def inspect(source: Source, *, module: None = None) -> Inspection: ...
 @overload
 def inspect(source: Source, *, module: str) -> ModuleInspection: ...
 def inspect(source: Source, *, module: str | None = None) -> Inspection | ModuleInspection:
-    """What a model is made of; the weights are not read.
+    """Describe a model or one module of it; the weights are not read.
 
     Args:
         source: A model file, a `ModelProto` or an `onnx_ir.Model`; it is not changed.
-        module: Look at this module alone: a tag, an instance path, or a glob over either that fits one module.
+        module: Describe only this module: a tag, an instance path, or a glob over either that matches one module.
 
     Raises:
-        UsageError: where no module has that name, or several have.
+        UsageError: If no module or more than one matches.
     """
-    found = tagged(source)
-    return _inspect_model(found) if module is None else inspect_module(found, module)
+    model = tagged(source)
+    return _inspect_model(model) if module is None else _inspect_module(model, module)
 
 
-def _inspect_model(found: Tagged) -> Inspection:
-    model, path = found.model, found.path
+def _inspect_model(source: Tagged) -> Inspection:
+    model, path = source.model, source.path
     census = Census.of(model)
     inputs = tuple(port(value, value.is_initializer()) for value in model.graph.inputs)
     outputs = tuple(port(value) for value in model.graph.outputs)
@@ -129,7 +127,7 @@ def _inspect_model(found: Tagged) -> Inspection:
         dynamic_dims=_dynamic_dims((*inputs, *outputs)),
         functions=_functions(model, census),
         bodies=_bodies(census.nodes),
-        modules=modules(census, found.hierarchy),
+        modules=modules(census, source.hierarchy),
         coverage=coverage(census.nodes),
         root_nodes=root_nodes(census.nodes),
         tied=tied(census.initializers),
@@ -138,7 +136,7 @@ def _inspect_model(found: Tagged) -> Inspection:
 
 
 def _bytes_on_disk(path: Path, census: Census) -> int:
-    """The model file and every file its tensors point into."""
+    """Return the size of the model file and of all external data files."""
     files = {os.path.realpath(path)}
     files |= {os.path.realpath(tensor.file.path) for tensor in census.tensors if isinstance(tensor, FileTensor)}
     return sum(map(os.path.getsize, files))
@@ -160,8 +158,8 @@ def _functions(model: ir.Model, census: Census) -> tuple[FunctionUse, ...]:
 
 def _dynamic_dims(ports: Iterable[Port]) -> tuple[DynamicDim, ...]:
     where: dict[str, list[str]] = defaultdict(list)
-    for each in ports:
-        for axis, dim in enumerate(each.shape or ()):
+    for value in ports:
+        for axis, dim in enumerate(value.shape or ()):
             if not isinstance(dim, int):
-                where[dim or "?"].append(f"{each.name}[{axis}]")
+                where[dim or "?"].append(f"{value.name}[{axis}]")
     return tuple(DynamicDim(name, tuple(places)) for name, places in where.items())

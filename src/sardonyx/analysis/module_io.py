@@ -1,8 +1,7 @@
-"""What is inside every module of a model: its nodes, how they are connected, and the values that cross its boundary.
+"""Collect the contents of every module: its nodes, the edges between them, and the values that cross its boundary.
 
-A module holds its own nodes and those of all modules below it. A `Constant` is embedded: it is inside every module that
-reads it, so no module takes one from outside. One walk over the nodes; the cost follows how many there are and how deep
-they lie.
+A module contains its own nodes and those of all modules below it. A `Constant` belongs to every module that reads it
+and is never an input of a module. The time is proportional to the number of nodes times the depth of the modules.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ import onnx_ir as ir
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import bodies, is_constant, scopes
 
-Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of all modules on the way from the model down to it
+Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """One module; every set keeps its order, that of the nodes is the one in which they finish."""
+    """The contents of one module; the sets are ordered, the nodes in the order in which they finish."""
 
     nodes: dict[ir.Node, None] = field(default_factory=dict[ir.Node, None])
     edges: dict[tuple[ir.Node, ir.Node], None] = field(default_factory=dict[tuple[ir.Node, ir.Node], None])
-    inputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # from elsewhere, and no initializers
-    outputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # read elsewhere, or given by the model
+    inputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # produced outside, without initializers
+    outputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # read outside, or outputs of the model
 
 
 def insides(model: ir.Model, chain: Chain) -> dict[str, Inside]:
-    """What is inside every module that has a node, by the key that `chain` gives it."""
-    return dict(_Walk(model, chain).modules)
+    """Return the contents of every module that has a node, by the keys that `chain` returns."""
+    return dict(_Collector(model, chain).modules)
 
 
-class _Walk:
+class _Collector:
     def __init__(self, model: ir.Model, chain: Chain) -> None:
         self.modules: dict[str, Inside] = defaultdict(Inside)
         self._chain = chain
@@ -43,16 +42,16 @@ class _Walk:
         }
         tops = [scope.graph for scope in scopes(model) if scope.holder is None]
         nodes = [node for graph in tops for node in _inner_first(graph)]
-        # Modules become known by what computes in them: where a Constant stands says nothing about when they run.
+        # Constants come last: the order of modules is that in which their other nodes run.
         self._homes = {node: self._home(node) for node in sorted(nodes, key=is_constant)}
         for node in nodes:
             self._add(node)
         for graph in tops:
             for value in graph.outputs:
-                self._leaves(value, {})
+                self._add_output(value, {})
 
     def _home(self, node: ir.Node) -> Mapping[str, None]:
-        """The keys of all modules a node is inside of."""
+        """Return the keys of all modules that contain a node."""
         home = dict.fromkeys(self._chain(owner(node)))
         if is_constant(node):
             for reader in node.outputs[0].consumers():
@@ -65,41 +64,41 @@ class _Walk:
         for value in node.inputs:
             if value is not None:
                 self._connect(value, node)
-        for _, body in bodies(node):  # what a body gives goes to the node that holds it
+        for _, body in bodies(node):  # the outputs of a body flow into the node that owns it
             for value in body.outputs:
                 if value.producer() is not None:
                     self._connect(value, node)
 
     def _connect(self, value: ir.Value, reader: ir.Node) -> None:
-        """A value is read: an edge inside every module that has both ends, a boundary of one that has only one."""
-        maker = value.producer()
+        """Add an edge to every module that contains both ends, and an input or output to one that contains one end."""
+        producer = value.producer()
         home = self._homes[reader]
-        if maker is None:
-            holder = self._holders.get(value)  # what a body is handed comes from the node that holds it
+        if producer is None:
+            holder = self._holders.get(value)  # the inputs of a body come from the node that owns it
             if not value.is_initializer():
-                self._enters(value, home, {} if holder is None else self._homes[holder])
+                self._add_input(value, home, {} if holder is None else self._homes[holder])
             return
         for key in home:
-            if key in self._homes[maker]:
-                self.modules[key].edges[maker, reader] = None
-        self._enters(value, home, self._homes[maker])
-        if not is_constant(maker):
-            self._leaves(value, home)
+            if key in self._homes[producer]:
+                self.modules[key].edges[producer, reader] = None
+        self._add_input(value, home, self._homes[producer])
+        if not is_constant(producer):
+            self._add_output(value, home)
 
-    def _enters(self, value: ir.Value, home: Iterable[str], made_in: Mapping[str, None]) -> None:
+    def _add_input(self, value: ir.Value, home: Iterable[str], produced_in: Mapping[str, None]) -> None:
         for key in home:
-            if key not in made_in:
+            if key not in produced_in:
                 self.modules[key].inputs[value] = None
 
-    def _leaves(self, value: ir.Value, read_in: Mapping[str, None]) -> None:
-        maker = value.producer()
-        for key in self._homes[maker] if maker is not None else ():
+    def _add_output(self, value: ir.Value, read_in: Mapping[str, None]) -> None:
+        producer = value.producer()
+        for key in self._homes[producer] if producer is not None else ():
             if key not in read_in:
                 self.modules[key].outputs[value] = None
 
 
 def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
-    """All nodes below a graph in the order in which they finish."""
+    """Yield all nodes of a graph and its bodies in the order in which they finish."""
     for node in graph:
         for _, body in bodies(node):
             yield from _inner_first(body)

@@ -1,4 +1,4 @@
-"""ONNX files as columns of an analysis: read, never run, and their weights never looked at."""
+"""Analyze ONNX models: each is one form of the analysis. Only the graph is read; nothing is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.analysis.cache_formula import cache_of_graph
 from sardonyx.analysis.census import Census, modules, port
-from sardonyx.analysis.columns import Found, Subject, measured, overtaking
+from sardonyx.analysis.columns import AnalysisResults, Subject, measure, overtaking
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import Program
 from sardonyx.errors import UsageError
@@ -22,11 +22,11 @@ from sardonyx.records.analysis import AnalysisSource
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock
 
-BATCH, OTHER = 1, 128  # what is assumed of a first axis and of any other
+_BATCH, _OTHER = 1, 128  # the sizes assumed for a dynamic first axis and for any other
 
 
-def is_one(source: object) -> bool:
-    """Whether this is an ONNX model: one in memory, or a path that is a file or is named like one."""
+def is_onnx(source: object) -> bool:
+    """Return whether a source is an ONNX model in memory, or a path to an existing file or one ending in .onnx."""
     if isinstance(source, (onnx.ModelProto, ir.Model, os.PathLike)):
         return True
     if not isinstance(source, str):
@@ -34,68 +34,68 @@ def is_one(source: object) -> bool:
     return source.endswith(".onnx") or (Path(source).is_file() and not source.endswith(".py"))
 
 
-def analyzed(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clock) -> Found:
-    """Each as a form of its own, all at the same sizes."""
+def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clock) -> AnalysisResults:
+    """Analyze each model as one form, all at the same sizes."""
     with clock.phase("reading"):
         models = [tagged(source) for source in sources]
-        ports = [_inputs(each) for each in models]
+        ports = [_inputs(model) for model in models]
     with clock.phase("operations"):
-        subjects = [_subject(each, name) for each, name in zip(models, _names(models), strict=True)]
-    chosen, notes = _chosen([each.program for each in subjects], ports, sizes)
+        subjects = [_subject(model, name) for model, name in zip(models, _names(models), strict=True)]
+    chosen, notes = _choose_sizes([subject.program for subject in subjects], ports, sizes)
     with clock.phase("costs"):
-        forms = [measured(each, {dim: chosen[dim] for dim in each.program.symbols}) for each in subjects]
+        forms = [measure(subject, {dim: chosen[dim] for dim in subject.program.symbols}) for subject in subjects]
         turns = overtaking(forms, chosen)
-    return Found(
+    return AnalysisResults(
         sources=tuple(
-            AnalysisSource(each.name, "onnx", None, inputs, cache_of_graph(each.model, chosen))
-            for each, inputs in zip(models, ports, strict=True)
+            AnalysisSource(model.name, "onnx", None, inputs, cache_of_graph(model.model, chosen))
+            for model, inputs in zip(models, ports, strict=True)
         ),
         sizes=chosen,
-        forms=tuple(each.form for each in forms),
+        forms=tuple(measured.form for measured in forms),
         overtaking=turns,
         notes=notes,
     )
 
 
-def _inputs(found: Tagged) -> tuple[Port, ...]:
-    return tuple(port(value) for value in found.model.graph.inputs if not value.is_initializer())
+def _inputs(source: Tagged) -> tuple[Port, ...]:
+    return tuple(port(value) for value in source.model.graph.inputs if not value.is_initializer())
 
 
 def _names(models: Sequence[Tagged]) -> list[str]:
-    """File names, or as much of the paths as tells them apart."""
-    short = [os.path.basename(each.name) or each.name for each in models]
+    """Return the file names, or if they are not unique, the whole paths, with numbers if those are equal too."""
+    short = [os.path.basename(model.name) or model.name for model in models]
     if len(set(short)) == len(short):
         return short
-    full = [each.name for each in models]
+    full = [model.name for model in models]
     return full if len(set(full)) == len(full) else [f"{name} ({index})" for index, name in enumerate(full, 1)]
 
 
-def _subject(found: Tagged, name: str) -> Subject:
-    census = Census.of(found.model)
-    program = program_of(found.model)
-    known = modules(census, found.hierarchy)
+def _subject(source: Tagged, name: str) -> Subject:
+    census = Census.of(source.model)
+    rows = modules(census, source.hierarchy)
     return Subject(
         name=name,
-        program=program,
+        program=program_of(source.model),
         nodes=census.counts.nodes,
-        kinds={each.path: each.tag for each in known},
-        parameters={each.path: each.parameters for each in known},
+        kinds={module.path: module.tag for module in rows},
+        parameters={module.path: module.parameters for module in rows},
     )
 
 
-def _chosen(
-    programs: Sequence[Program], ports: Sequence[Sequence[Port]], asked: Mapping[str, int]
+def _choose_sizes(
+    programs: Sequence[Program], ports: Sequence[Sequence[Port]], requested: Mapping[str, int]
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """A size for every open dim: what the user says, else something usual, which is told."""
-    known = dict.fromkeys(dim for program in programs for dim in program.symbols)
-    for dim, size in asked.items():
-        if dim not in known:
-            close = difflib.get_close_matches(dim, known, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise UsageError(f"no dim '{dim}' is open", hint=f"{meant}open dims: {', '.join(known) or 'none'}")
+    """Return a size for every dynamic dimension, requested or assumed, and a note on those that are assumed."""
+    dims = dict.fromkeys(dim for program in programs for dim in program.symbols)
+    for dim, size in requested.items():
+        if dim not in dims:
+            close = difflib.get_close_matches(dim, dims, n=1)
+            suggestion = f"did you mean {close[0]}? " if close else ""
+            hint = f"{suggestion}dynamic dimensions: {', '.join(dims) or 'none'}"
+            raise UsageError(f"there is no dynamic dimension '{dim}'", hint=hint)
         if size < 1:
-            raise UsageError(f"{dim} cannot be {size}", hint="sizes begin at 1")
-    first = {each.shape[0] for inputs in ports for each in inputs if each.shape}
-    chosen = {dim: asked.get(dim, BATCH if dim in first else OTHER) for dim in known}
-    assumed = [f"{dim}={size}" for dim, size in chosen.items() if dim not in asked]
-    return chosen, (f"assumed sizes of open dims: {', '.join(assumed)}; --size NAME=N sets one",) if assumed else ()
+            raise UsageError(f"{dim} cannot be {size}", hint="sizes start at 1")
+    first = {value.shape[0] for inputs in ports for value in inputs if value.shape}
+    sizes = {dim: requested.get(dim, _BATCH if dim in first else _OTHER) for dim in dims}
+    assumed = [f"{dim}={size}" for dim, size in sizes.items() if dim not in requested]
+    return sizes, (f"assumed sizes of dynamic dimensions: {', '.join(assumed)}",) if assumed else ()

@@ -1,4 +1,4 @@
-"""Which node feeds which, as plain data: what a page draws one module of at a time."""
+"""The nodes and edges of a graph as plain data, from which the report draws one module at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Places = dict[ir.Node, int]
 
 
 def wiring(model: ir.Model) -> Wiring:
-    """All nodes that compute, in the order they are done, and the edges between them.
+    """Return all nodes other than constants in execution order, and the edges between them.
 
-    A node inside a body is joined to those outside whose values it reads, and those that make the body's results to the
-    node that holds it, which is done when they are. So every edge leads forward. Functions are graphs of their own.
+    A node inside a body has edges from the nodes outside whose values it reads. The producers of a body's outputs have
+    edges to the node that owns the body, which comes after them, so every edge leads forward. The graphs of functions
+    follow that of the model.
     """
     places: Places = {}
     edges: list[tuple[int, int]] = []
@@ -25,15 +26,15 @@ def wiring(model: ir.Model) -> Wiring:
         _walk(graph, places, edges)
     modules: dict[str, int] = {}
     owners = [modules.setdefault(owner(node), len(modules)) for node in places]
-    given = (value for value in model.graph.inputs if not value.is_initializer())
+    inputs = (value for value in model.graph.inputs if not value.is_initializer())
     return Wiring(
         modules=tuple(modules),
         names=tuple(map(label, places)),
         ops=tuple(map(operator, places)),
         owners=tuple(owners),
         edges=tuple(edges),
-        inputs={value.name or "": _readers(value, places) for value in given},
-        outputs={value.name or "": next(_makers([value], places), -1) for value in model.graph.outputs},
+        inputs={value.name or "": _readers(value, places) for value in inputs},
+        outputs={value.name or "": next(_producers([value], places), -1) for value in model.graph.outputs},
     )
 
 
@@ -41,19 +42,19 @@ def _walk(graph: ir.Graph, places: Places, edges: list[tuple[int, int]]) -> None
     for node in graph:
         if is_constant(node):
             continue
-        read = list(node.inputs)
+        operands = list(node.inputs)
         for _, body in bodies(node):
             _walk(body, places, edges)
-            read.extend(body.outputs)  # no list, so that += does not do
+            operands.extend(body.outputs)
         place = places[node] = len(places)
-        edges += [(maker, place) for maker in dict.fromkeys(_makers(read, places))]
+        edges += [(producer, place) for producer in dict.fromkeys(_producers(operands, places))]
 
 
-def _makers(values: list[ir.Value | None], places: Places) -> Iterator[int]:
+def _producers(values: list[ir.Value | None], places: Places) -> Iterator[int]:
     for value in values:
-        maker = value.producer() if value is not None else None
-        if maker in places:
-            yield places[maker]
+        producer = value.producer() if value is not None else None
+        if producer in places:
+            yield places[producer]
 
 
 def _readers(value: ir.Value, places: Places) -> tuple[int, ...]:

@@ -1,34 +1,36 @@
-"""How often each way of mixing positions occurs in a model: the numbers a fingerprint is told by."""
+"""Count how often each way of mixing positions occurs in a model: the numbers that a fingerprint is based on."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.attention import Attention
-from sardonyx.analysis.fingerprint.graph_reading import Reading, above
-from sardonyx.analysis.fingerprint.recurrence import count_recurrences
-from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, POOLS
+from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading, above
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, LOOPS, PARTS, POOLS, RECURRENT
+from sardonyx.ir.scopes import bodies
 from sardonyx.records.inspection import Features
 
 _TRANSFORMS = frozenset({"DFT", "STFT", "Rfft", "Irfft"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
-_SPEAKING = ALL_CONVOLUTIONS | ALL_PRODUCTS | POOLS | _TRANSFORMS | _LOOKUPS
+_COUNTED = ALL_CONVOLUTIONS | ALL_PRODUCTS | POOLS | _TRANSFORMS | _LOOKUPS
+_RECURRENT = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
+_STEPS = 4  # an unrolled recurrence has at least this many steps
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a convolution or a pooling sees at once, and how far it moves; only axes it is wider than one on."""
+    """The kernel sizes and strides of a convolution or pooling, of the axes on which the kernel is wider than one."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
     @classmethod
     def of(cls, node: ir.Node) -> Window:
-        """The window of a node; of a convolution that does not say, the spatial dims of its weight."""
+        """Return the window of a node; without `kernel_shape` it is taken from the shape of the weight."""
         sizes = tuple(node.attributes.get_ints("kernel_shape", ())) or _spatial_dims(node)
         strides = tuple(node.attributes.get_ints("strides", ())) or (1,) * len(sizes)
         wide = [(size, stride) for size, stride in zip(sizes, strides, strict=False) if size > 1]
@@ -36,21 +38,21 @@ class Window:
 
     @property
     def overlaps(self) -> bool:
-        """Whether neighbours see some of the same."""
+        """Whether neighbouring positions share inputs."""
         return any(size > stride for size, stride in zip(self.sizes, self.strides, strict=True))
 
 
 def features(model: ir.Model) -> Features:
-    """Read a model once and count."""
+    """Return the counts of one model."""
     reading = Reading(model)
     attention = Attention(reading)
     sites = attention.sites
-    parts = {node for site in sites for node in site.nodes}
-    before = above(sites[0].first) if sites else set[ir.Node]()
+    in_sites = {node for site in sites for node in site.nodes}
+    before_attention = above(sites[0].first) if sites else set[ir.Node]()
     counts: Counter[str] = Counter()
     for node, name in reading.names.items():
-        if name in _SPEAKING and node not in parts and any(map(reading.is_data, node.outputs)):
-            counts.update(_says(node, reading, attention, node in before))
+        if name in _COUNTED and node not in in_sites and any(map(reading.is_data, node.outputs)):
+            counts.update(_features_of(node, reading, attention, node in before_attention))
     return Features(
         attention=len(sites),
         causal=sum(site.causal for site in sites),
@@ -64,20 +66,20 @@ def features(model: ir.Model) -> Features:
         pictures=counts["picture"],
         windows=counts["window"],
         products=counts["product"],
-        mutual_products=counts["mutual"],
+        mutual_products=counts["activation product"],
         lookups=counts["lookup"],
-        recurrences=count_recurrences(reading, attention.layers),
+        recurrences=_count_recurrences(reading, attention.layers),
         transforms=counts["transform"],
     )
 
 
-def _says(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> Iterator[str]:
-    """What a node speaks for."""
+def _features_of(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> Iterator[str]:
+    """Yield the features that one node counts towards."""
     name = reading.names[node]
     if name in ALL_CONVOLUTIONS:
-        yield from _of_convolution(Window.of(node), stem)
+        yield from _features_of_convolution(Window.of(node), stem)
     elif name in ALL_PRODUCTS:
-        yield "mutual" if attention.mutual(node) else "product"
+        yield "activation product" if attention.is_activation_product(node) else "product"
     elif name in POOLS and Window.of(node).overlaps and set(Window.of(node).strides) == {1}:
         yield "window"
     elif name in _LOOKUPS and not reading.is_data(node.inputs[0]) and reading.is_data(node.inputs[1]):
@@ -86,7 +88,7 @@ def _says(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> 
         yield "transform"
 
 
-def _of_convolution(window: Window, stem: bool) -> Iterator[str]:
+def _features_of_convolution(window: Window, stem: bool) -> Iterator[str]:
     if not window.sizes:
         yield "product"  # one position at a time
         return
@@ -101,7 +103,78 @@ def _of_convolution(window: Window, stem: bool) -> Iterator[str]:
 
 
 def _spatial_dims(node: ir.Node) -> tuple[int, ...]:
-    """The dims of a convolution's weight behind its channels, where the file knows them."""
+    """Return the dimensions of a convolution's weight after its channels, as far as they are known."""
     weight = node.inputs[3 if node.op_type == "QLinearConv" else 1] if len(node.inputs) > 1 else None
     shape = weight.shape if weight is not None else None
     return tuple(dim for dim in shape[2:] if isinstance(dim, int)) if shape is not None else ()
+
+
+# A recurrence carries a state from step to step: an operator, a loop with layers in its body, or unrolled steps.
+
+
+def _count_recurrences(reading: Reading, layers: Container[ir.Node]) -> int:
+    """Count the recurrences of a model; an unrolled one counts once."""
+    explicit = sum(
+        name in _RECURRENT or (name in LOOPS and _has_layers(node, layers)) for node, name in reading.names.items()
+    )
+    return explicit + _count_unrolled(reading, layers)
+
+
+def _has_layers(node: ir.Node, layers: Container[ir.Node]) -> bool:
+    """Return whether the body of a loop contains layers."""
+    return any(inner in layers for _, body in bodies(node) for inner in body)
+
+
+def _count_unrolled(reading: Reading, layers: Container[ir.Node]) -> int:
+    """Count the values whose slices are processed in turn, each together with the result of the step before."""
+    slices: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    for node, name in reading.names.items():
+        if name in PARTS and node not in layers and node.inputs[0] is not None and reading.is_data(node.inputs[0]):
+            slices[node.inputs[0]].extend(node.outputs)
+    candidates = [pieces for pieces in slices.values() if len(pieces) >= _STEPS]
+    unshared = _unshared_layers(reading, layers) if candidates else set[ir.Node]()
+    return sum(_is_chain(reading, [_join(reading, piece) for piece in pieces], unshared) for pieces in candidates)
+
+
+def _unshared_layers(reading: Reading, layers: Container[ir.Node]) -> set[ir.Node]:
+    """Return the layers whose weights are used too rarely to be the steps of a recurrence."""
+    uses: dict[ir.Value, list[ir.Node]] = defaultdict(list)
+    for node in reading.names:
+        if node in layers:
+            for weight in node.inputs[:2]:
+                if weight is not None and not reading.is_data(weight):
+                    uses[_root(weight)].append(node)
+    return {node for nodes in uses.values() if len(nodes) < _STEPS for node in nodes}
+
+
+def _root(weight: ir.Value) -> ir.Value:
+    """Return the constant that a weight is computed from: exporters transpose it again at every use."""
+    producer = weight.producer()
+    while producer is not None and producer.inputs and producer.inputs[0] is not None:
+        weight = producer.inputs[0]
+        producer = weight.producer()
+    return weight
+
+
+def _join(reading: Reading, piece: ir.Value) -> ir.Node | None:
+    """Return the nearest node that combines a slice with other data, otherwise None."""
+    for _ in range(NEAR):
+        readers = reading.readers(piece)
+        join = next((node for node in readers if sum(1 for _ in reading.data(node)) > 1), None)
+        if join is not None or not readers:
+            return join
+        piece = readers[0].outputs[0]
+    return None
+
+
+def _is_chain(reading: Reading, joins: list[ir.Node | None], unshared: set[ir.Node]) -> bool:
+    """Return whether at least `_STEPS` nodes depend on one another in a chain without layers of their own."""
+    steps = {node for node in joins if node is not None}
+    if len(steps) < _STEPS:
+        return False
+    stop = steps | unshared
+    dependent = sum(
+        any(value.producer() in steps for source in reading.data(node) for value in reading.upward(source, stop, NEAR))
+        for node in steps
+    )
+    return dependent >= _STEPS - 1

@@ -1,7 +1,4 @@
-"""A model as the fingerprint reads it: its live nodes in order, and what their values depend on.
-
-Dead nodes are left out.
-"""
+"""The view of a model that the fingerprint works on: live nodes in order, functions inlined, with their data flow."""
 
 from __future__ import annotations
 
@@ -15,22 +12,29 @@ from onnx_ir.passes.common import InlinePass
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.scopes import bodies
 
-# Writes a model out without calls, in time that grows with its nodes.
+NEAR = 64  # values that a search across layers visits: enough for a few layers in any decomposition
+WITHIN = 512  # values that a search between two layers visits: windowed attention takes hundreds of nodes
+
+_MOST_NODES = 1 << 11  # a model is inlined if the result has at most this many nodes,
+_GROWTH = 4  # or at most this many times the nodes that are stored
+_DEEPEST = 64  # calls within calls
+
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
 
 
 class _NoNames(set[str]):
-    """Names of which none is ever taken."""
+    """A set of names in use that reports every name as free."""
 
     def __contains__(self, name: object) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
-class Inline(InlinePass):
-    """Inlining that leaves equal names equal.
+class _Inline(InlinePass):
+    """Inlining that allows duplicate names, in time linear in the nodes.
 
-    The base class tries one number after another for each name that every call of a function brings again: quadratic
-    in the calls. Nothing that reads the result goes by names.
+    The base class makes names unique by trying one number after another, which is quadratic in the number of calls of a
+    function. Nothing that reads the result uses names.
     """
 
     def _reset(self, model: ir.Model) -> None:
@@ -39,110 +43,100 @@ class Inline(InlinePass):
         self._used_node_names = _NoNames()
 
 
-NEAR = 64  # values that a search around a place looks at, layers and all: a few layers of any spelling
-WITHIN = 512  # values that a search between layers looks at: attention in windows is spelled in hundreds of nodes
-
-_MOST_NODES = 1 << 11  # of a model that is written out without calls, or so many times the nodes that are stored:
-_GROWTH = 4
-_DEEPEST = 64  # calls within calls
-
-_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
-
-
 class Reading:
-    """The live part of one model, its functions written out; the model is not changed."""
+    """The live part of one model with its functions inlined in a copy; the model itself is not changed."""
 
     def __init__(self, model: ir.Model) -> None:
-        model = _written_out(model) if model.functions else model
+        model = _inlined(model) if model.functions else model
         self.model = model
         self.graph = model.graph
-        self.names: dict[ir.Node, str] = {}  # live nodes in order, and their operators; "" for foreign ones
+        self.names: dict[ir.Node, str] = {}  # live nodes in order, with their operators; "" for unknown domains
         self._flow = Dataflow(defaults_are_constants=True)
-        live, holders = _live(model.graph)
-        for node in _in_order(model.graph, live, holders):
+        live, with_bodies = _live(model.graph)
+        for node in _in_order(model.graph, live, with_bodies):
             name = node.op_type if node.domain in _DOMAINS else ""
             self.names[node] = name
             self._flow.visit(node, op_type=name)
 
     def dependence(self, value: ir.Value) -> Dependence:
-        """What a value depends on; an input with a default is the weight that it was before IR version 4."""
+        """Return what a value depends on; an input with a default counts as a weight, as it was before IR version 4."""
         return self._flow.of(value)
 
     def is_data(self, value: ir.Value | None) -> bool:
-        """Whether a value follows from inputs."""
+        """Return whether a value depends on the data of the model's inputs."""
         return value is not None and self._flow.of(value) is Dependence.DATA
 
     def data(self, node: ir.Node) -> Iterator[ir.Value]:
-        """The inputs of a node that follow from inputs of the model."""
+        """Return the operands of a node that depend on the data of the model's inputs."""
         operands = self._flow.operands(node, self.names[node])
         return (value for value in operands if value is not None and self._flow.of(value) is Dependence.DATA)
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
-        """The live nodes that read a value."""
+        """Return the live nodes that read a value."""
         return [node for node in value.consumers() if node in self.names]
 
     def upward(self, start: ir.Value, stop: Container[ir.Node], limit: int = WITHIN) -> Iterator[ir.Value]:
-        """A value and the data it is made from, the nearest first, not looking behind nodes that stop."""
+        """Yield a value and the data it is computed from, nearest first, without passing the nodes in `stop`."""
         seen, waiting = {start}, deque([start])
         while waiting and len(seen) < limit:
             value = waiting.popleft()
             yield value
-            maker = value.producer()
-            if maker is None or maker in stop:
+            producer = value.producer()
+            if producer is None or producer in stop:
                 continue
-            for each in self.data(maker):
-                if each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
+            for operand in self.data(producer):
+                if operand not in seen:
+                    seen.add(operand)
+                    waiting.append(operand)
         yield from waiting
 
     def downward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Node]:
-        """The nodes that read a value or what is made from it, the nearest first, not looking behind ones that stop."""
+        """Yield the nodes that depend on a value, nearest first, without passing the nodes in `stop`."""
         seen, waiting = {start}, deque([start])
         while waiting and len(seen) < WITHIN:
             for reader in self.readers(waiting.popleft()):
                 yield reader
                 if reader in stop:
                     continue
-                for each in reader.outputs:
-                    if each not in seen and self._flow.of(each) is Dependence.DATA:
-                        seen.add(each)
-                        waiting.append(each)
+                for output in reader.outputs:
+                    if output not in seen and self._flow.of(output) is Dependence.DATA:
+                        seen.add(output)
+                        waiting.append(output)
 
 
 def above(start: ir.Node) -> set[ir.Node]:
-    """All nodes whose results a node needs."""
-    found: set[ir.Node] = set()
+    """Return all nodes that a node depends on."""
+    ancestors: set[ir.Node] = set()
     waiting = [start]
     while waiting:
         for value in waiting.pop().inputs:
-            maker = value.producer() if value is not None else None
-            if maker is not None and maker not in found:
-                found.add(maker)
-                waiting.append(maker)
-    return found
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer not in ancestors:
+                ancestors.add(producer)
+                waiting.append(producer)
+    return ancestors
 
 
-def _written_out(model: ir.Model) -> ir.Model:
-    """A copy without calls; the model itself where a call cannot be replaced, which then is a foreign operator."""
-    from onnx_ir.passes import PreconditionError  # only here: it loads every pass of its library
+def _inlined(model: ir.Model) -> ir.Model:
+    """Return a copy with all functions inlined, or the model itself if that fails or grows it too much."""
+    from onnx_ir.passes import PreconditionError  # imported late: it loads every pass of onnx_ir
 
     stored = sum(1 for graph in (model, *model.functions.values()) for _ in graph.graph.all_nodes())
-    if _written_size(model) > max(_MOST_NODES, _GROWTH * stored):
+    if _inlined_size(model) > max(_MOST_NODES, _GROWTH * stored):
         return model
     copy = model.clone()
-    for function in copy.functions.values():  # of operators only the names count here, which no version changes
+    for function in copy.functions.values():  # only operator names matter here, and those are the same in every opset
         function.opset_imports.update({domain: copy.opset_imports.get(domain, 1) for domain in function.opset_imports})
     try:
-        Inline()(copy)
-    except (ValueError, PreconditionError):  # calls in a circle, graphs for arguments, more inputs than there are
+        _Inline()(copy)
+    except (ValueError, PreconditionError):  # recursive calls, graphs as arguments, too many inputs
         return model
     return copy
 
 
-def _written_size(model: ir.Model) -> float:
-    """How many nodes a model has without calls: functions that call each other twice over make more than can be."""
-    known: dict[tuple[str, str, str], float] = {}
+def _inlined_size(model: ir.Model) -> float:
+    """Return how many nodes a model has after inlining: nested calls can make the number exponential."""
+    sizes: dict[tuple[str, str, str], float] = {}
 
     def size(graph: ir.Graph, depth: int) -> float:
         return math.inf if depth > _DEEPEST else sum(node_size(node, depth) for node in graph.all_nodes())
@@ -151,18 +145,18 @@ def _written_size(model: ir.Model) -> float:
         key = node.op_identifier()
         if key not in model.functions:
             return 1
-        if key not in known:
-            known[key] = math.inf  # of one that calls itself
-            known[key] = size(model.functions[key].graph, depth + 1)
-        return known[key]
+        if key not in sizes:
+            sizes[key] = math.inf  # for a recursive call
+            sizes[key] = size(model.functions[key].graph, depth + 1)
+        return sizes[key]
 
     return size(model.graph, 0)
 
 
 def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:
-    """The nodes that outputs need, bodies included, and those of them that have bodies."""
+    """Return the nodes that the outputs depend on, those in bodies included, and those of them that have bodies."""
     needed: set[ir.Node] = set()
-    holders: set[ir.Node] = set()
+    with_bodies: set[ir.Node] = set()
     waiting = [value.producer() for value in graph.outputs]
     while waiting:
         node = waiting.pop()
@@ -171,15 +165,15 @@ def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:
         needed.add(node)
         waiting.extend([value.producer() for value in node.inputs if value is not None])
         for _, body in bodies(node):
-            holders.add(node)
+            with_bodies.add(node)
             waiting.extend([value.producer() for value in body.outputs])
-    return needed, holders
+    return needed, with_bodies
 
 
-def _in_order(graph: ir.Graph, needed: set[ir.Node], holders: set[ir.Node]) -> Iterator[ir.Node]:
+def _in_order(graph: ir.Graph, needed: set[ir.Node], with_bodies: set[ir.Node]) -> Iterator[ir.Node]:
     for node in graph:
         if node in needed:
-            if node in holders:
+            if node in with_bodies:
                 for _, body in bodies(node):
-                    yield from _in_order(body, needed, holders)
+                    yield from _in_order(body, needed, with_bodies)
             yield node

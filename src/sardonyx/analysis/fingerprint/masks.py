@@ -1,4 +1,4 @@
-"""Whether a mask lets a position see only what comes before it: triangles, and comparisons of positions."""
+"""Recognize causal masks: constant triangles, Trilu, and comparisons of positions."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from sardonyx.ir.scopes import is_constant
 
 _POSITIONS = frozenset({"Range", "CumSum"})
 _LEAVES = READS_SHAPE | {"Range"}
-_CORNER = 64  # rows and columns of a constant mask that are looked at
-_BLOCKED = -1e4  # what a mask of numbers adds where it blocks, or less; float16 has no more than -65504
+_CORNER = 64  # rows and columns of a constant mask that are read
+_BLOCKED = -1e4  # an additive mask blocks a position with this value or less; the least float16 is -65504
 
 
 class Masks:
-    """What is known of the masks of one model; each is looked through once."""
+    """Recognizes the causal masks of one model; results are cached for each value."""
 
     def __init__(self, reading: Reading, ends: Container[ir.Node]) -> None:
         self._reading = reading
         self._ends = ends
-        self._known: dict[ir.Value, bool] = {}
+        self._is_causal: dict[ir.Value, bool] = {}
 
     def causal(self, value: ir.Value) -> bool:
-        """Whether what a value is made from, up to the nearest layers, hides what comes later."""
+        """Return whether a value, or one it is computed from up to the nearest layers, is a causal mask."""
         waiting, seen = [value], {value}
         while waiting:
-            each = waiting.pop()
-            found = self._known.get(each)
-            if found is None:
-                found = self._known[each] = self._hides(each)
-            if found:
-                self._known[value] = True
+            current = waiting.pop()
+            is_causal = self._is_causal.get(current)
+            if is_causal is None:
+                is_causal = self._is_causal[current] = self._hides_later(current)
+            if is_causal:
+                self._is_causal[value] = True
                 return True
-            maker = each.producer()
-            if maker is None or maker in self._ends or self._reading.names[maker] in _LEAVES:
+            producer = current.producer()
+            if producer is None or producer in self._ends or self._reading.names[producer] in _LEAVES:
                 continue
-            for source in maker.inputs:
+            for source in producer.inputs:
                 if source is not None and source not in seen:
                     seen.add(source)
                     waiting.append(source)
         return False
 
-    def _hides(self, value: ir.Value) -> bool:
-        """Whether a value is itself where the later positions are told apart."""
+    def _hides_later(self, value: ir.Value) -> bool:
+        """Return whether a value itself separates later positions from earlier ones."""
         tensor = _tensor(value)
         if tensor is not None:
             return is_triangle(tensor)
-        maker = value.producer()
-        if maker is None:
+        producer = value.producer()
+        if producer is None:
             return False
-        if self._reading.names[maker] == "Trilu":
-            return not self._reading.is_data(maker.inputs[0]) and not any(map(_mirrors, self._reading.readers(value)))
-        return self._reading.names[maker] in ORDERS and self._orders(maker)
+        if self._reading.names[producer] == "Trilu":
+            return not self._reading.is_data(producer.inputs[0]) and not any(map(_flips, self._reading.readers(value)))
+        return self._reading.names[producer] in ORDERS and self._compares_positions(producer)
 
-    def _orders(self, comparison: ir.Node) -> bool:
-        """Whether positions are compared with positions, not with a number or a length."""
+    def _compares_positions(self, comparison: ir.Node) -> bool:
+        """Return whether positions are compared with positions, not with a number or a length."""
         one, other = comparison.inputs[0], comparison.inputs[1]
         if one is None or other is None:
             return False
         return self._is_position(one) and self._is_position(other)
 
     def _is_position(self, start: ir.Value) -> bool:
-        """Whether a value counts positions: it comes from a range or a running sum."""
+        """Return whether a value counts positions: it is computed from a range or a running sum."""
         waiting, seen = [start], {start}
         counts = False
         while waiting:
@@ -75,14 +75,14 @@ class Masks:
             if tensor is not None:
                 counts = counts or _is_range(tensor)
                 continue
-            maker = value.producer()
-            if maker is None or maker in self._ends:
+            producer = value.producer()
+            if producer is None or producer in self._ends:
                 continue
-            name = self._reading.names[maker]
+            name = self._reading.names[producer]
             if name in _POSITIONS:
                 counts = True
             elif name not in _LEAVES:
-                for source in maker.inputs:
+                for source in producer.inputs:
                     if source is not None and source not in seen:
                         seen.add(source)
                         waiting.append(source)
@@ -90,39 +90,42 @@ class Masks:
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """The constant of a value."""
+    """Return the constant tensor of a value, otherwise None."""
     if value.is_initializer():
         return value.const_value
-    maker = value.producer()
-    return constant_tensor(maker) if maker is not None and is_constant(maker) else None
+    producer = value.producer()
+    return constant_tensor(producer) if producer is not None and is_constant(producer) else None
 
 
-def _mirrors(node: ir.Node) -> bool:
-    """Whether a node turns an axis around: such a triangle cuts off the corners of a window."""
+def _flips(node: ir.Node) -> bool:
+    """Return whether a node reverses an axis: such a triangle cuts off the corners of a window and is not causal."""
     steps = node.inputs[4] if node.op_type == "Slice" and len(node.inputs) > 4 else None
     tensor = _tensor(steps) if steps is not None else None
     return tensor is not None and bool((tensor.numpy() < 0).any())
 
 
 def is_triangle(tensor: ir.TensorProtocol) -> bool:
-    """Whether a constant tells what is right of the diagonal from what is on it; only a corner is read."""
+    """Return whether a constant has one value on the diagonal and another right of it; only one corner is read."""
     dims = tuple(tensor.shape.numpy())
     if len(dims) < 2 or min(dims[-2:]) < 2 or min(dims) < 1 or tensor.dtype == ir.DataType.STRING:
         return False
-    corner = tensor.numpy()[(0,) * (len(dims) - 2)][:_CORNER, :_CORNER]  # masks are often repeated for a whole batch
+    corner = tensor.numpy()[(0,) * (len(dims) - 2)][:_CORNER, :_CORNER]  # masks are often repeated over the batch
     size = min(corner.shape)
     corner = corner[:size, :size].astype(np.float64)
     later = corner[np.triu_indices(size, 1)]
-    own = np.diagonal(corner)
+    diagonal = np.diagonal(corner)
     if tensor.dtype.is_floating_point() and (later <= _BLOCKED).all():
-        return bool((own > _BLOCKED).all())
+        return bool((diagonal > _BLOCKED).all())
     return bool(
-        (later == later[0]).all() and (own != later[0]).all() and (own == own[0]).all() and {later[0], own[0]} == {0, 1}
+        (later == later[0]).all()
+        and (diagonal != later[0]).all()
+        and (diagonal == diagonal[0]).all()
+        and {later[0], diagonal[0]} == {0, 1}
     )
 
 
 def _is_range(tensor: ir.TensorProtocol) -> bool:
-    """Whether a constant counts up by one."""
+    """Return whether a constant counts up by one."""
     if tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or not 2 <= tensor.size <= 1 << 16:
         return False
     return bool((np.diff(tensor.numpy().reshape(-1)) == 1).all())
