@@ -1,11 +1,11 @@
-"""Fused regions: which operations could be one kernel, by explicit rules, and what each region moves.
+"""Partition a program into fusion regions: operations that could be one kernel, by explicit rules.
 
-A region is a candidate, not a kernel: what is said of it is what must cross its border and what need not.
+A region is an estimate of what a compiler could fuse. It records which bytes must cross its boundary.
 """
 
 from __future__ import annotations
 
-from sardonyx.analysis.costs.regions.partitioning import RULES, partition
 from sardonyx.analysis.costs.regions.region import ALONE, Partition, Region
+from sardonyx.analysis.costs.regions.rules import RULES, partition
 
 __all__ = ["ALONE", "RULES", "Partition", "Region", "partition"]

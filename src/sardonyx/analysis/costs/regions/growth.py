@@ -1,4 +1,4 @@
-"""What a rule for fused regions is, and the ways in which all of them let a region grow."""
+"""The interface of a region rule, and the two operations that all rules use to extend a region: `grow` and `pull`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, Op
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Steps that a rule took."""
+    """The steps of one region, and the rule that formed it."""
 
     rule: str
     steps: tuple[int, ...]
@@ -24,17 +24,17 @@ class Claim:
 
 @dataclass(slots=True)
 class Board:
-    """What is known and what is still to be had while the rules are tried one after the other."""
+    """The state while the rules run one after the other: free steps, and the regions so far."""
 
     flow: Flow
     quotient: Quotient
     free: set[int]
     claims: list[Claim] = field(default_factory=list[Claim])
 
-    def claim(self, rule: str, found: Found) -> None:
-        """Take what was found; where others would have to run in its midst, as much of it as can be had."""
-        for count in range(len(found.steps), found.least - 1, -1):
-            steps = found.steps[:count]
+    def claim(self, rule: str, match: RegionMatch) -> None:
+        """Form a region of a match, without its last steps if other steps would have to run in between."""
+        for count in range(len(match.steps), match.least - 1, -1):
+            steps = match.steps[:count]
             if self.quotient.merge(steps):
                 self.free -= set(steps)
                 self.claims.append(Claim(rule, steps))
@@ -42,78 +42,80 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Steps for one region; those after the first `least` are given up from the end if they cannot be had."""
+class RegionMatch:
+    """The steps of a possible region; those after the first `least` are optional and dropped from the end."""
 
     steps: tuple[int, ...]
     least: int
 
 
 class RegionRule(Protocol):
-    """One way in which operations can be one kernel."""
+    """A rule that finds operations that could be one kernel."""
 
     @property
     def name(self) -> str:
-        """What its regions are called."""
+        """The name of its regions."""
         ...
 
     @property
     def algebra(self) -> str:
-        """What such a region computes."""
+        """The formula of such a region."""
         ...
 
     @property
     def stops(self) -> str:
-        """Where it ends."""
+        """Where such a region ends, in words."""
         ...
 
-    def find(self, board: Board) -> Iterator[Found]:
-        """Regions of free steps, one after the other; what was found is taken before the next is looked for."""
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Yield matches of free steps; each is claimed before the next is searched."""
         ...
 
 
 def is_layout_copy(flow: Flow, step: int) -> bool:
-    """Whether it only writes what it reads into memory in another order: a kernel can read or write that order."""
+    """Return whether a step only copies a tensor into another memory order, which a kernel can access directly."""
     if flow.kind(step) is not OpKind.COPY or len(flow.writes[step]) != 1:
         return False
     operation = flow.program.operations[step]
     elements = flow.program.values[operation.writes[0]].elements
-    shown = [value for value in operation.reads if flow.program.values[value].elements == elements]
-    return len(shown) == 1 == len(flow.reads[step])
+    same_size = [value for value in operation.reads if flow.program.values[value].elements == elements]
+    return len(same_size) == 1 == len(flow.reads[step])
 
 
 def is_linear(flow: Flow, step: int) -> bool:
-    """Whether it is a product of one activation with weights."""
+    """Return whether a step is a product of one activation with weights."""
     reads = flow.reads[step]
     is_product = flow.kind(step) is OpKind.MATMUL and any(flow.is_parameter(piece) for piece in reads)
     return is_product and sum(not flow.is_parameter(piece) for piece in reads) == 1
 
 
 def same_elements(flow: Flow, step: int, like: int) -> bool:
-    """Whether all it writes has as many numbers as that value."""
-    wanted = flow.elements(like)
-    return bool(flow.writes[step]) and all(flow.elements(value) == wanted for value in flow.writes[step])
+    """Return whether all results of a step have as many elements as a value."""
+    elements = flow.elements(like)
+    return bool(flow.writes[step]) and all(flow.elements(value) == elements for value in flow.writes[step])
 
 
 def outside(flow: Flow, step: int, inside: set[int]) -> int:
-    """How many tensors it reads that none of these steps wrote, weights and single numbers aside."""
+    """Count the tensors a step reads that none of these steps wrote, without parameters and scalars."""
     return sum(piece.is_mixed or piece.writer not in inside for piece in flow.activations(step))
 
 
 class _Border:
-    """A region while it grows, with what leaves it, kept up to date step by step."""
+    """A growing region, with the number of its values that are needed outside, updated step by step."""
 
     def __init__(self, flow: Flow) -> None:
         self.inside = set[int]()
         self._flow = flow
-        self._leaving = dict[Write, int]()  # what others need -> how many others; once more where it outlives the run
+        self._leaving = dict[
+            Write, int
+        ]()  # value needed outside -> number of readers outside, plus 1 if it outlives the run
 
     def add(self, step: int) -> None:
-        """Take a step in: what it alone needed leaves no longer."""
+        """Add a step; values that only it needed are internal from now on."""
         self.inside.add(step)
         for write in self._flow.written([step]):
             others = sum(reader not in self.inside for reader in self._flow.readers.get(write, ()))
-            if needed := others + (write in self._flow.kept):
+            if needed := others + (write in self._flow.persistent):
                 self._leaving[write] = needed
         for source in self._flow.sources[step]:
             if source in self._leaving and source[0] != step:
@@ -123,37 +125,37 @@ class _Border:
 
     @property
     def leaving(self) -> int:
-        """How many values others need."""
+        """The number of values that are needed outside."""
         return len(self._leaving)
 
 
 def grow(board: Board, start: Sequence[int], takes: Callable[[int, set[int]], bool]) -> list[int]:
-    """Take what follows, as long as no more leaves the region than left it at the start.
+    """Extend a region by the steps after it, as long as no more values leave it than at the start.
 
-    So a value that is needed elsewhere ends it, unless what is taken later is all that needed it.
+    A value that is needed outside thus ends the region, unless later steps include all of its readers.
     """
     flow = board.flow
     border = _Border(flow)
     for step in start:
         border.add(step)
-    taken, most, kept = list(start), max(1, border.leaving), len(start)
+    steps, most, length = list(start), max(1, border.leaving), len(start)
     waiting = [reader for step in start for reader in flow.followers(step)]
     heapq.heapify(waiting)
     while waiting:
         step = heapq.heappop(waiting)
         if step in border.inside or step not in board.free or not takes(step, border.inside):
             continue
-        taken.append(step)
+        steps.append(step)
         border.add(step)
         for reader in flow.followers(step):
             heapq.heappush(waiting, reader)
         if border.leaving <= most:
-            kept = len(taken)
-    return taken[:kept]
+            length = len(steps)
+    return steps[:length]
 
 
 def pull(board: Board, steps: Iterable[int], takes: Callable[[int, set[int]], bool]) -> list[int]:
-    """Take also what comes before and is for these steps alone; the new steps only."""
+    """Return the steps before a region whose results only the region reads."""
     flow = board.flow
     inside, new = set(steps), list[int]()
     waiting = list(inside)
@@ -162,7 +164,7 @@ def pull(board: Board, steps: Iterable[int], takes: Callable[[int, set[int]], bo
             step = piece.writer
             if step is None or step in inside or step not in board.free or not takes(step, inside):
                 continue
-            is_kept = any(write in flow.kept for write in flow.written([step]))
+            is_kept = any(write in flow.persistent for write in flow.written([step]))
             if not is_kept and inside.issuperset(flow.followers(step)):
                 inside.add(step)
                 new.append(step)

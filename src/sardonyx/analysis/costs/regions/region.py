@@ -1,4 +1,4 @@
-"""What a fused region is, and what it moves: worked out from who reads what whom wrote."""
+"""A fusion region with the bytes it moves, and the check that a merge of steps keeps the order acyclic."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from sardonyx.analysis.costs.regions.dataflow import Flow, Piece
 from sardonyx.ir.shapes.expr import add, subtract, total, value_of
 from sardonyx.provenance.paths import lowest_common
 
-ALONE = "alone"  # no rule took it
+ALONE = "alone"  # the rule of an operation that no rule took
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Operations that could be one kernel. What crosses its border is moved; the rest need never be in memory.
+    """Operations that could be one kernel. Values that cross its boundary are moved; the rest need not be in memory.
 
-    Without fusion its operations move `bytes_in + weight_bytes + bytes_out + internal_bytes + reread_bytes`.
+    Without fusion, its operations move `bytes_in + weight_bytes + bytes_out + internal_bytes + reread_bytes`.
     """
 
     rule: str
     operations: tuple[int, ...]  # steps of the program, views among them
-    module: str  # the lowest module that holds all of them
+    module: str  # the lowest module that contains all of them
     depends_on: tuple[int, ...]  # regions, all of them earlier
     macs: Size
     flops: Size
-    bytes_in: Size  # activations and inputs that come in, each once
-    weight_bytes: Size  # weights that come in, each once
-    bytes_out: Size  # what others read, what outlives the run, and what an operator writes though nobody reads it
-    internal_bytes: Size  # written and read back within, if it is not fused
-    reread_bytes: Size  # what comes in, read again by a second operation, if it is not fused
-    escapes: tuple[int, ...]  # values that are used within and are needed outside too; part of `bytes_out`
-    ended: str  # why it ends where it does
+    bytes_in: Size  # activations and inputs that are read, each once
+    weight_bytes: Size  # weights that are read, each once
+    bytes_out: Size  # values read outside, values that outlive the run, and results that nothing reads
+    internal_bytes: Size  # written and read back inside, without fusion
+    reread_bytes: Size  # inputs that are read again by a second operation, without fusion
+    escapes: tuple[int, ...]  # values that are read both inside and outside; part of `bytes_out`
+    ended: str  # why it ends
 
     @property
     def bytes(self) -> Size:
-        """All that crosses its border."""
+        """All bytes that cross the boundary."""
         return total((self.bytes_in, self.weight_bytes, self.bytes_out))
 
     @property
     def bytes_unfused(self) -> Size:
-        """All that its operations move if each is a kernel of its own."""
+        """All bytes that its operations move if each is one kernel."""
         return total((self.bytes, self.internal_bytes, self.reread_bytes))
 
     def intensity(self, sizes: Mapping[str, int]) -> float:
-        """Arithmetic per byte that crosses the border, at these sizes of open dims."""
+        """Return the flops per byte that crosses the boundary, at these sizes of the dynamic dimensions."""
         moved = value_of(self.bytes, sizes)
         return value_of(self.flops, sizes) / moved if moved else 0.0
 
@@ -59,12 +59,12 @@ class Partition:
 
     @property
     def by_rule(self) -> dict[str, int]:
-        """How many regions each rule made, most first."""
+        """The number of regions of each rule, the most frequent first."""
         return dict(Counter(region.rule for region in self.regions).most_common())
 
 
 def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int], depends_on: Iterable[int]) -> Region:
-    """What these steps move and compute as one; `views` ride along."""
+    """Build the region of these steps, with the views that belong to it."""
     inside = set(steps)
     entering, internal, reads = dict[Piece, Size](), list[Size](), list[Size]()
     for step in steps:
@@ -75,10 +75,10 @@ def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int],
                 reads.append(size)
             else:
                 internal.append(size)
-    out, inner, escapes = _written(flow, inside)
-    taken = flow.distinct(entering)
-    weights = total(entering[piece] for piece in taken if flow.is_weight(piece))
-    activations = total(entering[piece] for piece in taken if not flow.is_weight(piece))
+    out, inner, escapes = _classify_writes(flow, inside)
+    inputs = flow.distinct(entering)
+    weights = total(entering[piece] for piece in inputs if flow.is_weight(piece))
+    activations = total(entering[piece] for piece in inputs if not flow.is_weight(piece))
     operations = [flow.program.operations[step] for step in (steps or views)]
     return Region(
         rule=rule,
@@ -97,10 +97,10 @@ def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int],
     )
 
 
-def _written(flow: Flow, steps: set[int]) -> tuple[list[int], list[int], list[int]]:
-    """The values that must be written, those that need not be, and those that are used within and written all the same.
+def _classify_writes(flow: Flow, steps: set[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return the values that must be written, those that need not be, and those of the former that are read inside too.
 
-    What nobody reads is written too: it is the operator's own second result, and no rule says that it can be left out.
+    A result that nothing reads is written too: it is a second output of an operator, and no rule allows omitting it.
     """
     leaving = set(flow.leaving(steps))
     out, inner, escapes = list[int](), list[int](), list[int]()
@@ -115,27 +115,24 @@ def _written(flow: Flow, steps: set[int]) -> tuple[list[int], list[int], list[in
 def _ended(flow: Flow, steps: set[int]) -> str:
     leaving = flow.leaving(steps)
     readers = sorted({reader for write in leaving for reader in flow.readers.get(write, ()) if reader not in steps})
-    said = ["its result outlives the run"] if any(write in flow.kept for write in leaving) else []
+    reasons = ["its result outlives the run"] if any(write in flow.persistent for write in leaving) else []
     if readers:
         first = flow.program.operations[readers[0]]
         more = f" and {len(readers) - 1} more" if len(readers) > 1 else ""
-        said.append(f"read by {first.name} ({first.kind}){more}")
-    return ", ".join(said) or "nothing reads its result"
-
-
-# Groups of steps that can be run one after the other: merging some into one is refused where it would close a circle.
-#
-# All groups stand in one order in which every group comes after those it waits for. A way that leaves the merged ones
-# and
-# comes back can only lead through groups that stand between them, so that only those are looked at; after a merge only
-# those are put in order anew.
+        reasons.append(f"read by {first.name} ({first.kind}){more}")
+    return ", ".join(reasons) or "nothing reads its result"
 
 
 class Quotient:
-    """The steps of a program, each a group of its own to begin with; a group is called by its first step."""
+    """The dependency graph of groups of steps; a merge that would make it cyclic is refused.
+
+    At the start each step is one group. The groups are kept in a topological order: every group comes after those it
+    depends on. A cycle through merged groups can only pass groups between the first and the last of them in that order,
+    so only these are examined, and only these are reordered after a merge. A group is named after its first step.
+    """
 
     def __init__(self, steps: Sequence[int], before: Sequence[Iterable[int]]) -> None:
-        """`steps` in an order in which they can run; `before`: what each waits for."""
+        """Start with one group for each step, in execution order; `before` lists the dependencies of each step."""
         self._members: dict[int, list[int]] = {step: [step] for step in steps}
         self._group: dict[int, int] = {step: step for step in steps}
         self._before: dict[int, set[int]] = {step: set(before[step]) for step in steps}
@@ -143,11 +140,11 @@ class Quotient:
         for step in steps:
             for earlier in self._before[step]:
                 self._after[earlier].add(step)
-        self._order: list[int | None] = list(steps)  # None: a place that a merged group left
+        self._order: list[int | None] = list(steps)  # None: the former place of a merged group
         self._place = {step: place for place, step in enumerate(steps)}
 
     def merge(self, steps: Iterable[int]) -> bool:
-        """Make the groups of these steps one; False, and nothing is changed, where others would have to run within."""
+        """Merge the groups of these steps; return False, without a change, if others would have to run in between."""
         groups = {self._group[step] for step in steps}
         if len(groups) < 2:
             return True
@@ -158,7 +155,7 @@ class Quotient:
             return False
         name = self._unite(groups)
         rest = [group for group in between if group not in needed]
-        for place, group in enumerate([*(one for one in between if one in needed), name, *rest], start=first):
+        for place, group in enumerate([*(other for other in between if other in needed), name, *rest], start=first):
             self._order[place] = group
             self._place[group] = place
         filled = first + len(between) + 1
@@ -166,35 +163,34 @@ class Quotient:
         return True
 
     def groups(self) -> list[list[int]]:
-        """All groups in an order in which they can run, the steps of each in the order they had."""
+        """Return all groups in an order in which they can run, with the steps of each in execution order."""
         return [sorted(self._members[name]) for name in sorted(self._members, key=self._place.__getitem__)]
 
     def _reaching(self, groups: set[int], between: list[int]) -> set[int]:
-        """Those between that the merged ones wait for."""
-        waited = set[int]().union(*(self._before[group] for group in groups))
+        """Return the groups in between that the merged ones depend on."""
+        dependencies = set[int]().union(*(self._before[group] for group in groups))
         needed = set[int]()
         for group in reversed(between):
-            if group in waited:
+            if group in dependencies:
                 needed.add(group)
-                waited |= self._before[group]
+                dependencies |= self._before[group]
         return needed
 
     def _follows(self, groups: set[int], needed: set[int], between: list[int]) -> bool:
-        """Whether one that the merged ones wait for itself waits for one of them."""
-        waiting = set(groups)
+        """Return whether a group that the merged ones depend on depends on one of them."""
+        dependents = set(groups)
         for group in between:
-            if not waiting.isdisjoint(self._before[group]):
+            if not dependents.isdisjoint(self._before[group]):
                 if group in needed:
                     return True
-                waiting.add(group)
+                dependents.add(group)
         return False
 
     def _unite(self, groups: set[int]) -> int:
         name = min(groups)
-        gone = groups - {name}
         before = set[int]().union(*(self._before[group] for group in groups)) - groups
         after = set[int]().union(*(self._after[group] for group in groups)) - groups
-        for group in gone:
+        for group in groups - {name}:
             self._members[name] += self._members.pop(group)
             del self._before[group], self._after[group], self._place[group]
         for member in self._members[name]:
