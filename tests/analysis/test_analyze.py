@@ -212,7 +212,7 @@ def test_open_dims_of_a_file_have_sizes(tmp_path: Path) -> None:
     asked = sardonyx.analyze(path, sizes={"batch": 3, "seq": 7})
     assert asked.notes == ()
     assert asked.forms[0].work.macs == by_name(sardonyx.analyze(Block(), torch.randn(3, 7, 16)))["standard"].work.macs
-    with pytest.raises(UsageError, match="no dim 'sequence' is open") as refused:
+    with pytest.raises(UsageError, match="there is no dynamic dimension 'sequence'") as refused:
         sardonyx.analyze(path, sizes={"sequence": 3})
     assert "seq" in (refused.value.hint or "")
 

@@ -77,7 +77,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
 def test_a_file_is_shown_with_what_is_assumed(command: Command, model: Path) -> None:
     shown = command("analyze", model)
     assert (shown.code, shown.err) == (0, "")
-    assert "assumed sizes of open dims: batch=1, seq=128" in shown.out
+    assert "assumed sizes of dynamic dimensions: batch=1, seq=128" in shown.out
     assert shown.out.splitlines()[-1].startswith("2 operations, 9.2 k flops, ")
     assert "macs = 32·batch·seq" in shown.out
 
@@ -153,7 +153,7 @@ def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> N
         (["m.onnx", "--fail-if", "peak_mb"], 2, "peak_mb"),
         (["m.onnx", "--size", "seq"], 2, "DIM=N"),
         (["m.onnx", "--size", "length=3"], 2, "open dims: batch, seq"),
-        (["m.onnx", "--input", "x=float32[2]"], 2, "ONNX file takes no inputs"),
+        (["m.onnx", "--input", "x=float32[2]"], 2, "ONNX model takes no inputs"),
         (["m.onnx", "--json", "--format", "csv"], 2, "--format"),
         (["m.onnx", "--svg", "nowhere/x.svg"], 1, "no folder"),
         (["m.onnx", "--svg", "x", "--record", "x"], 2, "same file"),

@@ -119,7 +119,7 @@ def test_functions_are_looked_into_at_every_call():
     assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 2
 
 
-def test_an_if_costs_its_costlier_branch_and_reads_what_the_branches_read():
+def test_an_if_costs_its_more_expensive_branch_and_reads_what_the_branches_read():
     program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
         [choice] y = If (c) <
             then_branch = a () => (float[n, 4] p) { s = Relu(x)  p = MatMul(s, w) },
@@ -129,7 +129,7 @@ def test_an_if_costs_its_costlier_branch_and_reads_what_the_branches_read():
     (choice,) = program.operations
     assert repr(choice.macs) == "32*n"
     assert [program.values[each].name for each in choice.reads] == ["c", "x", "w"]
-    assert program.notes == ("choice: counted as the costlier branch",)
+    assert program.notes == ("choice: counted as the more expensive branch",)
 
 
 def _loop(turns: str) -> Program:
@@ -141,9 +141,9 @@ def _loop(turns: str) -> Program:
 
 
 def test_a_loop_costs_all_its_turns_where_their_number_is_known():
-    assert (macs(_loop("five")), _loop("five").notes) == (5 * 27, ("turning: counted as 5 turns",))
+    assert (macs(_loop("five")), _loop("five").notes) == (5 * 27, ("turning: counted as 5 iterations",))
     assert macs(_loop("many")) == 27
-    assert _loop("many").notes == ("turning: counted as one turn, since their number is not known",)
+    assert _loop("many").notes == ("turning: counted as 1 iteration, since the number is unknown",)
 
 
 def test_a_scan_costs_as_many_turns_as_it_goes_through():
@@ -169,8 +169,8 @@ def test_what_is_not_known_is_said():
     program = read("g (float[3] x) => (float[k] y) { i = NonZero(x)  y = com.microsoft.Mystery(x, i) }")
     assert by_name(program)["i"].shape == (1, 1)
     assert program.symbols == {"k": 1}  # declared, and there is nothing else to go by
-    assert program.notes[0] == "sizes that do not follow from the file count as 1 (1): i"
-    assert program.notes[1] == "operators whose arithmetic is not known and not counted: com.microsoft::Mystery (1)"
+    assert program.notes[0] == "unknown sizes count as 1 (1): i"
+    assert program.notes[1] == "operators of unknown cost, whose arithmetic is not counted: com.microsoft::Mystery (1)"
 
 
 def test_small_numbers_lie_several_to_a_byte():

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
-from sardonyx.analysis.costs.formulas import written
 from sardonyx.analysis.costs.liveness import liveness
 from sardonyx.analysis.costs.peak_function import LIMIT, Comparison, compare, peak_function
-from sardonyx.analysis.costs.program import Program, Store
+from sardonyx.analysis.costs.program import Program, Store, format_size
 from sardonyx.ir.shapes.expr import add, larger, multiply, product
 
 WIDE = st.fixed_dictionaries({name: st.integers(1, 5000) for name in EXAMPLE})
@@ -106,7 +105,7 @@ def test_of_very_many_expressions_those_near_the_example_are_written() -> None:
     function = peak_function(liveness(sketch.program(())))
     assert len(function.candidates) > 6
     assert "more, far from the example" in function.text
-    assert written(function.winner().bytes) in function.text
+    assert format_size(function.winner().bytes) in function.text
 
 
 def test_spelling_out_costs_memory_from_one_length_on() -> None:

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sardonyx.analysis.costs.formulas import written
 from sardonyx.analysis.costs.liveness import Peak, liveness, thinned
 from sardonyx.analysis.costs.peak_function import PeakFunction, Stretch, compare, peak_function
-from sardonyx.analysis.costs.program import OpKind, Program
+from sardonyx.analysis.costs.program import OpKind, Program, format_size
 from sardonyx.analysis.costs.regions import Partition, Region, partition
 from sardonyx.analysis.costs.traffic import Moved, moved
 from sardonyx.ir.shapes.expr import Size, total, value_of
@@ -204,9 +203,9 @@ def _rule(rule: str, regions: Sequence[Region], program: Program, number: Callab
 
 def _formulas(program: Program, bytes_moved: Size, peak: PeakFunction, sizes: Mapping[str, int]) -> records.Formulas:
     return records.Formulas(
-        macs=written(total(operation.macs for operation in program.operations)),
-        flops=written(total(operation.flops for operation in program.operations)),
-        bytes_moved=written(bytes_moved),
+        macs=format_size(total(operation.macs for operation in program.operations)),
+        flops=format_size(total(operation.flops for operation in program.operations)),
+        bytes_moved=format_size(bytes_moved),
         peak=peak.text,
         crossovers=tuple(turn for dim in program.symbols for turn in _crossovers(peak, dim, sizes)),
     )

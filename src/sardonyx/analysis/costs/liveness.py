@@ -1,12 +1,13 @@
-"""How much memory a program needs at each step, and who holds it where it needs the most.
+"""The memory that a program needs at each step, and the buffers that are alive at its peak.
 
-A buffer is there from the operation that makes it until after the last one that touches any value in it; what the model
-answers lives on. While an operation runs, what it reads, what it writes and its workspace are there together. Weights
-and inputs are the caller's and are told apart. `docs/memory.md` says what this leaves out.
+A buffer is alive from the operation that allocates it until after the last one that reads or writes a value in it;
+outputs stay alive. While an operation runs, its inputs, outputs and workspace are alive together. Weights and inputs
+belong to the caller and are counted separately. `docs/memory.md` lists what this leaves out.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,7 +19,7 @@ from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, subtrac
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The steps during which one buffer of activations is there, both ends included."""
+    """The steps during which one activation buffer is alive, both ends included."""
 
     buffer: int
     bytes: Size
@@ -28,20 +29,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A buffer that is there at the peak."""
+    """A buffer that is alive at the peak."""
 
     buffer: int
-    name: str  # the value it was made for
+    name: str  # its first value
     bytes: int
-    module: str  # that made it
-    made_by: str | None  # the operation; None: it was there before the first
+    module: str  # the module that allocated it
+    made_by: str | None  # the operation that allocated it; None: it existed before the first
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The step that needs the most, at one choice of sizes."""
+    """The step that needs the most memory, at given sizes."""
 
-    bytes: int  # activations, and the workspace of the operation that runs
+    bytes: int  # activations, and the workspace of the running operation
     weights: int
     inputs: int
     workspace: int
@@ -52,42 +53,39 @@ class Peak:
 
     @property
     def total(self) -> int:
-        """With weights and inputs."""
+        """The peak with weights and inputs."""
         return self.bytes + self.weights + self.inputs
 
     @property
     def modules(self) -> dict[str, int]:
-        """What each module holds there, largest first; a workspace belongs to the operation that runs."""
-        held = dict[str, int]()
-        for one in self.alive:
-            held[one.module] = held.get(one.module, 0) + one.bytes
+        """The bytes of each module at the peak, largest first; a workspace counts for the running operation."""
+        by_module = Counter[str]()
+        for buffer in self.alive:
+            by_module[buffer.module] += buffer.bytes
         if self.operation is not None and self.workspace:
-            held[self.operation.module] = held.get(self.operation.module, 0) + self.workspace
-        return dict(sorted(held.items(), key=lambda item: -item[1]))
+            by_module[self.operation.module] += self.workspace
+        return dict(by_module.most_common())
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Live bytes while each operation runs, symbolic where the program is."""
+    """The live bytes while each operation runs, symbolic if the program has dynamic dimensions."""
 
     program: Program
-    timeline: tuple[Size, ...]  # activations and workspace, one a step
+    timeline: tuple[Size, ...]  # activations and workspace, one for each step
     weights: Size
     inputs: Size
     spans: tuple[Span, ...]
     granularity: int
 
     def values(self, sizes: Mapping[str, int] | None = None) -> list[int]:
-        """The timeline in bytes; the example's sizes where none are given."""
+        """Return the timeline in bytes at these sizes, by default the example's."""
         chosen = chosen_sizes(self.program, sizes)
-        known = dict[Size, int]()
-        for size in self.timeline:
-            if size not in known:
-                known[size] = value_of(size, chosen)
-        return [known[size] for size in self.timeline]
+        numbers = {size: value_of(size, chosen) for size in set(self.timeline)}
+        return [numbers[size] for size in self.timeline]
 
     def at(self, sizes: Mapping[str, int] | None = None) -> Peak:
-        """The peak at these sizes, the earliest of equals; the example's sizes where none are given."""
+        """Return the peak at these sizes, by default the example's; of equal steps, the earliest."""
         chosen = chosen_sizes(self.program, sizes)
         numbers = self.values(chosen)
         weights, inputs = value_of(self.weights, chosen), value_of(self.inputs, chosen)
@@ -96,7 +94,7 @@ class Liveness:
         step = max(range(len(numbers)), key=numbers.__getitem__)
         operation = self.program.operations[step]
         workspace = value_of(_rounded(operation.workspace, self.granularity), chosen)
-        alive = sorted(self._alive(step, chosen), key=lambda one: (-one.bytes, one.buffer))
+        alive = sorted(self._alive(step, chosen), key=lambda buffer: (-buffer.bytes, buffer.buffer))
         return Peak(numbers[step], weights, inputs, workspace, step, operation, tuple(alive), chosen)
 
     def _alive(self, step: int, sizes: Mapping[str, int]) -> Iterator[Alive]:
@@ -106,28 +104,30 @@ class Liveness:
         for span in self.spans:
             if span.first <= step <= span.last:
                 buffer = self.program.buffers[span.buffer]
-                maker = None if buffer.born is None else self.program.operations[buffer.born].name
-                yield Alive(span.buffer, names.get(span.buffer, ""), value_of(span.bytes, sizes), buffer.module, maker)
+                creator = None if buffer.born is None else self.program.operations[buffer.born].name
+                octets = value_of(span.bytes, sizes)
+                yield Alive(span.buffer, names.get(span.buffer, ""), octets, buffer.module, creator)
 
 
 def liveness(program: Program, *, as_run: bool = False, granularity: int = 1) -> Liveness:
-    """Live bytes step by step, in time linear in the operations.
+    """Compute the live bytes at each step, in time linear in the number of operations.
 
     Args:
-        as_run: Buffers go where they were seen to go, as Python let them; else after their last use.
-        granularity: Every buffer takes a multiple of this (512: the CUDA allocator's blocks).
+        program: The program.
+        as_run: Free buffers when the recorded run freed them, as Python does; otherwise after their last use.
+        granularity: Round every buffer up to a multiple of this (512: the blocks of the CUDA allocator).
     """
     spans = tuple(_spans(program, as_run, granularity))
-    comes, goes = dict[int, list[Size]](), dict[int, list[Size]]()
+    allocated, freed = defaultdict[int, list[Size]](list), defaultdict[int, list[Size]](list)
     for span in spans:
-        comes.setdefault(span.first, []).append(span.bytes)
-        goes.setdefault(span.last, []).append(span.bytes)
-    held: Size = 0
+        allocated[span.first].append(span.bytes)
+        freed[span.last].append(span.bytes)
+    live: Size = 0
     timeline = list[Size]()
     for step, operation in enumerate(program.operations):
-        held = total((held, *comes.get(step, ())))
-        timeline.append(add(held, _rounded(operation.workspace, granularity)))
-        held = subtract(held, total(goes.get(step, ())))
+        live = total((live, *allocated[step]))
+        timeline.append(add(live, _rounded(operation.workspace, granularity)))
+        live = subtract(live, total(freed[step]))
     weights, inputs = (
         total(_rounded(buffer.bytes, granularity) for buffer in program.buffers if buffer.store is store)
         for store in (Store.WEIGHT, Store.INPUT)
@@ -136,29 +136,29 @@ def liveness(program: Program, *, as_run: bool = False, granularity: int = 1) ->
 
 
 def thinned(values: Sequence[int], most: int = 2000) -> tuple[tuple[int, int], ...]:
-    """A timeline as (step, bytes) with no more than so many points: of each stretch its largest, so no peak is lost."""
+    """Return a timeline as at most `most` points (step, bytes): the largest of each interval, so no peak is lost."""
     stride = max(1, -(-len(values) // most))
-    kept = list[tuple[int, int]]()
+    points = list[tuple[int, int]]()
     for start in range(0, len(values), stride):
         step = max(range(start, min(start + stride, len(values))), key=values.__getitem__)
-        kept.append((step, values[step]))
-    return tuple(kept)
+        points.append((step, values[step]))
+    return tuple(points)
 
 
 def chosen_sizes(program: Program, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """The example's sizes, with those that are given in their place."""
+    """Return the sizes of the example, overridden by the given ones."""
     for name, size in (sizes or {}).items():
         if name not in program.symbols:
-            known = ", ".join(program.symbols) or "none"
-            raise UsageError(f"no open dim is called {name!r}", hint=f"open dims: {known}")
+            names = ", ".join(program.symbols) or "none"
+            raise UsageError(f"there is no dynamic dimension {name!r}", hint=f"dynamic dimensions: {names}")
         if size < 1:
-            raise UsageError(f"{name} cannot be {size}", hint="sizes begin at 1")
+            raise UsageError(f"{name} cannot be {size}", hint="sizes start at 1")
     return {**program.symbols, **(sizes or {})}
 
 
 def _spans(program: Program, as_run: bool, granularity: int) -> Iterator[Span]:
-    end = len(program.operations)  # no step: past the last one
-    answers = {program.values[value].buffer for value in program.outputs}
+    end = len(program.operations)  # one past the last step
+    outputs = {program.values[value].buffer for value in program.outputs}
     touched = _last_touch(program)
     for index, buffer in enumerate(program.buffers):
         if buffer.store is not Store.ACTIVATION:
@@ -167,7 +167,7 @@ def _spans(program: Program, as_run: bool, granularity: int) -> Iterator[Span]:
         if as_run:
             last = end if buffer.died is None else buffer.died
         else:
-            last = end if index in answers else touched.get(index, first)
+            last = end if index in outputs else touched.get(index, first)
         yield Span(index, _rounded(buffer.bytes, granularity), first, max(first, last))
 
 

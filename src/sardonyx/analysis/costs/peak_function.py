@@ -1,8 +1,8 @@
-"""The peak as a function of the open dims: which few steps can be the peak at all, and at which sizes they take turns.
+"""The peak memory as a function of the dynamic dimensions: which steps can be the peak, and at which sizes they change.
 
-Nothing here is sampled. A step is left out only where others are proven to need no less at every size from 1 to
-`LIMIT`, and a stretch is told only where its step is proven to win from its first size to its last: what cannot be
-proven at once is halved, down to single sizes.
+The result holds for all sizes from 1 to `LIMIT`, not only for samples. A step is left out only if it is proven that
+others need at least as much at every size, and a stretch is reported only if it is proven that its step is the peak
+from its first size to its last. An interval without a direct proof is halved, down to single sizes.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from sardonyx.analysis.costs.formulas import written
 from sardonyx.analysis.costs.liveness import Liveness, chosen_sizes
-from sardonyx.analysis.costs.program import Program
+from sardonyx.analysis.costs.program import Program, format_size
 from sardonyx.ir.shapes.expr import Expr, Size, add, multiply, product, subtract, value_of
 from sardonyx.ir.shapes.polynomials import Atom, Monomial, alone
 
-# What an expression in open dims is certainly no less than, while each dim stays between two sizes.
+# A lower bound of an expression over a box, in which each dimension d lies between low(d) and high(d).
 #
-# Written out from the low corner of the box (seq = 512 + y), a term whose factor is not negative only adds, and any
-# other
-# is bounded by its own greatest value: exact where nothing is subtracted, and ever closer the smaller the box.
+# With d = low(d) + y and 0 <= y <= high(d) - low(d), the expression is a polynomial in the y. A term with a positive
+# coefficient is at least 0; a term with a negative coefficient c is at least c · Π (high - low). The bound is exact if
+# no coefficient is negative, and gets closer as the box gets smaller.
 
-Box = Mapping[str, tuple[int, int]]  # dim -> its least and greatest size, at least 1
+Box = Mapping[str, tuple[int, int]]  # dimension -> its least and greatest size, at least 1
 Number = int | Fraction
 
 
 def least(size: Size, box: Box) -> Number | None:
-    """A number it is nowhere below in the box; None where none can be told."""
+    """Return a lower bound of an expression over the box, or None if none can be derived."""
     if isinstance(size, int):
         return size
     if all(low == high for low, high in box.values()):
         return value_of(size, {name: low for name, (low, _) in box.items()})
-    terms = _in_names(size, box)
+    terms = _lower_polynomial(size, box)
     if terms is None:
         return None
     bound: Number = 0
@@ -49,8 +48,8 @@ def least(size: Size, box: Box) -> Number | None:
     return bound
 
 
-def dims_taken_away(size: Size) -> set[str]:
-    """The dims that its negative terms depend on: narrowing these is what brings a bound up."""
+def subtracted_dims(size: Size) -> set[str]:
+    """Return the dimensions in negative terms: a smaller range of these raises the lower bound."""
     terms = size.terms if isinstance(size, Expr) else ()
     return {name for atoms, factor in terms if factor < 0 for atom in atoms for name in _names(atom)}
 
@@ -58,24 +57,24 @@ def dims_taken_away(size: Size) -> set[str]:
 def _names(atom: Atom) -> set[str]:
     if not atom.args:
         return {str(atom)}
-    inner = [each for arg in atom.args if isinstance(arg, Expr) for atoms, _ in arg.terms for each in atoms]
+    inner = [part for arg in atom.args if isinstance(arg, Expr) for atoms, _ in arg.terms for part in atoms]
     return set[str]().union(*map(_names, inner))
 
 
 def without_max(size: Size, most: int = 16) -> list[Size]:
-    """Expressions whose greatest it is: x + max(a, b) is the greater of x + a and x + b. At most so many."""
-    done, left = list[Size](), [size]
-    while left and len(done) + len(left) < most:
-        size = left.pop()
-        parts = _two_sides(size) if isinstance(size, Expr) else None
+    """Return at most `most` expressions whose maximum is `size`: x + max(a, b) becomes x + a and x + b."""
+    done, pending = list[Size](), [size]
+    while pending and len(done) + len(pending) < most:
+        size = pending.pop()
+        parts = _split_max(size) if isinstance(size, Expr) else None
         if parts is None:
             done.append(size)
         else:
-            left += parts
-    return done + left
+            pending += parts
+    return done + pending
 
 
-def _two_sides(size: Expr) -> list[Size] | None:
+def _split_max(size: Expr) -> list[Size] | None:
     for atoms, factor in size.terms:
         greater = next((atom for atom in atoms if atom.kind == "max"), None)
         if greater is None or factor < 0 or any(atom.least is None or atom.least < 0 for atom in atoms):
@@ -88,8 +87,8 @@ def _two_sides(size: Expr) -> list[Size] | None:
 
 
 def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomial, Number]:
-    """The same polynomial in how far each dim is above its least."""
-    moved = dict[Monomial, Number]()
+    """Return the same polynomial in the distance of each dimension from its least size."""
+    shifted = dict[Monomial, Number]()
     for atoms, factor in terms.items():
         part: dict[Monomial, Number] = {(): factor}
         for atom in atoms:
@@ -101,31 +100,34 @@ def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomia
                     grown[key] = grown.get(key, 0) + by
             part = grown
         for own, by in part.items():
-            moved[own] = moved.get(own, 0) + by
-    return moved
+            shifted[own] = shifted.get(own, 0) + by
+    return shifted
 
 
-def _in_names(size: Expr, box: Box) -> dict[Monomial, Number] | None:
-    """A polynomial in dims alone that is nowhere greater: quotients without their rounding, the rest by its range."""
-    named = dict[Monomial, Number]()
-    left: list[tuple[Monomial, Number]] = list(size.terms)
-    while left:
-        atoms, factor = left.pop()
-        odd = next((atom for atom in atoms if atom.args), None)
-        if odd is None:
-            named[atoms] = named.get(atoms, 0) + factor
+def _lower_polynomial(size: Expr, box: Box) -> dict[Monomial, Number] | None:
+    """Return a polynomial in dimensions only that is nowhere greater, or None.
+
+    Quotients are bounded by themselves without rounding, other functions by their range.
+    """
+    polynomial = dict[Monomial, Number]()
+    pending: list[tuple[Monomial, Number]] = list(size.terms)
+    while pending:
+        atoms, factor = pending.pop()
+        function = next((atom for atom in atoms if atom.args), None)
+        if function is None:
+            polynomial[atoms] = polynomial.get(atoms, 0) + factor
             continue
         rest = list(atoms)
-        rest.remove(odd)
-        bounds = _without_rounding(odd, box, is_upper=factor < 0)
+        rest.remove(function)
+        bounds = _function_bound(function, box, is_upper=factor < 0)
         if bounds is None or any(_may_be_negative(atom, box) for atom in rest):
             return None
-        left += [(tuple(sorted((*rest, *own))), by * factor) for own, by in bounds]
-    return named
+        pending += [(tuple(sorted((*rest, *own))), by * factor) for own, by in bounds]
+    return polynomial
 
 
-def _without_rounding(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
-    """One bound of an atom that is no dim, as terms."""
+def _function_bound(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
+    """Return an upper or lower bound of an atom that is not a dimension, as terms."""
     between = _atom_range(atom, box)
     if between is not None and between[0] == between[1]:
         return [((), between[0])]
@@ -174,22 +176,22 @@ def _atom_range(atom: Atom, box: Box) -> tuple[int, int] | None:
     return pick(one[0], other[0]), pick(one[1], other[1])
 
 
-LIMIT = 1 << 24  # sizes that are looked at: 1 … 16,777,216
-_PIECES = 4_000  # of a dim, before the rest of it is left untold: only rounded sizes can take turns that often
-_PATIENCE = 24  # boxes that are tried to prove that a step is never the peak; it is kept where they do not suffice
-_STRONG = 5  # steps that others are held against, those that were the peak most often
-_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of two steps, between which a third may be seen to lie
-_SHOWN = 6  # expressions that are written out before it is asked which of them matter
-_SAMPLES = 150  # points at which steps are looked for that are the peak somewhere
+LIMIT = 1 << 24  # sizes from 1 to this are considered
+_MOST_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
+_MOST_BOXES = 24  # boxes examined to prove that a step is never the peak; without a proof it stays a candidate
+_RIVALS = 5  # a step is compared with the steps that are the peak at most sample points
+_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of the means of two steps that a third is compared with
+_SHOWN = 6  # up to this many expressions the formula shows all of them
+_SAMPLES = 150  # sample points, at which steps that are the peak somewhere are searched
 
 Order = Literal["less", "equal", "more"]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A step that is the peak at some sizes; of steps that always need the same, the earliest.
+    """A step that is the peak at some sizes; of steps with equal expressions, the earliest.
 
-    A step that needs the greater of two things stands twice among the candidates, once with each.
+    A step that needs the maximum of two expressions is listed twice, once with each.
     """
 
     bytes: Size
@@ -200,7 +202,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Sizes of one dim, both ends included, over which one step is the peak."""
+    """An interval of sizes of one dimension, both ends included, in which one step is the peak."""
 
     first: int
     last: int
@@ -209,7 +211,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Sizes of one dim, both ends included, over which one program needs less, as much or more than another."""
+    """An interval of sizes, both ends included, in which one program needs less, equal or more memory than another."""
 
     first: int
     last: int
@@ -218,50 +220,50 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PeakFunction:
-    """The peak of activations in bytes: the greatest of a few expressions."""
+    """The peak of activations in bytes: the maximum of a few expressions."""
 
     program: Program
     candidates: tuple[Candidate, ...]  # in the order of their steps
 
     def at(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Bytes at these sizes; the example's where none are given."""
+        """Return the peak in bytes at these sizes, by default the example's."""
         chosen = chosen_sizes(self.program, sizes)
-        return max((value_of(one.bytes, chosen) for one in self.candidates), default=0)
+        return max((value_of(candidate.bytes, chosen) for candidate in self.candidates), default=0)
 
     def winner(self, sizes: Mapping[str, int] | None = None) -> Candidate | None:
-        """The step that is the peak at these sizes, the earliest of equals."""
+        """Return the step that is the peak at these sizes, the earliest of equals."""
         return _winner(self.candidates, chosen_sizes(self.program, sizes)) if self.candidates else None
 
     @property
     def text(self) -> str:
         """The formula, in bytes."""
         shown = self.candidates
-        if len(shown) > _SHOWN:  # of rounded sizes many steps can be the peak in some odd corner
-            told = {part.candidate for dim in self.program.symbols for part in self.stretches(dim)}
-            shown = [one for one in shown if one in told]
-        parts = [written(one.bytes) for one in shown]
+        if len(shown) > _SHOWN:  # with rounded sizes, many steps can be the peak at a few unusual sizes
+            near_example = {part.candidate for dim in self.program.symbols for part in self.stretches(dim)}
+            shown = [candidate for candidate in shown if candidate in near_example]
+        parts = [format_size(candidate.bytes) for candidate in shown]
         if len(shown) < len(self.candidates):
             parts.append(f"{len(self.candidates) - len(shown)} more, far from the example")
         return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
 
-    def stretches(self, dim: str, held: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
-        """Which step is the peak at each size of `dim`, the other dims held at these sizes or at the example's.
+    def stretches(self, dim: str, fixed: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
+        """Return which step is the peak at each size of `dim`, with the other sizes fixed, by default at the example's.
 
-        The last one ends at `LIMIT`, or earlier where nothing could be proven of what follows.
+        The last interval ends at `LIMIT`, or earlier if there is no proof for what follows.
         """
         if not self.candidates:
             return ()
-        box = _section(self.program, dim, held)
-        found = list[Stretch]()
-        for low, high, candidate in _won(self.candidates, dim, box):
-            if found and found[-1].candidate.step == candidate.step:
-                low = found.pop().first
-            found.append(Stretch(low, high, candidate))
-        return tuple(found)
+        box = _section(self.program, dim, fixed)
+        stretches = list[Stretch]()
+        for low, high, candidate in _intervals(self.candidates, dim, box):
+            if stretches and stretches[-1].candidate.step == candidate.step:
+                low = stretches.pop().first
+            stretches.append(Stretch(low, high, candidate))
+        return tuple(stretches)
 
 
 def peak_function(liveness: Liveness) -> PeakFunction:
-    """The peak as a function of the program's open dims."""
+    """Return the peak as a function of the program's dynamic dimensions."""
     program = liveness.program
     first = dict[Size, int]()
     for step, size in enumerate(liveness.timeline):
@@ -269,28 +271,32 @@ def peak_function(liveness: Liveness) -> PeakFunction:
             for part in without_max(size):
                 first.setdefault(part, step)
     box = dict.fromkeys(program.symbols, (1, LIMIT))
-    kept = list[Candidate]()
+    candidates = list[Candidate]()
     order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
-    for size in order:  # who needs less at the example cannot beat who was before it
+    for size in order:  # by decreasing size at the example: no expression dominates an earlier one
         operation = program.operations[first[size]]
         new = Candidate(size, first[size], operation.name, operation.module)
-        if not any(_beats(one, new, box) for one in kept):
-            kept.append(new)
-    return PeakFunction(program, tuple(sorted(_needed(kept, box), key=lambda one: one.step)))
+        if not any(_beats(candidate, new, box) for candidate in candidates):
+            candidates.append(new)
+    return PeakFunction(program, tuple(sorted(_needed(candidates, box), key=lambda candidate: candidate.step)))
 
 
 def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
-    """Without those that are proven never to be the peak, beside those that are at some point that was tried."""
+    """Return the candidates without those that are proven never to be the peak."""
     if len(candidates) < 2:
         return candidates
-    seen = Counter(_winner(candidates, point) for point in _points(box))
-    sure = [one for one, _ in seen.most_common(_STRONG)]
-    return [one for one in candidates
-            if one in seen or not (_is_below_a_mean(one, sure, box) or _is_never_first(one, sure, box))]  # fmt: skip
+    winners = Counter(_winner(candidates, point) for point in _points(box))
+    rivals = [winner for winner, _ in winners.most_common(_RIVALS)]
+    return [
+        candidate
+        for candidate in candidates
+        if candidate in winners
+        or not (_is_below_a_mean(candidate, rivals, box) or _is_never_first(candidate, rivals, box))
+    ]
 
 
 def _is_below_a_mean(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
-    """Whether a weighted mean of two rivals is nowhere below it: then the greater of them is not either."""
+    """Return whether a weighted mean of two rivals is nowhere below a step: then their maximum is not either."""
     for first, second in itertools.combinations(rivals, 2):
         by = 0 if max(first.step, second.step) <= one.step else 1
         for left, right in _WEIGHTS:
@@ -301,50 +307,53 @@ def _is_below_a_mean(one: Candidate, rivals: Sequence[Candidate], box: Box) -> b
 
 
 def _points(box: Box) -> Iterator[dict[str, int]]:
-    """A grid from 1 up, the coarser the more dims there are."""
+    """Yield a grid of sizes from 1 to `LIMIT` on a logarithmic scale, coarser with more dimensions."""
     sides = int(_SAMPLES ** (1 / len(box)) + 1e-9)
-    sizes = [round(LIMIT ** (place / (sides - 1))) for place in range(sides)]
+    sizes = [round(LIMIT ** (index / (sides - 1))) for index in range(sides)]
     for point in itertools.product(sizes, repeat=len(box)):
         yield dict(zip(box, point, strict=True))
 
 
 def compare(
-    one: PeakFunction, other: PeakFunction, dim: str, held: Mapping[str, int] | None = None, *, percent: int = 0
+    one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None, *, percent: int = 0
 ) -> tuple[Comparison, ...]:
-    """At which sizes of `dim` the first needs less memory than the second, as much, or more.
+    """Return at which sizes of `dim` the first program needs less memory than the second, equally much, or more.
 
     Args:
-        held: Sizes of the other dims; the example's where none are given.
-        percent: What differs by no more than this counts as equal.
+        one: The first program.
+        other: The second program.
+        dim: The dimension that varies.
+        fixed: Sizes of the other dimensions, by default the example's.
+        percent: Differences up to this count as equal.
     """
-    box = {**_section(other.program, dim, held), **_section(one.program, dim, held)}
+    box = {**_section(other.program, dim, fixed), **_section(one.program, dim, fixed)}
     ones, others = (_scaled(function, percent) for function in (one, other))
-    found = list[Comparison]()
-    left = [box[dim]]
-    for _ in range(_PIECES):
-        if not left:
+    comparisons = list[Comparison]()
+    pending = [box[dim]]
+    for _ in range(_MOST_PIECES):
+        if not pending:
             break
-        low, high = left.pop()
+        low, high = pending.pop()
         order = _order(ones, others, {**box, dim: (low, high)})
         if order is None:
-            left += reversed(_halves(low, high))
-        elif found and found[-1].order == order:
-            found[-1] = Comparison(found[-1].first, high, order)
+            pending += reversed(_halves(low, high))
+        elif comparisons and comparisons[-1].order == order:
+            comparisons[-1] = Comparison(comparisons[-1].first, high, order)
         else:
-            found.append(Comparison(low, high, order))
-    return tuple(found)
+            comparisons.append(Comparison(low, high, order))
+    return tuple(comparisons)
 
 
-_Scaled = tuple[Sequence[Size], Sequence[Size]]  # a peak's expressions, and the same with the margin added; in percent
+_Scaled = tuple[Sequence[Size], Sequence[Size]]  # a peak's expressions times 100, and times 100 + percent
 
 
 def _scaled(function: PeakFunction, percent: int) -> _Scaled:
-    sizes = [each.bytes for each in function.candidates] or [0]
+    sizes = [candidate.bytes for candidate in function.candidates] or [0]
     return [multiply(size, 100) for size in sizes], [multiply(size, 100 + percent) for size in sizes]
 
 
 def _order(ones: _Scaled, others: _Scaled, box: Box) -> Order | None:
-    """How the greatest of each compare everywhere in the box, where that can be proven."""
+    """Return how the maxima compare everywhere in the box, or None if there is no proof."""
 
     def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
         return any(all(_is_above(top, under, box, by) for under in low) for top in high)
@@ -356,25 +365,25 @@ def _order(ones: _Scaled, others: _Scaled, box: Box) -> Order | None:
     return "equal" if is_above(ones[1], others[0], 0) and is_above(others[1], ones[0], 0) else None
 
 
-def _section(program: Program, dim: str, held: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
-    sizes = chosen_sizes(program, {dim: 1, **(held or {})})
+def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
+    sizes = chosen_sizes(program, {dim: 1, **(fixed or {})})
     return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
 
 
-def _won(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
-    """Pieces of the dim in order, each with the step that wins all of it."""
-    left = [(*box[dim], list(candidates))]
-    for _ in range(_PIECES):
-        if not left:
+def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
+    """Yield intervals of the dimension in order, each with the step that is the peak in all of it."""
+    pending = [(*box[dim], list(candidates))]
+    for _ in range(_MOST_PIECES):
+        if not pending:
             return
-        low, high, rivals = left.pop()
+        low, high, rivals = pending.pop()
         piece = {**box, dim: (low, high)}
         best = _winner(rivals, {name: first for name, (first, _) in piece.items()})
-        unbeaten = [one for one in rivals if one is not best and not _beats(best, one, piece)]
+        unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, piece)]
         if not unbeaten:
             yield low, high, best
             continue
-        left += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
+        pending += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
 
 
 def _halves(low: int, high: int) -> list[tuple[int, int]]:
@@ -383,11 +392,11 @@ def _halves(low: int, high: int) -> list[tuple[int, int]]:
 
 
 def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candidate:
-    return min(candidates, key=lambda one: (-value_of(one.bytes, sizes), one.step))
+    return min(candidates, key=lambda candidate: (-value_of(candidate.bytes, sizes), candidate.step))
 
 
 def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
-    """Whether `other` is certainly not the peak anywhere in the box: of equals the earlier step is."""
+    """Return whether it is proven that `other` is nowhere the peak in the box; of equal steps the earlier one is."""
     return _is_above(one.bytes, other.bytes, box, 0 if one.step <= other.step else 1)
 
 
@@ -397,19 +406,19 @@ def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
 
 
 def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
-    """Whether at every size some rival is proven to win against it, not everywhere the same one."""
-    taken = set[str]().union(*(dims_taken_away(subtract(rival.bytes, one.bytes)) for rival in rivals))
-    left = [box]
-    for _ in range(_PATIENCE):
-        if not left:
+    """Return whether it is proven that at every size some rival needs more, not everywhere the same one."""
+    subtracted = set[str]().union(*(subtracted_dims(subtract(rival.bytes, one.bytes)) for rival in rivals))
+    pending = [box]
+    for _ in range(_MOST_BOXES):
+        if not pending:
             return True
-        piece = left.pop()
+        piece = pending.pop()
         if any(_beats(rival, one, piece) for rival in rivals):
             continue
-        widest = max(taken or piece, key=lambda name: piece[name][1] / piece[name][0])
+        widest = max(subtracted or piece, key=lambda name: piece[name][1] / piece[name][0])
         low, high = piece[widest]
         if low == high:
             return False
         middle = min(high - 1, max(low, math.isqrt(low * high)))
-        left += [{**piece, widest: (low, middle)}, {**piece, widest: (middle + 1, high)}]
-    return not left
+        pending += [{**piece, widest: (low, middle)}, {**piece, widest: (middle + 1, high)}]
+    return not pending

@@ -1,8 +1,7 @@
-"""Bytes that a program moves with every operation a kernel of its own, and with every region one kernel.
+"""The bytes that a program moves with every operation as one kernel, and with every fusion region as one kernel.
 
-Views move nothing; what one operation reads twice counts once; of a table only the rows that are taken out count.
-`traffic_reduction` is the share that fusing keeps out of memory: what is moved without it less what is moved with it,
-through what is moved without it.
+Views move nothing; a value that one operation reads twice counts once; of a lookup table only the returned rows count.
+The traffic reduction is (unfused - fused) / unfused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sardonyx.ir.shapes.expr import total, value_of
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one operation moves."""
+    """The bytes that one operation moves."""
 
     read: Size  # activations and inputs
     weights: Size
@@ -26,13 +25,13 @@ class Moved:
 
     @property
     def bytes(self) -> Size:
-        """All of it."""
+        """All bytes."""
         return total((self.read, self.weights, self.written))
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficAt:
-    """The totals at some sizes of the open dims."""
+    """The totals at given sizes of the dynamic dimensions."""
 
     unfused: int
     fused: int
@@ -41,46 +40,46 @@ class TrafficAt:
 
     @property
     def kept_out(self) -> int:
-        """Bytes that fusing keeps out of memory."""
+        """The bytes that fusion saves."""
         return self.unfused - self.fused
 
     @property
     def reduction(self) -> float:
-        """`traffic_reduction`: the kept out share of what is moved without fusing."""
+        """The traffic reduction: the share of the unfused bytes that fusion saves."""
         return self.kept_out / self.unfused if self.unfused else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """All that is moved, in bytes; weights are part of the totals and told apart as well."""
+    """All bytes that are moved; the totals include weights, which are also listed separately."""
 
     unfused: Size
     fused: Size
     unfused_weights: Size
     fused_weights: Size
-    symbols: Mapping[str, int]  # open dims -> their size in the example
+    symbols: Mapping[str, int]  # dynamic dimensions -> their size in the example
 
     def at(self, sizes: Mapping[str, int] | None = None) -> TrafficAt:
-        """The numbers at these sizes of open dims; those not named have their example's size."""
-        where = {**self.symbols, **(sizes or {})}
+        """Return the totals at these sizes; other dimensions have the size of the example."""
+        values = {**self.symbols, **(sizes or {})}
         totals = (self.unfused, self.fused, self.unfused_weights, self.fused_weights)
-        return TrafficAt(*(value_of(size, where) for size in totals))
+        return TrafficAt(*(value_of(size, values) for size in totals))
 
 
 def traffic(program: Program, partition: Partition) -> Traffic:
-    """What the program moves, without fusing and with the regions of this partition each as one kernel."""
-    each = moved(program)
+    """Return the bytes a program moves without fusion, and with each region of a partition as one kernel."""
+    moves = moved(program)
     return Traffic(
-        unfused=total(one.bytes for one in each),
+        unfused=total(move.bytes for move in moves),
         fused=total(region.bytes for region in partition.regions),
-        unfused_weights=total(one.weights for one in each),
+        unfused_weights=total(move.weights for move in moves),
         fused_weights=total(region.weight_bytes for region in partition.regions),
         symbols=program.symbols,
     )
 
 
 def moved(program: Program) -> tuple[Moved, ...]:
-    """What each operation moves by itself, in the order of the program."""
+    """Return the bytes that each operation moves, in the order of the program."""
     flow = Flow(program)
     return tuple(
         Moved(

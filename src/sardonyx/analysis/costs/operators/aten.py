@@ -1,8 +1,7 @@
-"""What torch's operators are and cost: those that reach the dispatcher, and the composite ones that export keeps.
+"""The kinds and costs of torch's operators: those that reach the dispatcher, and the composite ones that export keeps.
 
-`describe` takes an operator's name ("aten.addmm", in place or not), its tensors in the order of its schema with lists
-flattened, repeats kept and what is absent left out, and its other arguments by name. What is in no table comes back as
-not known, so that the caller can say so.
+`describe` takes an operator's name ("aten.addmm", in place or not), its tensor arguments in schema order (lists
+flattened, absent ones omitted), and its other arguments by name. An operator in no table is returned as unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sardonyx.analysis.costs.operators.description import (
 from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 
-# Torch's operators that do no arithmetic, by what they do instead.
+# Operators without arithmetic, by kind.
 
 _VIEWS = (
     *("view", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "expand", "select", "slice", "squeeze"),
@@ -33,39 +32,11 @@ _VIEWS = (
     *("resize", "set", "_conj", "tensor_split", "positive", "adjoint"),
 )
 _COPIES = (
-    *(
-        "clone",
-        "copy",
-        "cat",
-        "stack",
-        "constant_pad_nd",
-        "pad",
-        "reflection_pad1d",
-        "reflection_pad2d",
-        "repeat",
-        "reflection_pad3d",
-    ),
-    *("replication_pad1d", "replication_pad2d", "replication_pad3d", "roll", "flip", "pixel_shuffle", "tile"),
-    *(
-        "pixel_unshuffle",
-        "im2col",
-        "col2im",
-        "channel_shuffle",
-        "split_with_sizes_copy",
-        "slice_scatter",
-        "resolve_conj",
-    ),
-    *(
-        "select_scatter",
-        "view_copy",
-        "transpose_copy",
-        "permute_copy",
-        "unbind_copy",
-        "repeat_interleave",
-        "rot90",
-        "conj_physical",
-        "_conj_physical",
-    ),
+    *("clone", "copy", "cat", "stack", "pad", "constant_pad_nd", "repeat", "repeat_interleave", "tile", "roll", "flip"),
+    *(f"{mode}_pad{axes}d" for mode in ("reflection", "replication") for axes in (1, 2, 3)),
+    *("rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im", "slice_scatter"),
+    *("select_scatter", "view_copy", "transpose_copy", "permute_copy", "unbind_copy", "split_with_sizes_copy"),
+    *("resolve_conj", "conj_physical", "_conj_physical"),
 )
 _LOOKUPS = (
     *("embedding", "gather", "index", "index_select", "take", "_unsafe_index", "index_put", "_index_put_impl"),
@@ -77,7 +48,7 @@ _CREATED = (
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "zero"),
     *("fill", "tril_indices", "triu_indices", "_efficientzerotensor", "lift_fresh_copy", "exponential", "random"),
 )
-_UNCOUNTED = (  # known to do no arithmetic worth the name, and nothing else that we have a word for
+_UNCOUNTED = (  # negligible arithmetic, and none of the other kinds
     *("_local_scalar_dense", "item", "nonzero", "sort", "topk", "argsort", "unique_consecutive", "_unique2"),
     *("_assert_async", "_assert_tensor_metadata", "_assert_scalar", "searchsorted", "bucketize", "is_same_size"),
     *("one_hot", "multinomial", "equal"),
@@ -98,16 +69,15 @@ Rule = Callable[[Reads, Reads, Scalars], Description]
 
 
 def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """What the operator is and costs at the shapes of these tensors."""
+    """Describe an operator at the shapes of these tensors."""
     name = plain_name(operator)
     rule = _RULES.get(name)
     if rule is not None:
         return rule(reads, writes, scalars)
     if name in PLAIN:
         return Description(PLAIN[name])
-    if name in description.REDUCTIONS and (
-        len(reads) == 1 or name not in description.ELEMENTWISE
-    ):  # max(a) is one, max(a, b) not
+    is_unary = len(reads) == 1  # max(a) is a reduction, max(a, b) is elementwise
+    if name in description.REDUCTIONS and (is_unary or name not in description.ELEMENTWISE):
         return Description(OpKind.REDUCTION, 0, floating(reads[0], description.REDUCTIONS[name]))
     if name in description.ELEMENTWISE:
         kind, flops = description.ELEMENTWISE[name]
@@ -116,7 +86,7 @@ def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> De
 
 
 def plain_name(operator: str) -> str:
-    """Its name without the namespace, and the same whether it works in place or not."""
+    """Return the name of an operator without its namespace and without the underscore of an in-place operator."""
     name = operator.rpartition("::")[2].removeprefix("aten.")
     if name.startswith("__") and name.endswith("__"):
         return _OPERATOR_SIGNS.get(name.strip("_").removeprefix("i"), name)
@@ -131,7 +101,7 @@ _OPERATOR_SIGNS = {
 
 
 def _product_of(first: int, bias: int | None = None) -> Rule:
-    """A matrix product whose left side is the tensor at `first`; a bias may stand at `bias`."""
+    """Return the rule of a matrix product with its left operand at index `first` and an optional bias at `bias`."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
         return matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
@@ -166,7 +136,7 @@ def _einsum(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """`nn.MultiheadAttention` in one kernel: packed projections, attention, projection of the result."""
+    """Describe `nn.MultiheadAttention` as one kernel: packed projections, attention, output projection."""
     query, key, value, packed, _, output = reads[:6]
     inner = attention(query, key, value, mask=len(reads) > 7)
     macs = add(inner.macs, product((*query.shape[:-1], add(packed.elements, output.elements))))
@@ -174,25 +144,23 @@ def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Descriptio
 
 
 def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """A whole encoder layer in one kernel: attention, two norms, two linear layers with an activation between."""
+    """Describe an encoder layer as one kernel: attention, two norms, two linear layers with an activation between."""
     source, widening = reads[0], reads[9]
     attended = _fast_attention((source, source, source, *reads[1:5], *reads[13:]), writes, scalars)
     wide = multiply(product(source.shape[:-1]), widening.shape[0])
     macs = add(attended.macs, multiply(2, multiply(source.shape[-1], wide)))
     inside = description.ELEMENTWISE["gelu" if scalars.get("use_gelu") else "relu"][1] + 1  # and the bias
-    around = multiply(
-        2 * (description.LAYER_NORM + 2 + 1) + 1, source.elements
-    )  # two norms, two residuals, the last bias
+    around = multiply(2 * (description.LAYER_NORM + 2 + 1) + 1, source.elements)  # two norms, two residuals, last bias
     return Description(OpKind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
 
 
 def _recurrent_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """One direction of one layer: after the input its two weights, two biases and the states it begins with."""
+    """Describe one direction of one layer: the operands are the input, two weights, two biases and the states."""
     return _recurrent(reads[0], reads[1:3], writes, scalars)
 
 
 def _recurrent_layers(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """All layers at once: the weights are the tensors with two axes, since states have three and biases one."""
+    """Describe all layers at once: the weights are the tensors of rank 2; states have rank 3 and biases rank 1."""
     return _recurrent(reads[0], [value for value in reads[1:] if len(value.shape) == 2], writes, scalars)
 
 
@@ -214,7 +182,7 @@ def _softmax(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _norm_of(flops: int) -> Rule:
-    """A norm; what is read beside the input is its weight and its bias."""
+    """Return the rule of a norm; operands after the input are its weight and its bias."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
         return Description(OpKind.NORM, 0, floating(reads[0], flops + min(2, len(reads) - 1)))
@@ -232,7 +200,7 @@ def _batch_norm_in_training(reads: Reads, writes: Reads, scalars: Scalars) -> De
 
 
 def _cell_of(cell: str) -> Rule:
-    """One step of a recurrent layer after its products, which come before it."""
+    """Return the rule of one step of a recurrent layer without its products, which are separate operators."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
         return recurrent(0, (), writes[0].elements, cell)
@@ -241,15 +209,15 @@ def _cell_of(cell: str) -> Rule:
 
 
 def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    runs = scalars.get("train", scalars.get("training", True)) is not False
-    return Description(OpKind.DROPOUT, 0, floating(writes[0], 2) if runs and writes else 0)
+    training = scalars.get("train", scalars.get("training", True)) is not False
+    return Description(OpKind.DROPOUT, 0, floating(writes[0], 2) if training and writes else 0)
 
 
 def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     window = scalars["kernel_size"]
     axes = len(writes[0].shape) - 2 if len(writes[0].shape) > 2 else 1
     sizes = cast("Sequence[Size]", window) if isinstance(window, Sequence) else (cast("Size", window),)
-    if len(sizes) == 1:  # one number stands for all axes
+    if len(sizes) == 1:  # one number for all axes
         sizes = tuple(sizes) * axes
     return Description(OpKind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
 
@@ -263,7 +231,7 @@ def _cast(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """A view where the result lies in the memory that was read."""
+    """Describe a view if the result shares memory with the input, otherwise a copy."""
     shared = any(value.buffer == reads[0].buffer for value in writes)
     return Description(OpKind.VIEW if shared else OpKind.COPY)
 
@@ -276,18 +244,18 @@ def _interpolated(flops: int) -> Rule:
 
 
 def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """What is added into places that an index names."""
+    """Describe an addition at indexed positions."""
     return Description(OpKind.LOOKUP, 0, floating(reads[-1], 1))
 
 
 def _summed_rows(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """Rows of a table, added up by the bag."""
-    table_, rows = reads[:2]
-    return Description(OpKind.LOOKUP, 0, multiply(rows.elements, table_.shape[-1]))
+    """Describe an embedding bag: sums of rows of a table."""
+    table, rows = reads[:2]
+    return Description(OpKind.LOOKUP, 0, multiply(rows.elements, table.shape[-1]))
 
 
 def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    """Between all pairs of rows: a difference, its power, a sum."""
+    """Describe the distances between all pairs of rows: a difference, its power, a sum."""
     return Description(OpKind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
 
 
@@ -307,9 +275,9 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
     "cudnn_convolution_transpose": _transposed_convolution,
     "scaled_dot_product_attention": _attention,
-    **{f"_scaled_dot_product_{each}_attention": _attention for each in ("flash", "efficient", "cudnn")},
+    **{f"_scaled_dot_product_{kernel}_attention": _attention for kernel in ("flash", "efficient", "cudnn")},
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    **{f"_scaled_dot_product_{each}": _attention for each in ("attention_math", "fused_attention_overrideable")},
+    **{f"_scaled_dot_product_{kernel}": _attention for kernel in ("attention_math", "fused_attention_overrideable")},
     "_native_multi_head_attention": _fast_attention,
     "_transformer_encoder_layer_fwd": _fast_encoder_layer,
     "mkldnn_rnn_layer": _recurrent_layer,
@@ -346,6 +314,4 @@ _RULES: Mapping[str, Rule] = {
     "_weight_norm_interface": _weight_norm,
 }
 
-KNOWN = frozenset(
-    {*_RULES, *PLAIN, *description.REDUCTIONS, *description.ELEMENTWISE}
-)  # operators by their plain names
+KNOWN = frozenset({*_RULES, *PLAIN, *description.REDUCTIONS, *description.ELEMENTWISE})  # by their plain names

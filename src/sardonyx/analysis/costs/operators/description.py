@@ -1,7 +1,7 @@
-"""What is said of one operator at given shapes, and the products that both worlds count by the same formulas.
+"""The description of one operator at given shapes, and the cost formulas that torch and ONNX operators share.
 
-Multiply-adds are counted as `torch.utils.flop_counter` counts them (its flops are two for each of ours): every product
-over its full size, so a causal attention is not halved and padding is multiplied too.
+Multiply-adds are counted as in `torch.utils.flop_counter`, which counts two flops for each: every product over its full
+size, so causal attention is not halved and padding counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.analysis.costs.program import OpKind, Value
-from sardonyx.ir.shapes.expr import Size, add, multiply, product
+from sardonyx.ir.shapes.expr import Size, add, multiply, product, total
 
 ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
 _RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
@@ -18,91 +18,84 @@ _RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an operator is and costs."""
+    """The kind and the costs of an operator."""
 
     kind: OpKind
     macs: Size = 0
     other_flops: Size = 0
-    known: bool = True  # False: in none of our tables, so its costs are missing and not zero
+    known: bool = True  # False: it is in no table, so its costs are missing, not zero
 
 
 UNKNOWN = Description(OpKind.OTHER, known=False)
 
 
 def floating(value: Value, factor: int | Size) -> Size:
-    """So many operations for each of a tensor's numbers; none where it has integers, since these are no flops."""
+    """Return `factor` flops for each element of a tensor; 0 if it has integers, since these are not flops."""
     return multiply(factor, value.elements) if value.dtype.startswith(("float", "bfloat", "complex")) else 0
 
 
 def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
-    """A product over the last axis of `left`; `more` flops for each number that comes out (a bias is one)."""
+    """Describe a product over the last axis of `left`, with `more` flops for each element of the result (a bias: 1)."""
     return matrix_product_over(left.shape[-1] if left.shape else 1, result, more=more)
 
 
 def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
-    """A product that sums over so many, however many axes are carried along."""
+    """Describe a product that sums over `summed` elements."""
     return Description(OpKind.MATMUL, multiply(summed, result.elements), floating(result, more))
 
 
 def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, more: int = 0) -> Description:
-    """A filter laid on every place of the result, or, transposed, of the image; groups show in the weight's shape."""
+    """Describe a convolution: the filter is applied at every position of the result, or if transposed, of the image."""
     places = image if transposed else result
     return Description(OpKind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
 
 
 def attention(query: Value, key: Value, value: Value, *, mask: bool) -> Description:
-    """Both products of an attention over the full lengths; queries have the heads that count."""
+    """Describe both products of attention over the full lengths; the number of heads is that of the queries."""
     return attention_of(query, query.shape[:-1], key.shape[-2], query.shape[-1], value.shape[-1], mask=mask)
 
 
 def attention_of(
     query: Value, rows: Sequence[Size], keys: Size, width: Size, value_width: Size, *, mask: bool
 ) -> Description:
-    """An attention by its sizes: `rows` are batch, heads and queries; the widths are those of one head."""
+    """Describe attention by its sizes: `rows` are batch, heads and queries; the widths are those of one head."""
     scores = product((*rows, keys))
     flops = multiply(ATTENTION_FLOPS + mask, scores) if floating(query, 1) != 0 else 0
     return Description(OpKind.ATTENTION, multiply(scores, add(width, value_width)), flops)
 
 
 def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
-    """Every row of every step goes through all matrices; `hidden` counts the states that come out."""
-    macs = product((rows, sum_of(matrices)))
+    """Describe a recurrent layer: each row of each step is multiplied with all matrices; `hidden` counts the states."""
+    macs = product((rows, total(matrix.elements for matrix in matrices)))
     return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
 
 
-def sum_of(values: Sequence[Value]) -> Size:
-    """The elements of several tensors together."""
-    count: Size = 0
-    for value in values:
-        count = add(count, value.elements)
-    return count
-
-
 def einsum(equation: str, operands: Sequence[Value], result: Value) -> Description:
-    """One multiply-add for each combination of all indices; more than two operands are multiplied in one go."""
+    """Describe an einsum: n - 1 multiply-adds for each combination of all indices of its n operands."""
     sizes: dict[str, Size] = {}
-    spelled = equation.replace(" ", "").split("->")[0].split(",")
-    for letters, operand in zip(spelled, operands, strict=True):
+    subscripts = equation.replace(" ", "").split("->")[0].split(",")
+    for letters, operand in zip(subscripts, operands, strict=True):
         _name_axes(letters, operand.shape, sizes)
     macs = multiply(product(tuple(sizes.values())), max(1, len(operands) - 1))
-    summed = len(operands) > 1
-    return Description(OpKind.MATMUL if summed else OpKind.REDUCTION, macs if summed else 0, 0 if summed else macs)
+    if len(operands) > 1:
+        return Description(OpKind.MATMUL, macs, 0)
+    return Description(OpKind.REDUCTION, 0, macs)
 
 
 def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) -> None:
-    """Note the size of each index; the axes that an ellipsis stands for are counted from the right."""
+    """Add the size of each index to `sizes`; the axes of an ellipsis are numbered from the right."""
     before, dots, after = letters.partition("...")
     hidden = len(shape) - len(before) - len(after)
-    middle = [f".{hidden - place}" for place in range(hidden)] if dots else []
+    middle = [f".{hidden - axis}" for axis in range(hidden)] if dots else []
     for letter, size in zip([*before, *middle, *after], shape, strict=True):
-        if sizes.get(letter, 1) == 1:  # an axis of one is spread over the other's
+        if sizes.get(letter, 1) == 1:  # an axis of size 1 is broadcast
             sizes[letter] = size
 
 
-# How many flops each number of a tensor takes, beside the products.
+# Flops per element, in addition to the products.
 #
 # One for each addition, multiplication, division, maximum and each elementary function (exp, log, sqrt, tanh, erf, sin,
-# power) in the formula as one writes it down, so that a function costs what it costs when it is spelled out:
+# power) in the usual formula, so that a fused function costs as much as its decomposition:
 #
 #     operator                        flops per element of the result
 #     add, sub, mul, div, max, neg    1 (exp, log, sqrt, tanh, erf, sin, cos, pow, abs too)
@@ -125,9 +118,8 @@ def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) ->
 #     reductions (sum, mean, max)     1 per element read; a norm 2, a variance 3
 #     pooling                         1 per element of the window and result
 #
-# Comparisons, selections, casts, copies and look-ups do no arithmetic. What is worked out once for a row or channel
-# (the
-# root in a norm) is left out, and so is arithmetic on integers: neither is seen beside the rest.
+# Comparisons, selections, casts, copies and lookups do no arithmetic. What is computed once for a row or channel (the
+# root in a norm) is left out, and so is arithmetic on integers: both are negligible.
 
 _ARITHMETIC = {
     **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "maximum", "minimum"), 1),
@@ -157,7 +149,7 @@ _SELECTING = (
     *("isposinf", "isneginf", "signbit", "copysign", "heaviside"),
 )
 
-# name -> what it is, flops per element of the result
+# name -> kind, flops per element of the result
 ELEMENTWISE: Mapping[str, tuple[OpKind, int]] = {
     **{name: (OpKind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
     **{name: (OpKind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},

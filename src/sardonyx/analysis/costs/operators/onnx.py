@@ -1,8 +1,8 @@
-"""What ONNX operators are and cost: the standard's, and those of ONNX Runtime that our passes write.
+"""The kinds and costs of ONNX operators: the standard ones, and those of ONNX Runtime that passes write.
 
-Operators go by name, the runtime's with their domain ("com.microsoft::BiasGelu"). Here a slice or a transposition is a
-copy, since the runtime makes one; only what it hands on in place is a view. What is in no table is not known, and so is
-one whose sizes do not follow from the file.
+Operators of ONNX Runtime are named with their domain ("com.microsoft::BiasGelu"). A slice or a transpose is a copy, as
+in the runtime; only operators that reuse their input's memory are views. An operator that is in no table, or whose sizes
+are unknown, is returned as unknown.
 """
 
 from __future__ import annotations
@@ -46,147 +46,145 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
 
-# One use of an ONNX operator: its inputs by place, its outputs, its attributes as plain numbers and texts.
 
-
-class Untold(Exception):
-    """A size that the costs follow from is not known, or the node is not what its operator asks for."""
+class UnknownSize(Exception):
+    """A size that the costs depend on is unknown, or the node is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a rule may look at."""
+    """One use of an operator, as the rules see it."""
 
-    reads: Sequence[Value | None]  # None: left out, or not even the number of its axes is known
+    reads: Sequence[Value | None]  # None: omitted, or of unknown rank
     writes: Sequence[Value | None]
     attributes: Mapping[str, object]
 
-    def read(self, place: int) -> Value | None:
-        """An input that may be left out."""
-        return self.reads[place] if place < len(self.reads) else None
+    def optional(self, index: int) -> Value | None:
+        """Return an input, or None if it is omitted."""
+        return self.reads[index] if index < len(self.reads) else None
 
-    def has(self, *places: int) -> int:
-        """How many of these inputs are given."""
-        return sum(self.read(place) is not None for place in places)
+    def has(self, *indices: int) -> int:
+        """Count which of these inputs are present."""
+        return sum(self.optional(index) is not None for index in indices)
 
-    def given(self, place: int, rank: int | None = None) -> Value:
-        """An input that costs follow from, perhaps of so many axes."""
-        return _known(self.read(place), rank)
+    def operand(self, index: int, rank: int | None = None) -> Value:
+        """Return an input that must be present, with this rank if one is given."""
+        return _checked(self.optional(index), rank)
 
     @property
     def result(self) -> Value:
         """The first output."""
-        return _known(self.writes[0] if self.writes else None, None)
+        return _checked(self.writes[0] if self.writes else None, None)
 
     def number(self, name: str, default: int = 0) -> int:
-        """An attribute that is an integer."""
-        found = self.attributes.get(name, default)
-        if not isinstance(found, int):
-            raise Untold(name)
-        return found
+        """Return an integer attribute."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int):
+            raise UnknownSize(name)
+        return value
 
     def numbers(self, name: str) -> Sequence[int] | None:
-        """An attribute of several integers."""
-        found = self.attributes.get(name)
-        return None if found is None else tuple(cast("Sequence[int]", found))
+        """Return an attribute of several integers, or None if it is not set."""
+        value = self.attributes.get(name)
+        return None if value is None else tuple(cast("Sequence[int]", value))
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute that is a text."""
+        """Return a string attribute."""
         return str(self.attributes.get(name, default))
 
 
-def _known(value: Value | None, rank: int | None) -> Value:
+def _checked(value: Value | None, rank: int | None) -> Value:
     if value is None or (rank is not None and len(value.shape) != rank):
-        raise Untold
+        raise UnknownSize
     return value
 
 
-# ONNX operators whose work is matrix products: linear, convolution, attention, recurrent; also the runtime's own.
+# Operators that compute matrix products: linear, convolution, attention, recurrent.
 
 Rule = Callable[[Call], Description]
 
 
 def _matmul(call: Call) -> Description:
-    return matrix_product_over(_last(call.given(0)), call.result)
+    return matrix_product_over(_last(call.operand(0)), call.result)
 
 
 def _last(value: Value) -> Size:
-    """How long the rows are that a product sums over."""
+    """Return the size of the last axis, which a product sums over."""
     if not value.shape:
-        raise Untold
+        raise UnknownSize
     return value.shape[-1]
 
 
 def _fused_matmul(call: Call) -> Description:
-    left = call.given(0)
+    left = call.operand(0)
     if call.number("transBatchA"):
-        raise Untold
+        raise UnknownSize
     summed = left.shape[-2] if call.number("transA") and len(left.shape) > 1 else _last(left)
     scaled = call.attributes.get("alpha", 1.0) != 1.0
     return matrix_product_over(summed, call.result, more=int(scaled))
 
 
 def _gemm(call: Call) -> Description:
-    left = call.given(0, 2)
+    left = call.operand(0, 2)
     more = call.has(2) + activation(call)
     return matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
 
 
 def activation(call: Call) -> int:
-    """Flops per element of the activation that a fused operator carries out at once."""
+    """Return the flops per element of the activation that is part of a fused operator."""
     name = call.text("activation").lower()
     name = {"leakyrelu": "leaky_relu", "clip": "clamp"}.get(name, name)
     if name and name not in description.ELEMENTWISE:
-        raise Untold
+        raise UnknownSize
     return description.ELEMENTWISE[name][1] if name else 0
 
 
 def _conv_of(image: int, weight: int, bias: int, *, transposed: bool = False) -> Rule:
-    """A convolution with its operands at these places."""
+    """Return the rule of a convolution with its operands at these indices."""
 
     def rule(call: Call) -> Description:
         more = call.has(bias) + activation(call)
-        return convolution(call.given(image), call.given(weight), call.result, transposed=transposed, more=more)
+        return convolution(call.operand(image), call.operand(weight), call.result, transposed=transposed, more=more)
 
     return rule
 
 
 def _fused_conv(call: Call) -> Description:
-    """A bias, something added to the result, an activation."""
+    """Describe a convolution with a bias, a residual and an activation."""
     more = call.has(2, 3) + activation(call)
-    return convolution(call.given(0), call.given(1), call.result, transposed=False, more=more)
+    return convolution(call.operand(0), call.operand(1), call.result, transposed=False, more=more)
 
 
 def _attention(call: Call) -> Description:
-    """The standard's: heads as an axis or within the width; keys of earlier steps come before the new ones."""
-    query, key, value = (call.given(place) for place in range(3))
+    """Describe the standard operator: heads are an axis or part of the width; cached keys precede the new ones."""
+    query, key, value = (call.operand(index) for index in range(3))
     batch, heads, rows, width = _with_heads(query, call.number("q_num_heads"))
     _, _, keys, _ = _with_heads(key, call.number("kv_num_heads"))
     _, _, _, values = _with_heads(value, call.number("kv_num_heads"))
-    past = call.read(4)
+    past = call.optional(4)
     keys = keys if past is None else add(keys, past.shape[2])
     return attention_of(query, (batch, heads, rows), keys, width, values, mask=call.has(3) > 0)
 
 
 def _with_heads(value: Value, heads: int) -> tuple[Size, Size, Size, Size]:
-    """Batch, heads, length, width of a head."""
+    """Return batch size, heads, length and width of a head."""
     if len(value.shape) == 4:
         batch, own, length, width = value.shape
         return batch, own, length, width
     if len(value.shape) != 3 or not heads:
-        raise Untold
+        raise UnknownSize
     batch, length, width = value.shape
     return batch, heads, length, floor_quotient(width, heads)
 
 
-def _packed_attention_of(masks: tuple[int, ...], past_place: int) -> Rule:
-    """The runtime's: one product makes queries, keys and values, of a third of its width each unless it is said."""
+def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
+    """Return the rule of attention with a packed projection: queries, keys and values have equal widths by default."""
 
     def rule(call: Call) -> Description:
-        source, weight, heads = call.given(0, 3), call.given(1, 2), call.number("num_heads")
+        source, weight, heads = call.operand(0, 3), call.operand(1, 2), call.number("num_heads")
         batch, rows, _ = source.shape
         widths = call.numbers("qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
-        past = call.read(past_place)
+        past = call.optional(past_index)
         keys = rows if past is None else add(rows, past.shape[3])
         inner = _by_heads(source, batch, rows, keys, heads, widths[0], widths[2], call.has(*masks))
         projected = product((batch, rows, weight.shape[1]))
@@ -203,20 +201,20 @@ def _with_projection(inner: Description, macs: Size, flops: Size) -> Description
 def _by_heads(
     source: Value, batch: Size, rows: Size, keys: Size, heads: Size, width: Size, values: Size, masks: int
 ) -> Description:
-    """An attention by the width of all heads together."""
-    each, mixed = floor_quotient(width, heads), floor_quotient(values, heads)
-    return attention_of(source, (batch, heads, rows), keys, each, mixed, mask=masks > 0)
+    """Describe attention by the total width of all heads."""
+    head, value_head = floor_quotient(width, heads), floor_quotient(values, heads)
+    return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
 
 
 def _multi_head_attention(call: Call) -> Description:
-    """The runtime's, after the projections: separate, or queries, keys and values side by side."""
-    query, heads, masks = call.given(0), call.number("num_heads"), call.has(4, 5)
-    key, value, past = call.read(1), call.read(2), call.read(6)
+    """Describe attention after the projections, with separate or packed queries, keys and values."""
+    query, heads, masks = call.operand(0), call.number("num_heads"), call.has(4, 5)
+    key, value, past = call.optional(1), call.optional(2), call.optional(6)
     batch, rows = query.shape[:2]
-    if key is None:  # batch, length, heads, three, width
+    if key is None:  # packed: batch, length, heads, 3, width
         width = values = multiply(heads, _last(query))
         keys = rows
-    elif value is None:  # keys and values side by side: batch, length, heads, two, width
+    elif value is None:  # packed keys and values: batch, length, heads, 2, width
         keys, width, values = key.shape[1], _last(query), _last(query)
     elif len(key.shape) == 4:  # batch, heads, length, width
         keys, width, values = key.shape[2], _last(query), multiply(heads, _last(value))
@@ -229,30 +227,30 @@ def _multi_head_attention(call: Call) -> Description:
 
 
 def _group_query_attention(call: Call) -> Description:
-    """The runtime's, with fewer heads of keys than of queries; what is kept from before counts as full."""
-    query, heads, fewer = call.given(0, 3), call.number("num_heads"), call.number("kv_num_heads")
+    """Describe attention with fewer heads of keys than of queries; the cache counts at its full length."""
+    query, heads, shared = call.operand(0, 3), call.number("num_heads"), call.number("kv_num_heads")
     batch, rows, width = query.shape
-    if call.read(1) is None:  # queries, keys and values side by side
-        width = multiply(heads, floor_quotient(width, heads + 2 * fewer))
-    past = call.read(3)
+    if call.optional(1) is None:  # packed queries, keys and values
+        width = multiply(heads, floor_quotient(width, heads + 2 * shared))
+    past = call.optional(3)
     keys = rows if past is None else add(rows, past.shape[2])
     return _by_heads(query, batch, rows, keys, heads, width, width, call.has(10))
 
 
 def _recurrent_of(cell: str) -> Rule:
-    """Steps of a cell, in one direction or two."""
+    """Return the rule of a recurrent layer in one direction or two."""
 
     def rule(call: Call) -> Description:
-        source, inward, onward = call.given(0, 3), call.given(1, 3), call.given(2, 3)
+        source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
         rows = product(source.shape[:2])
-        states = product((rows, onward.shape[0], onward.shape[2]))
-        return recurrent(rows, (inward, onward), states, cell)
+        states = product((rows, recurrence.shape[0], recurrence.shape[2]))
+        return recurrent(rows, (weight, recurrence), states, cell)
 
     return rule
 
 
 def _einsum(call: Call) -> Description:
-    operands = [call.given(place) for place in range(len(call.reads))]
+    operands = [call.operand(index) for index in range(len(call.reads))]
     return einsum(call.text("equation"), operands, call.result)
 
 
@@ -280,7 +278,7 @@ RULES: Mapping[str, Rule] = {
 def describe(
     operator: str, reads: Sequence[Value | None], writes: Sequence[Value | None], attributes: Mapping[str, object]
 ) -> Description:
-    """What the operator is and costs at these shapes; `reads` by place, None where an input is left out."""
+    """Describe an operator at these shapes; omitted inputs in `reads` are None."""
     if operator in _PLAIN:
         return Description(_PLAIN[operator])
     call = Call(reads, writes, attributes)
@@ -292,24 +290,24 @@ def describe(
             kind, flops = description.ELEMENTWISE[_ELEMENTWISE[operator]]
             return Description(kind, 0, floating(call.result, flops))
         if operator in _REDUCTIONS:
-            return Description(OpKind.REDUCTION, 0, floating(call.given(0), _REDUCTIONS[operator]))
-    except Untold:
+            return Description(OpKind.REDUCTION, 0, floating(call.operand(0), _REDUCTIONS[operator]))
+    except UnknownSize:
         return UNKNOWN
     return UNKNOWN
 
 
 def _norm_of(flops: int, *more: int) -> Rule:
-    """A norm, with one operation more for each of these inputs that is given: weight, bias, what is added before."""
+    """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
 
     def rule(call: Call) -> Description:
-        return Description(OpKind.NORM, 0, floating(call.given(0), flops + call.has(*more)))
+        return Description(OpKind.NORM, 0, floating(call.operand(0), flops + call.has(*more)))
 
     return rule
 
 
 def _batch_norm(call: Call) -> Description:
     flops = description.BATCH_NORM_IN_TRAINING if call.number("training_mode") else description.BATCH_NORM
-    return Description(OpKind.BATCH_NORM, 0, floating(call.given(0), flops))
+    return Description(OpKind.BATCH_NORM, 0, floating(call.operand(0), flops))
 
 
 def _softmax(call: Call) -> Description:
@@ -322,7 +320,7 @@ def _gelu(call: Call) -> Description:
 
 
 def _gelu_of(name: str) -> Rule:
-    """A gelu of the runtime; some add a bias first."""
+    """Return the rule of a GELU of ONNX Runtime, some of which add a bias first."""
 
     def rule(call: Call) -> Description:
         return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1] + call.has(1)))
@@ -335,8 +333,8 @@ def _quick_gelu(call: Call) -> Description:
     return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
 
 
-def _one_after_another(call: Call) -> Description:
-    """Any number of operands, broadcast together."""
+def _variadic(call: Call) -> Description:
+    """Describe an operator over any number of operands, broadcast together."""
     return Description(OpKind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
 
 
@@ -349,7 +347,7 @@ def _pool(call: Call) -> Description:
     return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
 
 
-def _resized(call: Call) -> Description:
+def _resize(call: Call) -> Description:
     mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
     name = {"linear": _BY_AXES.get(axes, "trilinear"), "cubic": "bicubic"}.get(mode, "nearest")
     flops = description.INTERPOLATION[name]
@@ -359,15 +357,15 @@ def _resized(call: Call) -> Description:
 _BY_AXES = {0: "linear", 1: "linear", 2: "bilinear"}
 
 
-def _sampled(call: Call) -> Description:
+def _grid_sample(call: Call) -> Description:
     return Description(OpKind.OTHER, 0, floating(call.result, description.INTERPOLATION["bilinear"]))
 
 
-def _rounded(flops: int) -> Rule:
-    """Quantization, counted on the numbers that are read: what it makes are integers."""
+def _quantization(flops: int) -> Rule:
+    """Return the rule of a quantization, counted on the floating-point input."""
 
     def rule(call: Call) -> Description:
-        return Description(OpKind.ARITHMETIC, 0, floating(call.given(0), flops))
+        return Description(OpKind.ARITHMETIC, 0, floating(call.operand(0), flops))
 
     return rule
 
@@ -380,8 +378,8 @@ def _elementwise_of(flops: int) -> Rule:
 
 
 def _local_norm(call: Call) -> Description:
-    """Over neighbouring channels: squares, their sum, scale, shift, power, division."""
-    return Description(OpKind.NORM, 0, floating(call.given(0), call.number("size") + 5))
+    """Describe a norm over neighbouring channels: squares, their sum, scale, shift, power, division."""
+    return Description(OpKind.NORM, 0, floating(call.operand(0), call.number("size") + 5))
 
 
 _RULES: Mapping[str, Rule] = {
@@ -400,18 +398,18 @@ _RULES: Mapping[str, Rule] = {
     **{f"com.microsoft::{name}": _gelu_of("gelu") for name in ("Gelu", "BiasGelu")},
     "com.microsoft::FastGelu": _gelu_of("gelu_tanh"),
     "com.microsoft::QuickGelu": _quick_gelu,
-    **dict.fromkeys(VARIADIC - {"Mean"}, _one_after_another),
+    **dict.fromkeys(VARIADIC - {"Mean"}, _variadic),
     "Mean": _mean_of_several,
     **dict.fromkeys(POOLS, _pool),
-    **dict.fromkeys(("Resize", "Upsample"), _resized),
-    "GridSample": _sampled,
-    "QuantizeLinear": _rounded(3),
-    "DynamicQuantizeLinear": _rounded(5),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    "GridSample": _grid_sample,
+    "QuantizeLinear": _quantization(3),
+    "DynamicQuantizeLinear": _quantization(5),
     "DequantizeLinear": _elementwise_of(2),
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), _elementwise_of(3)),
 }
 
-_ELEMENTWISE: Mapping[str, str] = {  # -> its name in the table that both worlds share
+_ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of description.py
     **{name: name.lower() for name in ARITHMETIC | TRIGONOMETRIC | EXACT_UNARY | ACTIVATIONS - {"Gelu"}},
     **{name: name.lower() for name in ("Erf", "Exp", "Log", "PRelu", "Pow", "Reciprocal", "Sqrt")},
     "Mod": "fmod",
@@ -439,7 +437,7 @@ _PLAIN: Mapping[str, OpKind] = {
     **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, OpKind.COPY),
     **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, OpKind.LOOKUP),
     **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, OpKind.CREATE),
-    **dict.fromkeys(("Dropout", "Bernoulli"), OpKind.DROPOUT),  # a runtime leaves it out
+    **dict.fromkeys(("Dropout", "Bernoulli"), OpKind.DROPOUT),  # no-ops at inference
     **{f"com.microsoft::QLinear{name}": OpKind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
     **{f"com.microsoft::QLinear{name}": OpKind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
     **{
