@@ -228,7 +228,7 @@ def test_a_model_that_looks_at_its_data_is_analysed_as_it_is() -> None:
     found = sardonyx.analyze(Branches(), torch.ones(3))
     (form,) = found.forms
     assert form.name == "standard"
-    assert any("looks at its data" in note for note in form.notes)
+    assert any("depends on its data" in note for note in form.notes)
     assert [each.name for each in found.missing] == ["decomposed", "fused"]
     assert all(each.reason for each in found.missing)
 

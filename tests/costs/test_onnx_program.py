@@ -161,7 +161,7 @@ def test_a_value_that_nothing_makes_is_refused():
         onnx.parser.parse_model(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Neg(x)  y = Relu(a) }}")
     ).model
     model.graph.remove(model.graph.node(0))
-    with pytest.raises(ModelError, match="a is read before anything makes it"):
+    with pytest.raises(ModelError, match="a is read before it is computed"):
         program_of(model)
 
 

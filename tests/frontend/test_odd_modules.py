@@ -170,7 +170,7 @@ def test_control_flow_is_analyzed_as_it_runs(work: Callable[[Any, torch.Tensor],
     found = sardonyx.analyze(Odd(work), ROWS)
     standard = found.forms[0]
     assert standard.work.macs == linears * 2 * 4 * 4
-    assert any("looks at its data" in note for note in standard.notes)
+    assert any("depends on its data" in note for note in standard.notes)
     ran = next(module for module in standard.modules if module.path == "linear")
     assert ran.macs == standard.work.macs, "what runs inside a branch belongs to the module that it calls"
 

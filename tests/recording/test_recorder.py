@@ -117,7 +117,7 @@ class Looking(nn.Module):
 def test_a_model_that_looks_at_its_data_is_run_on_it_and_says_so() -> None:
     program = record(Looking(), (torch.ones(3, 4),))
     assert "index" in operators(program)
-    assert any("looks at its data" in note for note in program.notes)
+    assert any("depends on its data" in note for note in program.notes)
     with pytest.raises(ModelError, match="meta device"):
         record(Looking().to("meta"), (torch.ones(3, 4),))
 

@@ -77,7 +77,7 @@ def test_a_dim_that_the_model_insists_on_becomes_a_number_and_a_note() -> None:
 
     program = record(Insisting(), (torch.randn(3, 7),), axes={"x": {0: "batch", 1: "seq"}})
     assert program.symbols == {"batch": 3}
-    assert program.notes == ("seq is not open: the model insists on 7",)
+    assert program.notes == ("seq is not dynamic: the model requires 7",)
     assert program.values[program.outputs[0]].shape == (symbol("batch"), 7)
 
 
@@ -88,7 +88,7 @@ def test_dims_that_must_be_equal_share_a_name() -> None:
 
     program = record(Adding(), (torch.randn(3, 2), torch.randn(3, 2)), axes={"x": {0: "left"}, "y": {0: "right"}})
     assert len(program.symbols) == 1
-    assert program.notes == ("right is always equal to left, and goes by that name",)
+    assert program.notes == ("right is always equal to left, and is replaced by it",)
     assert record(Adding(), (torch.randn(1, 2), torch.randn(3, 2)), axes={"y": {0: "n"}}).symbols == {"n": 3}
 
 
@@ -112,13 +112,13 @@ def test_where_torch_cannot_keep_sizes_open_it_says_so() -> None:
     module = nn.LSTM(4, 6)
     program = record(module, (torch.randn(5, 2, 4),), axes={"input": {1: "batch"}})
     assert program.symbols == {}
-    assert "at these sizes alone" in program.notes[0]
+    assert "at the sizes of the example only" in program.notes[0]
 
 
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"nothing": {0: "batch"}}, "no input is called 'nothing'"),
+        ({"nothing": {0: "batch"}}, "there is no input 'nothing'"),
         ({"x": {2: "batch"}}, "x has no axis 2"),
         ({"x": {0: "same", 1: "same"}}, "same is 3 in one input and 4 in x"),
     ],

@@ -1,4 +1,4 @@
-"""Who runs the operation that is being carried out: a module of the model, or a node of a graph made from one."""
+"""Track which module, or which node of a graph module, executes the current operation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch.nn.modules import module as hooks
 
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 
-_DECOMPOSITION = "sardonyx_decomposition"  # what `decompose` leaves on its graph module, in a room that we may not ask
-_ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]+)? = ")  # a line of generated code begins with the node it carries out
+_DECOMPOSITION = "sardonyx_decomposition"  # the attribute in which `decompose` stores its result on a graph module
+_ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]+)? = ")  # a line of generated code starts with the name of its node
 
 
-class Running:
-    """The modules that are being called, innermost last, and the node of the graph where a graph is run."""
+class ModuleTracker:
+    """The modules that are being called, innermost last, and the current node if a graph module runs."""
 
     def __init__(self, root: nn.Module) -> None:
-        """Learn the module's tree, and what its graph says of its nodes."""
+        """Read the tree of a module and the metadata of its graph."""
         self._tree, self._members = LiveTree(root), set(root.modules())
         self._calls: list[ModuleStep] = []
         self._count = 0
-        self._path: str | None = None  # of the innermost module, once somebody asked
-        self._modules, self._roles = _told(root)
-        self._code, self._lines = _generated(root)
+        self._path: str | None = None  # of the innermost module, computed on demand
+        self._modules, self._roles = _node_metadata(root)
+        self._code, self._lines = _generated_code(root)
 
-    def here(self) -> tuple[str, str | None]:
-        """Dotted path of the module that runs, a second call marked `block@1`, and its part in an attention."""
+    def current(self) -> tuple[str, str | None]:
+        """Return the path of the running module, with a second call marked `block@1`, and its role in an attention."""
         node = self._node()
         by_node = self._modules.get(node)
         if by_node is not None:
@@ -41,15 +41,15 @@ class Running:
         return self._path, self._roles.get(node)
 
     def _node(self) -> str:
-        """The node of the graph that is being carried out: the line at which its generated code stands."""
+        """Return the current node of the graph, by the current line of its generated code."""
         frame = sys._getframe(1) if self._code is not None else None  # pyright: ignore[reportPrivateUsage]  # documented
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
         return self._lines.get(frame.f_lineno, "") if frame is not None else ""
 
     @contextlib.contextmanager
-    def watching(self) -> Generator[None]:
-        """Follow the calls of the model's modules."""
+    def tracking(self) -> Generator[None]:
+        """Track the calls of the model's modules."""
         handles = [
             hooks.register_module_forward_pre_hook(self._enter),
             hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -72,17 +72,17 @@ class Running:
             self._path = None
 
 
-def _generated(root: nn.Module) -> tuple[CodeType | None, Mapping[int, str]]:
-    """The code that torch wrote for a graph module, and the node that each line of it carries out."""
+def _generated_code(root: nn.Module) -> tuple[CodeType | None, Mapping[int, str]]:
+    """Return the generated code of a graph module, and the node of each of its lines."""
     if not isinstance(root, fx.GraphModule):
         return None, {}
     forward: Any = type(root).forward
     lines = enumerate(root.code.split("\n"), start=1)
-    return forward.__code__, {number: found[1] for number, line in lines if (found := _ASSIGNED.match(line))}
+    return forward.__code__, {number: match[1] for number, line in lines if (match := _ASSIGNED.match(line))}
 
 
-def _told(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Node names to modules and to roles, as `decompose` left them; else modules as torch.export did."""
+def _node_metadata(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the modules and the roles of nodes as stored by `decompose`, otherwise the modules from torch.export."""
     if not isinstance(root, fx.GraphModule):
         return {}, {}
     decomposition: Any = getattr(root, _DECOMPOSITION, None)

@@ -1,4 +1,4 @@
-"""Open dims: tensors whose sizes are symbols, and what torch says of those symbols as sizes of ours."""
+"""Dynamic dimensions of a recording: tensors with symbolic sizes, and the conversion of torch's sizes to `Size`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from sardonyx.errors import UsageError
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, remainder, smaller, symbol, unknown
 
-Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dim
-_SMALLEST = 2  # torch takes sizes 0 and 1 for special: an example of these sizes stands for all others too
-_PRETENDED = 5  # what such an example is recorded with
-_OPERATORS: Mapping[str, Callable[[Size, Size], Size]] = {  # as sympy and torch call them
+Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
+_SMALLEST = 2  # torch specializes on sizes 0 and 1: an example of such a size cannot be traced as dynamic
+_REPLACEMENT = 5  # the size that such an example is recorded with
+_OPERATORS: Mapping[str, Callable[[Size, Size], Size]] = {  # by their names in sympy and torch
     "Add": add,
     "Mul": multiply,
     "FloorDiv": floor_quotient,
@@ -28,77 +28,77 @@ _OPERATORS: Mapping[str, Callable[[Size, Size], Size]] = {  # as sympy and torch
 }
 
 
-class OpenDims:
-    """The dims that were asked to stay open, as symbols of torch."""
+class DynamicDims:
+    """The requested dynamic dimensions as symbols of torch."""
 
     def __init__(self, axes: Axes, tensors: Mapping[str, torch.Tensor]) -> None:
-        """A dim goes by its name: all axes of one name are one size.
+        """Create one symbol for each name: axes with the same name have the same size.
 
         Raises:
-            UsageError: where an axis is not there, or two axes of one name have different sizes.
+            UsageError: If an axis does not exist, or two axes with one name have different sizes.
         """
         self.env = ShapeEnv(duck_shape=False)
         self.examples: dict[str, int] = {}
-        self._sizes: dict[str, Any] = {}  # torch.SymInt, whose insides are untyped
+        self._sizes: dict[str, Any] = {}  # torch.SymInt, whose node is untyped
         self._axes = axes
-        for name, opened in axes.items():
+        for name, names in axes.items():
             if name not in tensors:
-                raise UsageError(f"no input is called {name!r}", hint=f"inputs: {', '.join(tensors)}")
-            for axis, dim in opened.items():
-                self._open(name, tensors[name], axis, dim)
-        self._serials: dict[str, Size] = {}
-        self._known: dict[Any, Size] = {}
+                raise UsageError(f"there is no input {name!r}", hint=f"inputs: {', '.join(tensors)}")
+            for axis, dim in names.items():
+                self._add(name, tensors[name], axis, dim)
+        self._unknowns: dict[str, Size] = {}
+        self._converted: dict[Any, Size] = {}
 
-    def _open(self, name: str, tensor: torch.Tensor, axis: int, dim: str) -> None:
+    def _add(self, name: str, tensor: torch.Tensor, axis: int, dim: str) -> None:
         if not -tensor.dim() <= axis < tensor.dim():
-            raise UsageError(f"{name} has no axis {axis}", hint=f"it has {tensor.dim()}")
+            raise UsageError(f"{name} has no axis {axis}", hint=f"its rank is {tensor.dim()}")
         size = tensor.shape[axis]
         if self.examples.setdefault(dim, size) != size:
             raise UsageError(
                 f"{dim} is {self.examples[dim]} in one input and {size} in {name}", hint="give them different names"
             )
         if dim not in self._sizes:
-            shown = size if size >= _SMALLEST else _PRETENDED
+            hint = size if size >= _SMALLEST else _REPLACEMENT
             source = ConstantSource(dim)
-            made = self.env.create_symbol(shown, source, DimDynamic.DYNAMIC, None)
-            self._sizes[dim] = self.env.create_symintnode(made, hint=shown, source=source)
+            created = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, None)
+            self._sizes[dim] = self.env.create_symintnode(created, hint=hint, source=source)
 
     @property
     def is_vague(self) -> bool:
-        """Whether some size could not be said in terms of the open dims."""
-        return bool(self._serials)
+        """Whether some size could not be expressed in the dynamic dimensions."""
+        return bool(self._unknowns)
 
     def shape_of(self, name: str, tensor: torch.Tensor) -> list[int | torch.SymInt]:
-        """The tensor's shape with its open dims in it."""
+        """Return the shape of a tensor with its dynamic dimensions as symbols."""
         shape: list[int | torch.SymInt] = list(tensor.shape)
         for axis, dim in self._axes.get(name, {}).items():
             shape[axis] = self._sizes[dim]
         return shape
 
     def settled(self) -> tuple[dict[str, int], list[str]]:
-        """The dims that stayed open with their example sizes, and what is to be said of the others."""
+        """Return the dimensions that are dynamic after the run with their example sizes, and notes on the others."""
         notes: list[str] = []
-        firsts: dict[Any, str] = {}
-        still: dict[str, int] = {}
+        names: dict[Any, str] = {}
+        dynamic: dict[str, int] = {}
         for name, size in self._sizes.items():
-            found = self.env.simplify(size.node.expr)
-            if found.is_number:
-                notes.append(f"{name} is not open: the model insists on {found}")
-            elif found in firsts:
-                notes.append(f"{name} is always equal to {firsts[found]}, and goes by that name")
+            expression = self.env.simplify(size.node.expr)
+            if expression.is_number:
+                notes.append(f"{name} is not dynamic: the model requires {expression}")
+            elif expression in names:
+                notes.append(f"{name} is always equal to {names[expression]}, and is replaced by it")
             else:
-                firsts[found] = name
-                still[name] = self.examples[name]
-        return still, notes
+                names[expression] = name
+                dynamic[name] = self.examples[name]
+        return dynamic, notes
 
-    def sized(self, size: Any) -> Size:
-        """A size of torch as one of ours."""
+    def convert(self, size: Any) -> Size:
+        """Convert a size of torch."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
-        if expression not in self._known:
-            self._known[expression] = self._translated(self.env.simplify(expression))
-        return self._known[expression]
+        if expression not in self._converted:
+            self._converted[expression] = self._translated(self.env.simplify(expression))
+        return self._converted[expression]
 
     def _translated(self, expression: Any) -> Size:
         if expression.is_Integer:
@@ -107,17 +107,16 @@ class OpenDims:
             return self._named(expression)
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
             return reduce(multiply, [self._translated(expression.base)] * int(expression.exp))
-        made = _OPERATORS.get(expression.func.__name__)
-        if made is None:
+        operator = _OPERATORS.get(expression.func.__name__)
+        if operator is None:
             return self._unknown(expression)
-        parts = [self._translated(argument) for argument in expression.args]
-        return reduce(made, parts)
+        return reduce(operator, [self._translated(argument) for argument in expression.args])
 
-    def _named(self, found: Any) -> Size:
+    def _named(self, expression: Any) -> Size:
         for name, size in self._sizes.items():
-            if self.env.simplify(size.node.expr) == found:
+            if self.env.simplify(size.node.expr) == expression:
                 return symbol(name)
-        return self._unknown(found)
+        return self._unknown(expression)
 
     def _unknown(self, expression: Any) -> Size:
-        return self._serials.setdefault(str(expression), unknown(len(self._serials)))
+        return self._unknowns.setdefault(str(expression), unknown(len(self._unknowns)))

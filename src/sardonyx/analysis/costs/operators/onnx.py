@@ -1,8 +1,8 @@
 """The kinds and costs of ONNX operators: the standard ones, and those of ONNX Runtime that passes write.
 
 Operators of ONNX Runtime are named with their domain ("com.microsoft::BiasGelu"). A slice or a transpose is a copy, as
-in the runtime; only operators that reuse their input's memory are views. An operator that is in no table, or whose sizes
-are unknown, is returned as unknown.
+in the runtime; only operators that reuse their input's memory are views. An operator that is in no table or has unknown
+sizes is returned as unknown.
 """
 
 from __future__ import annotations
