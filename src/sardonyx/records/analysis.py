@@ -1,8 +1,8 @@
-"""What a model costs, as plain frozen data: operations, arithmetic, bytes moved and memory, one column for each form.
+"""The records of `analyze` and `decompose`: operations, arithmetic, bytes moved and memory for each form of a model.
 
-A torch model has up to three forms, `standard` (as it is), `decomposed` (every attention spelled out), `fused` (every
-attention one kernel); an ONNX file has one, named after it. Each number is defined in docs/memory.md. All of them hold
-at the sizes in `Analysis.sizes`; where dims are open, `Form.formulas` says the same for every size.
+A torch model has up to three forms: `standard` (as it is), `decomposed` (attention in primitive operations) and `fused`
+(attention as one kernel). An ONNX file has one form, named after it. docs/memory.md defines each number. The numbers
+hold at the sizes in `Analysis.sizes`; with dynamic dimensions, `Form.formulas` gives them for all sizes.
 """
 
 from __future__ import annotations
@@ -15,95 +15,95 @@ from sardonyx.records.base import Record
 from sardonyx.records.inspection import Port
 from sardonyx.records.run import Environment
 
-ALONE = "alone"  # the rule of what no rule took
+ALONE = "alone"  # the region rule of operations that no rule took
 
 
 class CachePart(msgspec.Struct, frozen=True):
-    """Tensors of a cache that are alike."""
+    """Tensors of a cache with equal shapes."""
 
     tensors: int
-    shape: tuple[int | str, ...]  # a number, a dim, or a formula of dims
+    shape: tuple[int | str, ...]  # numbers, dimensions, or formulas of dimensions
     element_bytes: int
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """The keys and values that a decoder keeps from one run to the next."""
+    """The key-value cache of a decoder."""
 
-    formula: str  # bytes, for every size
-    bytes: int | None  # at the sizes of the analysis; None where one of them is not known
+    formula: str  # bytes, for all sizes
+    bytes: int | None  # at the sizes of the analysis; None if one of them is unknown
     parts: tuple[CachePart, ...]
 
 
 class AnalysisSource(msgspec.Struct, frozen=True):
-    """What was analysed."""
+    """One analyzed model."""
 
-    label: str  # what the user asked for
+    label: str  # the source as the user wrote it
     kind: str  # "torch" | "onnx"
     class_name: str | None  # of a torch module
     inputs: tuple[Port, ...]
-    cache: Cache | None = None  # None: it keeps none, or nothing is known of it
+    cache: Cache | None = None  # None: it has none, or its shape is unknown
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What all operations do together."""
+    """The totals over all operations."""
 
-    operations: int  # without views, which do nothing
+    operations: int  # without views
     views: int
     macs: int  # multiply-adds of matrix products, as torch counts them
     flops: int  # 2 × macs and all other arithmetic
-    bytes_read: int  # each operation reads each of its values once, weights included
+    bytes_read: int  # each operation reads each of its operands once, weights included
     bytes_written: int
-    parameters: int  # tied ones once
+    parameters: int  # shared ones counted once
 
     @property
     def bytes_moved(self) -> int:
-        """Read and written."""
+        """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
     @property
     def intensity(self) -> float:
-        """Arithmetic for each byte moved."""
+        """Flops per byte moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else 0.0
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """A piece of memory that is in use at the peak."""
+    """A buffer that is alive at the peak."""
 
     bytes: int
-    module: str  # that made it
-    operation: str  # that made it
+    module: str  # that allocated it
+    operation: str  # that allocated it
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The most memory that activations take at once, and when that is."""
+    """The peak memory of activations, and the step at which it occurs."""
 
-    bytes: int  # activations alone
+    bytes: int  # of activations
     step: int
     operation: str
     operator: str
     module: str
-    workspace: int  # of `bytes`, what this operation holds only while it runs
-    alive: tuple[Alive, ...]  # the largest, largest first
-    others: int  # how many smaller ones there are beside
+    workspace: int  # the part of `bytes` that this operation allocates only while it runs
+    alive: tuple[Alive, ...]  # the largest buffers, largest first
+    others: int  # number of further buffers
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Bytes of activations that are alive while each operation runs, thinned where there are very many."""
+    """Live bytes of activations while each operation runs, thinned if there are very many operations."""
 
     steps: int
-    points: tuple[tuple[int, int], ...]  # (step, bytes); the largest of each stretch is kept
+    points: tuple[tuple[int, int], ...]  # (step, bytes); the largest of each interval is kept
     peak_step: int
     peak_operation: str
     peak_module: str
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What has to be in memory."""
+    """The memory that a run needs."""
 
     weights: int  # bytes of parameters, buffers and constants
     inputs: int
-    peak: Peak  # every activation let go after its last use
-    as_run: Peak | None  # activations let go where torch was seen to let them go; None: not watched
+    peak: Peak  # with every activation freed after its last use
+    as_run: Peak | None  # with activations freed as in the recorded run; None: not recorded
     timeline: Timeline
 
     @property
@@ -113,49 +113,49 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes that go to and from memory."""
+    """Bytes that are moved to and from memory."""
 
-    without_fusion: int  # every operation reads and writes memory
-    with_fusion: int  # only what enters and leaves a region does
+    without_fusion: int  # every operation is one kernel
+    with_fusion: int  # every region is one kernel
 
     @property
     def reduction(self) -> float:
-        """The share that fusing the regions would keep out of memory."""
+        """The share of the bytes that fusing the regions would save."""
         return 1 - self.with_fusion / self.without_fusion if self.without_fusion else 0.0
 
 
 class RegionRule(msgspec.Struct, frozen=True):
-    """All regions that one rule found."""
+    """All regions of one rule."""
 
     rule: str
     regions: int
     operations: int  # without views
-    largest: int  # operations in the largest
+    largest: int  # operations in the largest region
     flops: int
-    internal_bytes: int  # written and read back within
-    kept_out_bytes: int  # that, and what comes in and is read again: all that fusing would not move
-    escaping: int  # regions with an inner value that is needed elsewhere, and so is written anyway
+    internal_bytes: int  # written and read back inside a region
+    kept_out_bytes: int  # these, plus repeated reads of inputs: all bytes that fusion would save
+    escaping: int  # regions with an inner value that is also read outside, and so is written anyway
 
 
 class AttentionCost(msgspec.Struct, frozen=True):
-    """One attention, and what it is made of in this form."""
+    """One attention block, and the operations it consists of in this form."""
 
     module: str
     written_as: str  # "nn.MultiheadAttention", "scaled_dot_product_attention", "by hand"
-    roles: dict[str, int]  # role -> nodes
+    roles: dict[str, int]  # role -> number of nodes
 
 
 class Crossover(msgspec.Struct, frozen=True):
-    """From this size on, with the other dims as they are, another operation is the peak."""
+    """The size of one dimension from which on another operation is the peak, with the other sizes fixed."""
 
     dim: str
     size: int
-    before: str  # the operation that is the peak below, and its module
+    before: str  # the operation that is the peak below that size, and its module
     after: str
 
 
 class Formulas(msgspec.Struct, frozen=True):
-    """The same numbers for every size of the open dims."""
+    """The numbers as formulas of the dynamic dimensions."""
 
     macs: str
     flops: str
@@ -165,44 +165,44 @@ class Formulas(msgspec.Struct, frozen=True):
 
 
 class ModuleCost(msgspec.Struct, frozen=True):
-    """What one module does itself, not those below it."""
+    """The costs of one module, without the modules below it."""
 
     path: str  # dotted; "" is the model
-    kind: str  # its class, where known
+    kind: str  # its class, if known
     operations: int  # without views
     macs: int
     flops: int
     bytes_moved: int
-    parameters: int  # its own; tied ones where they come first
-    at_peak: int  # bytes it made that are alive at the peak
-    peak: int  # most bytes alive while one of its operations runs
+    parameters: int  # its own; shared ones count for the first module
+    at_peak: int  # bytes that it allocated and that are alive at the peak
+    peak: int  # maximum of live bytes while one of its operations runs
 
 
 class NotesEstimate(msgspec.Struct, frozen=True):
-    """An estimate by an older definition, under which a larger graph looks better; not a saving (docs/memory.md)."""
+    """The legacy memory estimate, which favors larger graphs and is not a saving (docs/memory.md)."""
 
     peak_bytes: int
-    never_freed_bytes: int  # what the "reduction" is taken of
+    never_freed_bytes: int  # the base of `reduction`
     reduction: float
 
 
 class Form(msgspec.Struct, frozen=True):
-    """One form of the model, whole."""
+    """The costs of one form of the model."""
 
     name: str  # "standard" | "decomposed" | "fused" | the label of an ONNX file
-    nodes: int | None  # of its graph; None: it has none, it was only run
+    nodes: int | None  # of its graph; None: it was only recorded
     work: Work
     memory: Memory
     traffic: Traffic
     regions: tuple[RegionRule, ...]
     attentions: tuple[AttentionCost, ...]
-    formulas: Formulas | None  # None: no dim is open
+    formulas: Formulas | None  # None without dynamic dimensions
     modules: tuple[ModuleCost, ...]
     as_in_notes: NotesEstimate | None = None
     notes: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, float | None]:
-        """Every number that speaks for the whole form, by the name it has in CSV and in `--fail-if`."""
+        """Return the numbers of the whole form, by their names in CSV and `--fail-if`."""
         work, memory, traffic = self.work, self.memory, self.traffic
         return {
             "nodes": self.nodes,
@@ -223,19 +223,19 @@ class Form(msgspec.Struct, frozen=True):
             "activation_as_run_bytes": memory.as_run.bytes if memory.as_run else None,
             "peak_bytes": memory.total,
             "attentions": len(self.attentions),
-            "regions": sum(each.regions for each in self.regions if each.rule != ALONE),
+            "regions": sum(rule.regions for rule in self.regions if rule.rule != ALONE),
         }
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A form that could not be made, and why."""
+    """A form that could not be built, and the reason."""
 
     name: str
     reason: str
 
 
 class Overtaking(msgspec.Struct, frozen=True):
-    """From this size on, with the other dims as they are, one form needs more memory than another."""
+    """The size of one dimension from which on one form needs more memory than another, with the other sizes fixed."""
 
     dim: str
     size: int
@@ -244,13 +244,13 @@ class Overtaking(msgspec.Struct, frozen=True):
 
 
 class Analysis(Record, frozen=True, tag="analysis"):
-    """One model, or several files side by side."""
+    """The analysis of one model, or of several files side by side."""
 
     title = "an analysis"
     environment: Environment
     options: dict[str, Any]
     sources: tuple[AnalysisSource, ...]
-    sizes: dict[str, int]  # of the open dims, at which all numbers hold
+    sizes: dict[str, int]  # of the dynamic dimensions, for which all numbers hold
     forms: tuple[Form, ...]
     missing: tuple[Missing, ...]
     overtaking: tuple[Overtaking, ...]
@@ -259,12 +259,12 @@ class Analysis(Record, frozen=True, tag="analysis"):
 
 
 class Decomposed(Record, frozen=True, tag="decomposed"):
-    """A model with its attention spelled out: the answer of `sardonyx decompose`."""
+    """A model with its attention decomposed into primitive operations."""
 
     title = "a decomposition"
     source: str
     output: str | None  # None: nothing was written
-    nodes_before: int | None  # of the graph that torch traces symbolically; None: it traces none
+    nodes_before: int | None  # of the graph of torch.fx's symbolic trace; None: it cannot be traced
     nodes: int
     attentions: tuple[AttentionCost, ...]
     notes: tuple[str, ...]

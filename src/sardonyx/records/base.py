@@ -1,7 +1,7 @@
-"""What every record has: JSON that names its kind and the version of the schema, and is refused where either is wrong.
+"""The base class of records, with their JSON format.
 
-A record is what a command answers with. Its JSON begins with `"record": "run"`, the tag of its class, and ends with
-`"schema_version": 1`. A reader knows the class by the tag alone, and reads no other version than its own.
+A record is the result of a command. Its JSON starts with `"record": "run"`, the tag of its class, and ends with
+`"schema_version": 1`. The tag determines the class; a record of another schema version is refused.
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ import msgspec
 
 from sardonyx.errors import UsageError
 
-SCHEMA_VERSION = 1  # of all records, since they share their parts; raised when a field goes or changes its meaning
-_WRITE_AGAIN = "write it again with this version of sardonyx"
+SCHEMA_VERSION = 1  # of all records, since they share parts; incremented if a field is removed or changes its meaning
+_WRITE_AGAIN = "create it again with this version of sardonyx"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
-    """The base of all records: a subclass gives its tag and its title, and the fields it adds."""
+    """The base of all records: a subclass defines its tag, its title and its fields."""
 
-    title: ClassVar[str]  # what messages call one, with its article: "an inspection"
+    title: ClassVar[str]  # the name in messages, with its article: "an inspection"
     schema_version: Literal[1] = SCHEMA_VERSION
 
     @classmethod
     def record_tag(cls) -> str:
-        """The name of the kind in JSON."""
+        """Return the tag of the class in JSON."""
         return cast("str", cls.__struct_config__.tag)
 
     @classmethod
     def published(cls) -> type[Record]:
-        """The class that the schema describes: this one, or the base that it adds a model to."""
-        return next(
-            each for each in reversed(cls.__mro__) if issubclass(each, Record) and each.record_tag() == cls.record_tag()
-        )
+        """Return the class that the schema describes: this one, or the base class to which it adds a model."""
+        bases = (base for base in reversed(cls.__mro__) if issubclass(base, Record))
+        return next(base for base in bases if base.record_tag() == cls.record_tag())
 
     def plain(self) -> Record:
-        """The record without the fields that a subclass of the published class adds, here and in records in it."""
+        """Return the record without the fields that a subclass of the published class adds, also in nested records."""
         kind = self.published()
         values: dict[str, Any] = {}
         for name in kind.__struct_fields__:
@@ -44,20 +43,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
         return kind(**values)
 
     def to_json(self) -> bytes:
-        """The record as JSON."""
+        """Return the record as JSON."""
         return msgspec.json.encode(self.plain())
 
     @classmethod
     def from_json(cls, data: bytes | str, name: str = "the text", hint: str | None = None) -> Self:
-        """A record of this kind, read from JSON.
+        """Read a record of this class from JSON.
 
         Args:
-            data: what `to_json` gave.
-            name: what an error calls the text, such as the path of its file.
-            hint: what an error proposes.
+            data: The result of `to_json`.
+            name: The name of the text in error messages, such as its path.
+            hint: The hint in error messages.
 
         Raises:
-            UsageError: the text is not JSON, or a record of another kind or of another version, or not complete.
+            UsageError: If the text is not JSON, or a record of another class or version, or incomplete.
         """
         head = header(data, name, hint)
         if head.record != cls.record_tag():
@@ -74,27 +73,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """The published JSON Schema."""
+        """Return the published JSON Schema."""
         return msgspec.json.schema(cls)
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a reader looks at first; all else of the document is skipped."""
+    """The fields that identify a record; all others are skipped."""
 
     record: Any = None
     schema_version: Any = None
 
 
 def header(data: bytes | str, name: str, hint: str | None = None) -> Header:
-    """The tag and the version of a document.
+    """Return the tag and the schema version of a document.
 
     Args:
         data: JSON.
-        name: what messages call the document.
-        hint: what to do where it is no record.
+        name: The name of the document in error messages.
+        hint: The hint in error messages.
 
     Raises:
-        UsageError: it is no JSON object.
+        UsageError: If it is not a JSON object.
     """
     try:
         return msgspec.json.decode(data, type=Header)

@@ -1,4 +1,4 @@
-"""How long models take and how sure that is, as plain data: what `bench` answers. Nothing here knows ONNX."""
+"""The record of `bench`: latencies of models with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sardonyx.records.run import Environment
 
 
 class Finding(StrEnum):
-    """What a comparison of two timings comes to."""
+    """The result of a comparison of two timings."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -21,36 +21,36 @@ class Finding(StrEnum):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One timing as a multiple of another, paired by round; below 1 is faster."""
+    """The ratio of one timing to another, paired by round; below 1 is faster."""
 
     ratio: float
-    low: float  # of the interval around the ratio
+    low: float  # ends of the confidence interval of the ratio
     high: float
-    floor: float  # relative noise of the reference against itself in the same race
+    floor: float  # relative noise: the reference measured against itself in the same rounds
     finding: Finding
     rounds: int
 
     @property
     def width(self) -> float:
-        """The upper end as a multiple of the lower one, less one."""
+        """The relative width of the interval: high / low - 1."""
         return self.high / self.low - 1 if self.low > 0 else math.inf
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What was measured on, and what else it did meanwhile; None where the system does not say."""
+    """The machine, and its load during the measurement; None for what the system does not report."""
 
     cpu: str | None
-    cores: int  # this process may use
+    cores: int  # available to this process
     memory_bytes: int | None
-    governor: str | None  # of the processor's frequency: "performance", "powersave"
-    load_before: float | None  # processes that want a core, over the last minute
+    governor: str | None  # CPU frequency governor: "performance", "powersave"
+    load_before: float | None  # runnable processes, averaged over the last minute
     load_after: float | None
-    busy_before: float | None  # share of all cores that others used in the moment before, 0 to 1
-    busy_during: float | None  # while models were timed
+    busy_before: float | None  # share of the CPU used by other processes right before, 0 to 1
+    busy_during: float | None  # during the measurement
 
 
 class BenchFile(msgspec.Struct, frozen=True):
-    """One of the files that are compared."""
+    """One of the compared files."""
 
     label: str  # short name for tables
     path: str | None
@@ -60,66 +60,66 @@ class BenchFile(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A model loaded and run once in a fresh process that does nothing else."""
+    """A model loaded and run once in a new process."""
 
-    load_seconds: float  # to make the runtime's session
+    load_seconds: float  # to create the session of the runtime
     first_run_seconds: float
-    peak_bytes: int | None  # high-water mark of resident memory, less what was resident before loading
+    peak_bytes: int | None  # peak resident memory minus what was resident before loading
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """One file at one size."""
+    """The timing of one file at one size."""
 
     label: str
-    seconds: tuple[float, ...]  # a run, by round
+    seconds: tuple[float, ...]  # per run, by round
     median: float
     low_quartile: float
     high_quartile: float
-    low_whisker: float  # the outermost rounds within one and a half box lengths of the quartiles
+    low_whisker: float  # the outermost rounds within 1.5 IQR of the quartiles
     high_whisker: float
     against_first: Comparison | None  # None for the first file itself
     starts: tuple[Start, ...] = ()
-    disagrees: str | None = None  # how its answers differ from the first file's, where they clearly do
+    disagrees: str | None = None  # how its outputs differ from those of the first file, if they clearly do
 
     @property
     def load_seconds(self) -> float | None:
-        """To make the session: the median over the starts."""
-        return _middle([each.load_seconds for each in self.starts])
+        """The time to create the session: the median over the starts."""
+        return _median([start.load_seconds for start in self.starts])
 
     @property
     def first_run_seconds(self) -> float | None:
-        """The first run after loading: the median over the starts."""
-        return _middle([each.first_run_seconds for each in self.starts])
+        """The time of the first run after loading: the median over the starts."""
+        return _median([start.first_run_seconds for start in self.starts])
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most memory that loading and a first run took: the median over the starts."""
-        known = sorted(each.peak_bytes for each in self.starts if each.peak_bytes is not None)
+        """The peak memory of loading and a first run: the median over the starts."""
+        known = sorted(start.peak_bytes for start in self.starts if start.peak_bytes is not None)
         return known[len(known) // 2] if known else None
 
 
 class Point(msgspec.Struct, frozen=True):
-    """All files at one size of the inputs."""
+    """The timings of all files at one size of the inputs."""
 
-    sizes: dict[str, int]  # of the dims that inputs leave open
+    sizes: dict[str, int]  # of the dynamic dimensions
     inputs: dict[str, str]  # by name: "float32[1,128]"
     floor: float  # relative noise of the first file against itself
     timings: tuple[Timing, ...]  # in the order of the files
 
 
 class Benchmark(Record, frozen=True, tag="bench"):
-    """One or more files, timed in turns under the same settings on the same inputs; the first is the reference."""
+    """One or more files, timed in interleaved rounds with the same settings and inputs; the first is the reference."""
 
     title = "a benchmark"
     environment: Environment
     machine: Machine
-    options: dict[str, Any]  # seconds, threads, provider, level, isolate, seed, and what was asked of sizes
+    options: dict[str, Any]  # seconds, threads, provider, level, isolate, seed, and the requested sizes
     files: tuple[BenchFile, ...]
     points: tuple[Point, ...]  # in the order of the sweep
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()
 
 
-def _middle(numbers: list[float]) -> float | None:
+def _median(numbers: list[float]) -> float | None:
     ordered = sorted(numbers)
     return ordered[len(ordered) // 2] if ordered else None

@@ -1,4 +1,4 @@
-"""How two models differ, module by module, as plain frozen data: the answer of `compare`. Nothing here knows ONNX."""
+"""The record of `compare`: how two models differ, module by module."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class Side(msgspec.Struct, frozen=True):
     """One of the two models."""
 
     name: str
-    nodes: int  # compute nodes, bodies and functions included
-    constants: int  # Constant nodes, which are counted and not compared: how many there are is exporter style
+    nodes: int  # compute nodes, with bodies and functions
+    constants: int  # Constant nodes, which are not compared: their number depends on the exporter
     initializers: int
-    wrapper: str = ""  # a module around everything that only this side has; paths are given without it
+    wrapper: str = ""  # a module that contains all nodes and that only this side has; paths omit it
 
 
 class OpRef(msgspec.Struct, frozen=True):
-    """A node, and the instance path of the module that owns it."""
+    """A node, and the instance path of its owning module."""
 
     name: str
-    op_type: str  # with its domain where it is not ONNX's own
+    op_type: str  # with its domain if it is not standard ONNX
     module: str
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """The same work in both models."""
+    """Nodes of the two models that correspond to each other."""
 
     before: OpRef
     after: OpRef
@@ -35,7 +35,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class ModuleDifference(msgspec.Struct, frozen=True):
-    """What changed in one module itself, not in those below it."""
+    """What changed in one module, without the modules below it."""
 
     path: str
     tag: str
@@ -44,7 +44,7 @@ class ModuleDifference(msgspec.Struct, frozen=True):
     added: int
     removed: int
     changed: int
-    moved: int  # to here
+    moved: int  # from other modules to this one
 
 
 class Comparison(Record, frozen=True, tag="comparison"):
@@ -55,7 +55,7 @@ class Comparison(Record, frozen=True, tag="comparison"):
     after: Side
     ops: tuple[OpCount, ...]
     modules: tuple[ModuleDifference, ...]
-    only_before: tuple[str, ...]  # topmost modules that run nothing in the other model
+    only_before: tuple[str, ...]  # topmost modules without nodes in the other model
     only_after: tuple[str, ...]
     added: tuple[OpRef, ...]
     removed: tuple[OpRef, ...]
@@ -64,5 +64,5 @@ class Comparison(Record, frozen=True, tag="comparison"):
 
     @property
     def same(self) -> bool:
-        """Whether both run the same operators with the same attributes in the same modules."""
+        """Whether both have the same operators with the same attributes in the same modules."""
         return not (self.added or self.removed or self.moved or self.changed)

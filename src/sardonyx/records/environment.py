@@ -1,4 +1,4 @@
-"""The machine and the package versions that a record was made with."""
+"""Describe this machine and the installed package versions for a record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
 
 @functools.cache
 def environment() -> Environment:
-    """This machine and the versions that matter."""
+    """Return this machine and the versions of the packages that affect results."""
     installed: dict[str, str] = {}
     for package in _PACKAGES:
         try:
@@ -32,6 +32,6 @@ def environment() -> Environment:
 
 
 def _version(package: str) -> str:
-    """As the package's metadata says; only that line is read, since parsing all of it takes ten times as long."""
+    """Return the version in a package's metadata; only that line is parsed, which is ten times faster than all."""
     lines = (metadata.distribution(package).read_text("METADATA") or "").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("Version:")), "")

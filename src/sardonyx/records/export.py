@@ -1,4 +1,4 @@
-"""One export as plain frozen data: what was exported, on which inputs, how nodes got their modules, what was proven."""
+"""The record of `export`: the module, its example inputs, the modules of the nodes, and the verification."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sardonyx.records.run import Artifact, Counts, Environment, Run, Verdict
 
 
 class SourceModule(msgspec.Struct, frozen=True):
-    """The PyTorch module as it was identified."""
+    """The PyTorch module that was exported."""
 
-    label: str  # what the user asked for
+    label: str  # the source as the user wrote it
     class_name: str
     modules: int
     parameters: int
@@ -22,20 +22,20 @@ class SourceModule(msgspec.Struct, frozen=True):
 
 
 class ExampleInput(msgspec.Struct, frozen=True):
-    """One tensor the module was exported with."""
+    """One tensor that the module was exported with."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    dynamic: dict[int, str]  # axis -> name of the dim
+    dynamic: dict[int, str]  # axis -> name of the dimension
 
     def __str__(self) -> str:
-        """As it is written on the command line."""
+        """Return the input as it is written on the command line."""
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 class Export(Record, frozen=True, tag="export"):
-    """One export from module to file."""
+    """One export of a module to a file."""
 
     title = "an export"
     status: str  # "done"
@@ -50,8 +50,8 @@ class Export(Record, frozen=True, tag="export"):
     coverage: Coverage
     root_nodes: tuple[RootNode, ...]
     tied: tuple[Weight, ...]
-    verdict: Verdict | None  # of the exported graph against PyTorch; None: not asked for
+    verdict: Verdict | None  # of the exported graph against PyTorch; None: not verified
     optimized: Run | None  # of the optimized file against the exported one
     seconds: dict[str, float]
     notes: tuple[str, ...] = ()
-    unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read on the example inputs
+    unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read with the example inputs

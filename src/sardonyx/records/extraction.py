@@ -1,4 +1,4 @@
-"""One module that was cut out of a model, as plain frozen data: the answer of `extract`. Nothing here knows ONNX."""
+"""The record of `extract`: one module of a model as a separate model."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from sardonyx.records.run import Artifact, Counts, Environment, Verdict
 
 
 class BoundaryValue(msgspec.Struct, frozen=True):
-    """A tensor that goes into or comes out of a module that was cut out of a model."""
+    """An input or output of an extracted module."""
 
-    name: str  # in the file, before and after
+    name: str  # the same in both files
     type: str
     shape: tuple[int | str | None, ...] | None
-    module: str | None  # who makes it; None: an input of the whole model
-    live: str | None = None  # what the live module calls it, where one was at hand
+    module: str | None  # the module that produces it; None: an input of the whole model
+    live: str | None = None  # its name in the PyTorch module, if one was given
 
 
 class Extraction(Record, frozen=True, tag="extraction"):
-    """One module, cut out of a model as a model of its own."""
+    """One module of a model, extracted as a separate model."""
 
     title = "an extraction"
     status: str  # "done"
     environment: Environment
     source: Artifact
     result: Artifact
-    asked: str  # instance path of the module that was asked for
-    path: str  # of the one that was cut out; another where fused nodes made it wider
+    asked: str  # instance path of the requested module
+    path: str  # of the extracted module; a parent of the requested one if fused nodes cross its boundary
     tag: str
-    call: int  # which of its calls
+    call: int  # index of the call
     calls: int
     counts: Counts
     inputs: tuple[BoundaryValue, ...]
     outputs: tuple[BoundaryValue, ...]
-    straddling: tuple[str, ...]  # nodes that made the cut wider
-    dropped: tuple[str, ...]  # what the live module returns and the graph does not compute
-    verdict: Verdict | None  # against the whole model; None: verification was switched off
-    live: Verdict | None  # against the live module; None: there was none
+    straddling: tuple[str, ...]  # fused nodes that cross the boundary of the requested module
+    dropped: tuple[str, ...]  # outputs of the PyTorch module that the graph does not compute
+    verdict: Verdict | None  # against the whole model; None: not verified
+    live: Verdict | None  # against the PyTorch module; None: none was given
     seconds: dict[str, float]  # by phase
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""Pauses Python's collector of cycles while much is made and nothing dies.
+"""Pause Python's cyclic garbage collector while many objects are created and none is freed.
 
-Imports, and a graph in memory, are great heaps of cycles that are all alive: looking through them again and again finds
-nothing, and costs a tenth of the time.
+Imports and graphs create many reference cycles that stay alive; collections during that time find nothing and take a
+tenth of the total time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Generator
 
 @contextlib.contextmanager
 def paused() -> Generator[None]:
-    """No collection inside; what was set before holds after."""
+    """Disable collection in the body of the `with` statement, and restore the previous setting afterwards."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

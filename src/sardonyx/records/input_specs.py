@@ -1,4 +1,4 @@
-"""What a user writes about inputs (`--input`, `--inputs`, `--dynamic`), read without torch: parsing is instant."""
+"""Parse the specifications of inputs (`--input`, `--inputs`, `--dynamic`) without importing torch."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ _DYNAMIC_HINT = "write NAME:axis=dim or auto, for example --dynamic input_ids:0=
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One input's element type and sizes."""
+    """The element type and shape of one input."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        """As it is written on the command line."""
+        """Return the specification as it is written on the command line."""
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicRequest:
-    """The dims a user wants left open: found by trying, named one by one, or both (what is named wins)."""
+    """The requested dynamic dimensions: detected, named, or both (names take precedence)."""
 
     auto: bool
     axes: Mapping[str, Mapping[int, str]]
 
 
 def parse_input(text: str) -> Spec:
-    """`x=float32[2,3]` as a Spec; `x=float32[]` is a scalar."""
-    found = _INPUT.fullmatch(text.strip())
-    if found is None:
+    """Parse `x=float32[2,3]`; `x=float32[]` is a scalar."""
+    match = _INPUT.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"'{text}' is not an input specification", hint=_INPUT_HINT)
-    name, dtype = found["name"], found["dtype"]
+    name, dtype = match["name"], match["dtype"]
     if dtype not in DTYPES:
         raise UsageError(f"'{text}': there is no element type '{dtype}'", hint=suggest(dtype, DTYPES))
-    return Spec(name, dtype, _sizes(text, found["dims"]))
+    return Spec(name, dtype, _sizes(text, match["dims"]))
 
 
 def parse_inputs(texts: Iterable[str]) -> dict[str, Spec]:
-    """All `--input` options by name."""
+    """Parse all `--input` options, and return them by name."""
     specs: dict[str, Spec] = {}
     for text in texts:
         spec = parse_input(text)
@@ -68,52 +68,48 @@ def parse_inputs(texts: Iterable[str]) -> dict[str, Spec]:
 
 
 def parse_dynamic(texts: Sequence[str]) -> DynamicRequest:
-    """All `--dynamic` options."""
+    """Parse all `--dynamic` options."""
     axes: dict[str, dict[int, str]] = {}
     for text in texts:
         if text.strip() == AUTO:
             continue
-        found = _DYNAMIC.fullmatch(text.strip())
-        if found is None or not found["dim"].isidentifier():
-            raise UsageError(f"'{text}' is not a dynamic dim", hint=_DYNAMIC_HINT)
-        named, axis = axes.setdefault(found["name"], {}), int(found["axis"])
-        if axis in named:
-            raise UsageError(f"axis {axis} of '{found['name']}' is named twice", hint="give each axis one name")
-        named[axis] = found["dim"]
+        match = _DYNAMIC.fullmatch(text.strip())
+        if match is None or not match["dim"].isidentifier():
+            raise UsageError(f"'{text}' is not a dynamic dimension", hint=_DYNAMIC_HINT)
+        name, axis = match["name"], int(match["axis"])
+        if axis in axes.setdefault(name, {}):
+            raise UsageError(f"axis {axis} of '{name}' is named twice", hint="give each axis one name")
+        axes[name][axis] = match["dim"]
     return DynamicRequest(any(text.strip() == AUTO for text in texts), axes)
 
 
 def resolve_axes(request: DynamicRequest, shapes: Mapping[str, Sequence[int]]) -> dict[str, dict[int, str]]:
-    """The named axes counted from the front, each checked to exist in inputs of these shapes."""
+    """Return the named axes with nonnegative indices; each must exist in inputs of these shapes."""
     check_names(request.axes, shapes)
     resolved: dict[str, dict[int, str]] = {}
     for name, axes in request.axes.items():
         rank = len(shapes[name])
         for axis, dim in axes.items():
             if not -rank <= axis < rank:
-                raise UsageError(
-                    f"input '{name}' has no axis {axis}",
-                    hint=f"its sizes are {list(shapes[name])}: the axes are 0 to {rank - 1}"
-                    if rank
-                    else "it is a scalar",
-                )
-            place = axis % rank
-            if place in resolved.setdefault(name, {}):
-                raise UsageError(f"axis {place} of '{name}' is named twice", hint="give each axis one name")
-            resolved[name][place] = dim
+                axes_hint = f"its shape is {list(shapes[name])}: the axes are 0 to {rank - 1}"
+                raise UsageError(f"input '{name}' has no axis {axis}", hint=axes_hint if rank else "it is a scalar")
+            index = axis % rank
+            if index in resolved.setdefault(name, {}):
+                raise UsageError(f"axis {index} of '{name}' is named twice", hint="give each axis one name")
+            resolved[name][index] = dim
     return resolved
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first given name that is not the name of an input."""
-    names = set(known)
-    for name in given:
-        if name not in names:
-            raise UsageError(f"the model has no input '{name}'", hint=suggest(name, names))
+def check_names(names: Iterable[str], inputs: Iterable[str]) -> None:
+    """Raise a UsageError for the first name that is not the name of an input."""
+    known = set(inputs)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"the model has no input '{name}'", hint=suggest(name, known))
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file by name."""
+    """Read the arrays of an .npz file, by name."""
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""What a model is made of, and could be, as plain data: what `inspect` and `adopt` answer. Nothing here knows ONNX."""
+"""The records of `inspect` and `adopt`: the contents of a model, missed fusions, and module tags."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ class Port(msgspec.Struct, frozen=True):
     """A graph input or output."""
 
     name: str
-    type: str  # "float32", "sequence(int64)", … as ONNX spells its types
-    shape: tuple[int | str | None, ...] | None  # a name is a symbolic dim, None an unknown one; None alone: no rank
-    overridable: bool = False  # an input with an initializer behind it
+    type: str  # ONNX type: "float32", "sequence(int64)", …
+    shape: (
+        tuple[int | str | None, ...] | None
+    )  # a name is a dynamic dimension, None an unknown one; None for the whole: unknown rank
+    overridable: bool = False  # an input with an initializer as its default
 
 
 class DynamicDim(msgspec.Struct, frozen=True):
-    """A dim that is only known at run time, and where the interface has it."""
+    """A dynamic dimension, and the inputs and outputs that have it."""
 
-    name: str  # "?" for one without a name
+    name: str  # "?" if it has no name
     where: tuple[str, ...]  # "input_ids[0]", …
 
 
 class OpUse(msgspec.Struct, frozen=True):
-    """How often an operator occurs, bodies and functions included."""
+    """The number of nodes of an operator, with bodies and functions."""
 
     domain: str  # "" is standard ONNX
     op_type: str
@@ -35,7 +37,7 @@ class OpUse(msgspec.Struct, frozen=True):
 
 
 class FunctionUse(msgspec.Struct, frozen=True):
-    """A function the model defines itself."""
+    """A function that the model defines."""
 
     domain: str
     name: str
@@ -44,7 +46,7 @@ class FunctionUse(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A subgraph that hangs on a control-flow node."""
+    """A subgraph of a control-flow node."""
 
     node: str
     op_type: str
@@ -53,7 +55,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A module of the source model: what it owns itself, and with everything below it."""
+    """A module of the source model: what it owns alone, and with all modules below it."""
 
     path: str
     tag: str
@@ -64,16 +66,16 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """How the modules of the nodes are known, Constants included."""
+    """The number of nodes, with Constants, by how their modules are known."""
 
-    direct: int  # a module was seen running them
-    inherited: int  # they belong to what they feed, or to what feeds them
-    root: int  # neither is known, and they count to the model itself
-    own: int  # of the direct ones: run by the model's own forward, in no module of it
+    direct: int  # recorded while a module ran
+    inherited: int  # taken from their consumers or producers
+    root: int  # unknown, and assigned to the model itself
+    own: int  # of the direct ones: run by the forward of the model itself
 
 
 class RootNode(msgspec.Struct, frozen=True):
-    """A node that counts to the model itself because nothing better is known, and why."""
+    """A node that is assigned to the model itself because its module is unknown, and the reason."""
 
     name: str
     op_type: str
@@ -91,51 +93,51 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 class Family(StrEnum):
-    """What a network is by its structure; docs/fingerprint.md says where the borders are."""
+    """The architecture family of a model, by its structure; see docs/fingerprint.md for the definitions."""
 
     CONVOLUTIONAL = "convolutional"
     ENCODER = "encoder"
     DECODER = "decoder"
-    ENCODER_DECODER = "encoder-decoder"  # whole, or a decoder that reads a memory
+    ENCODER_DECODER = "encoder-decoder"  # both, or a decoder with cross-attention to an input
     VISION_TRANSFORMER = "vision-transformer"
-    HYBRID = "hybrid"  # convolutions and attention, a good part of each
+    HYBRID = "hybrid"  # a substantial share of both convolutions and attention
     RECURRENT = "recurrent"
     MLP = "mlp"
     OTHER = "other"
 
 
 class Features(msgspec.Struct, frozen=True):
-    """What a fingerprint is told by: how often each way of mixing positions occurs in the live part of a graph."""
+    """The counts that a fingerprint is based on: how often each way of mixing positions occurs in the live graph."""
 
-    attention: int  # places where activations are weighed by a Softmax over products of activations
-    causal: int  # of these, where a position sees only what comes before it
-    cached: int  # of these, whose keys continue ones that are handed in, or are handed out
-    cross: int  # of these, whose keys come from elsewhere than the queries
-    pooling: int  # a Softmax that weighs activations otherwise: by learned queries, or along one axis
-    stem_convolutions: int  # with windows that overlap, before the first attention
-    convolutions: int  # with windows that overlap, all others
-    flat_convolutions: int  # of all of these, along one axis only
-    patches: int  # convolutions or poolings with windows that do not overlap
-    pictures: int  # convolutions over two or more axes, with any window larger than one
-    windows: int  # poolings that keep the size
-    products: int  # with weights
-    mutual_products: int  # of activations with activations, outside attention
-    lookups: int  # of rows of weights by integers
-    recurrences: int  # LSTM, GRU, RNN, loops that carry a state, and steps that are written out
-    transforms: int  # of Fourier
+    attention: int  # attention blocks: a Softmax over a product of activations weighs activations
+    causal: int  # of these, with a causal mask or a key cache
+    cached: int  # of these, with keys that are appended to an input or are an output
+    cross: int  # of these, with keys from another source than the queries
+    pooling: int  # other Softmaxes that weigh activations: by learned queries, or elementwise
+    stem_convolutions: int  # with overlapping windows, before the first attention
+    convolutions: int  # with overlapping windows, all others
+    flat_convolutions: int  # of both, those along one axis only
+    patches: int  # convolutions with windows that do not overlap
+    pictures: int  # convolutions over two or more axes
+    windows: int  # poolings with overlapping windows and stride 1
+    products: int  # matrix products with weights
+    mutual_products: int  # matrix products of two activations outside attention
+    lookups: int  # embedding lookups
+    recurrences: int  # LSTM, GRU, RNN, loops with layers, and unrolled recurrences
+    transforms: int  # Fourier transforms
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """The family of a model, told from structure alone."""
+    """The guessed architecture family of a model, from its structure alone."""
 
     family: Family
-    confidence: float  # 0 to 1: how much of what was found speaks for the family
-    evidence: tuple[str, ...]  # in words, the weightiest first
+    confidence: float  # 0 to 1: the share of the features that support the family
+    evidence: tuple[str, ...]  # in words, the most important first
     features: Features
 
 
 class Inspection(Record, frozen=True, tag="inspection"):
-    """One model, looked at without running it."""
+    """One model, inspected without running it."""
 
     title = "an inspection"
     path: str | None
@@ -143,10 +145,10 @@ class Inspection(Record, frozen=True, tag="inspection"):
     ir_version: int
     opsets: dict[str, int]
     producer: str
-    graph: str  # its name
+    graph: str  # name of the graph
     fingerprint: Fingerprint
     counts: Counts
-    parameters: int  # elements of weights: constants of two or more that are not int32, int64, bool or string
+    parameters: int  # elements of constants with two or more elements that are not int32, int64, bool or string
     ops: tuple[OpUse, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -161,50 +163,50 @@ class Inspection(Record, frozen=True, tag="inspection"):
 
 
 class ModuleInspection(Record, frozen=True, tag="module"):
-    """One module of a model, with everything below it."""
+    """One module of a model, with all modules below it."""
 
     title = "an inspection of a module"
     model: str
     path: str
     tag: str
-    kind: str | None  # qualified class, where the file knows it
-    calls: tuple[str, ...]  # the paths of its calls, where it is called more than once
-    nodes: int  # compute nodes; a node that other modules share is not among them
-    constants: int  # Constants that its nodes read or that are its own
-    parameters: int  # of all weights its nodes read
+    kind: str | None  # qualified class, if known
+    calls: tuple[str, ...]  # paths of its calls, if it is called more than once
+    nodes: int  # compute nodes, without those shared with other modules
+    constants: int  # Constant nodes that it owns or reads
+    parameters: int  # of all weights that it reads
     ops: tuple[OpUse, ...]
-    inputs: tuple[Port, ...]  # what it takes from elsewhere
-    outputs: tuple[Port, ...]  # what is read elsewhere
+    inputs: tuple[Port, ...]  # values produced outside
+    outputs: tuple[Port, ...]  # values read outside
     weights: tuple[Weight, ...]
-    shared_nodes: tuple[str, ...]  # nodes that do its work and that of modules outside it
-    modules: tuple[Module, ...]  # it and those below it
+    shared_nodes: tuple[str, ...]  # nodes that originate from it and from modules outside it
+    modules: tuple[Module, ...]  # it and the modules below it
     coverage: Coverage
 
 
 class WhyLeft(msgspec.Struct, frozen=True):
-    """Why places of a pattern are left: a pass that came near them and what it said."""
+    """Why matches of a pattern remain: the pass that nearly matched, and its reason."""
 
-    pass_name: str | None  # None: no pass came near
+    pass_name: str | None  # None: no pass nearly matched
     reason: str
     count: int
-    modules: dict[str, int]  # places by owner module
-    examples: tuple[str, ...]  # the last node of some of the places
+    modules: dict[str, int]  # matches by owning module
+    examples: tuple[str, ...]  # the last node of some matches
 
 
 class PatternCount(msgspec.Struct, frozen=True):
-    """How often a pattern is in a model as it is, and how often once every pass has run."""
+    """The number of matches of a pattern before and after all passes have run."""
 
     name: str
     what: str
-    made: bool  # what fusions make, so that more of it is better
+    made: bool  # produced by fusions: more matches are better
     before: int
     after: int
-    modules: dict[str, int]  # places before, by owner module
-    why: tuple[WhyLeft, ...]  # of the places after; empty for what fusions make
+    modules: dict[str, int]  # matches before, by owning module
+    why: tuple[WhyLeft, ...]  # why matches remain after; empty for patterns produced by fusions
 
 
 class Opportunities(Record, frozen=True, tag="opportunities"):
-    """What could be fused or dropped in a model, and why what could not."""
+    """What can be fused or removed in a model, and why the rest cannot."""
 
     title = "a list of opportunities"
     path: str | None
@@ -212,18 +214,18 @@ class Opportunities(Record, frozen=True, tag="opportunities"):
     before: Counts
     after: Counts
     patterns: tuple[PatternCount, ...]
-    passes: tuple[PassRecord, ...]  # what each pass would do, where, and what it would refuse
+    passes: tuple[PassRecord, ...]  # what each pass would do, where, and what it would skip
 
 
 class Adoption(Record, frozen=True, tag="adoption"):
-    """What a file said about its modules, and how far that went."""
+    """The module tags that were found in a file, and their coverage."""
 
     title = "an adoption"
-    source: str  # its path, or its name where it came from memory
+    source: str  # its path, or its name if it was in memory
     output: str | None  # None: nothing was written
-    nodes: int  # Constants included
+    nodes: int  # with Constants
     modules: int  # that own nodes
     coverage: Coverage
-    evidence: dict[str, int]  # what told, and how many nodes it told of; the others inherited, or count to the model
+    evidence: dict[str, int]  # nodes by the kind of evidence of their modules; the others are inherited or unknown
     root_nodes: tuple[RootNode, ...]
-    attributes: bool  # the tags were written as node attributes too
+    attributes: bool  # whether the tags were also written as node attributes

@@ -1,7 +1,7 @@
-"""The module tree: counts per dotted path become a tree with totals, in which identical siblings are one branch.
+"""Build the module tree: counts by dotted path become a tree with totals, in which identical siblings are one branch.
 
-A model with twelve equal layers should read as one layer, twelve times. Nothing here knows ONNX, and nothing recurses:
-the paths come from files, and a file may nest as deep as it likes.
+A model with twelve equal layers is shown as one layer, twelve times. The code does not recurse: the paths come from
+files, which may nest modules to any depth.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one module owns itself, without its children."""
+    """The numbers of one module without its children."""
 
     path: str  # dotted; "" is the model
-    tag: str  # what kind of module it is, "" when unknown
+    tag: str  # the kind of module, "" if unknown
     numbers: Numbers
 
 
@@ -32,29 +32,31 @@ class Branch:
     own: Numbers
     total: Numbers  # with the children
     children: tuple[Branch, ...]
-    others: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # the siblings it is shown for
+    others: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # the siblings that it represents
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A branch as a line of a table; the numbers are summed over every copy of it and of what it is in."""
+    """A branch as a row of a table; the numbers are summed over all copies of it and of its parents."""
 
     depth: int
     branch: Branch
     own: Numbers
     total: Numbers
-    hidden: int  # children not shown because they lie too deep
-    alike: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # every copy of it, in what it is in too
+    hidden: int  # children that are too deep to be shown
+    alike: tuple[Branch, ...] = field(
+        default=(), compare=False, repr=False
+    )  # all copies of it, also in copies of its parents
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of every module that the line stands for."""
+        """The paths of all modules that the row represents."""
         return tuple(branch.path for branch in self.alike)
 
 
 @dataclass(slots=True)
 class _Spot:
-    """A place in the tree while it grows."""
+    """A module of the tree during construction."""
 
     name: str
     path: str
@@ -62,29 +64,29 @@ class _Spot:
     own: Numbers
     children: dict[str, _Spot] = field(default_factory=dict[str, "_Spot"])
     branch: Branch | None = None
-    shape: int = -1  # equal numbers mean equal subtrees, names of the subtree's root aside
+    shape: int = -1  # equal for equal subtrees, apart from the names of their roots
 
 
 def build(entries: Iterable[Entry], width: int, *, fold: bool = True) -> Branch:
-    """The tree over `entries`, each with `width` numbers; missing parents are made.
+    """Build the tree of `entries`, each with `width` numbers; missing parents are added.
 
-    With `fold`, numbered siblings that are equal become one branch, and a container that owns nothing and holds one
-    thing is named together with it.
+    With `fold`, equal numbered siblings become one branch, and a container that owns nothing and has one child is
+    merged with it.
     """
     order = _grow(entries, width)
     shapes: dict[object, int] = {}
-    for spot in reversed(order):  # children were made after their parents
-        kids = _in_order(list(spot.children.values()))
-        key = (spot.tag, spot.own, tuple((kid.name, kid.shape) for kid in kids))
+    for spot in reversed(order):  # children come after their parents
+        children = _in_order(list(spot.children.values()))
+        key = (spot.tag, spot.own, tuple((child.name, child.shape) for child in children))
         spot.shape = shapes.setdefault(key, len(shapes))
-        branch = _close(spot, _fold(kids) if fold else [_done(kid) for kid in kids])
+        branch = _close(spot, _fold(children) if fold else [_done(child) for child in children])
         spot.branch = _joined(spot, branch) if fold else branch
         spot.children.clear()
     return _done(order[0])
 
 
 def rows(root: Branch, depth: int | None = None) -> Iterator[Row]:
-    """The tree from the top, down to `depth` levels below the root."""
+    """Yield the rows of the tree from the top, down to `depth` levels below the root."""
     stack: list[tuple[int, tuple[Branch, ...]]] = [(0, (root, *root.others))]
     while stack:
         level, alike = stack.pop()
@@ -99,19 +101,19 @@ def rows(root: Branch, depth: int | None = None) -> Iterator[Row]:
             alike=alike,
         )
         if shown:
-            places = reversed(range(len(branch.children)))  # the children of equal branches are equal, one by one
-            stack.extend((level + 1, tuple(_at(place, alike))) for place in places)
+            indices = reversed(range(len(branch.children)))  # equal branches have equal children in the same order
+            stack.extend((level + 1, tuple(_at(index, alike))) for index in indices)
 
 
-def _at(place: int, alike: Iterable[Branch]) -> Iterator[Branch]:
-    """The child at a place of each branch, and those that it stands for."""
+def _at(index: int, alike: Iterable[Branch]) -> Iterator[Branch]:
+    """Yield the child at an index of each branch, and the branches that it represents."""
     for branch in alike:
-        yield branch.children[place]
-        yield from branch.children[place].others
+        yield branch.children[index]
+        yield from branch.children[index].others
 
 
 def _grow(entries: Iterable[Entry], width: int) -> list[_Spot]:
-    """Every module on a path to an entry, parents before children."""
+    """Return every module on a path to an entry, parents before children."""
     zero = (0,) * width
     root = _Spot("", "", "", zero)
     order = [root]
@@ -128,17 +130,17 @@ def _grow(entries: Iterable[Entry], width: int) -> list[_Spot]:
     return order
 
 
-def _fold(kids: list[_Spot]) -> list[Branch]:
-    """The children, with runs of consecutive numbers and equal shape as one branch each."""
+def _fold(spots: list[_Spot]) -> list[Branch]:
+    """Return the children, with each run of consecutive numbers and equal shape as one branch."""
     branches: list[Branch] = []
     start = 0
-    for end in range(1, len(kids) + 1):
-        if end < len(kids) and _follows(kids[end - 1], kids[end]):
+    for end in range(1, len(spots) + 1):
+        if end < len(spots) and _follows(spots[end - 1], spots[end]):
             continue
-        first, name = _done(kids[start]), kids[start].name
-        if end - start > 1:  # the label may go on after the name, when a container was named with what it holds
-            label = f"{name}…{kids[end - 1].name}{first.label.removeprefix(name)}"
-            rest = [branch for kid in kids[start + 1 : end] for branch in (_done(kid), *_done(kid).others)]
+        first, name = _done(spots[start]), spots[start].name
+        if end - start > 1:  # the label continues after the name if a container was merged with its child
+            label = f"{name}…{spots[end - 1].name}{first.label.removeprefix(name)}"
+            rest = [branch for spot in spots[start + 1 : end] for branch in (_done(spot), *_done(spot).others)]
             others = (*first.others, *rest)
             first = replace(first, label=label, copies=1 + len(others), others=others)
         branches.append(first)
@@ -146,9 +148,9 @@ def _fold(kids: list[_Spot]) -> list[Branch]:
     return branches
 
 
-def _in_order(kids: list[_Spot]) -> list[_Spot]:
-    """Numbered children by number, whatever order the graph runs them in; others as they came."""
-    return sorted(kids, key=lambda kid: int(kid.name)) if all(map(_numbered, kids)) else kids
+def _in_order(spots: list[_Spot]) -> list[_Spot]:
+    """Return numbered children ordered by number, and others in their original order."""
+    return sorted(spots, key=lambda spot: int(spot.name)) if all(map(_numbered, spots)) else spots
 
 
 def _numbered(spot: _Spot) -> bool:
@@ -168,14 +170,14 @@ def _close(spot: _Spot, children: list[Branch]) -> Branch:
 
 
 def _joined(spot: _Spot, branch: Branch) -> Branch:
-    """The only child under both names, where the container is nothing by itself."""
+    """Return the only child under both names if the container owns nothing, otherwise the branch."""
     if not spot.path or len(branch.children) != 1 or spot.tag or any(spot.own):
         return branch
     return replace(branch.children[0], label=f"{spot.name}.{branch.children[0].label}")
 
 
 def _done(spot: _Spot) -> Branch:
-    assert spot.branch is not None, "children are closed before their parents"
+    assert spot.branch is not None, "children are complete before their parents"
     return spot.branch
 
 

@@ -1,4 +1,4 @@
-"""Where models spend their time, as plain data: what `profile` answers. Nothing here knows ONNX or torch."""
+"""The record of `profile`: the time of kernels and modules."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from sardonyx.records.run import Environment
 
 
 class TracedBy(StrEnum):
-    """What told which nodes of the file a kernel does the work of."""
+    """How the nodes of the file that a kernel executes were identified."""
 
-    NAME = "name"  # the runtime kept the node's name
-    ATTRIBUTE = "attribute"  # the tag that the node carries as an attribute
-    VALUES = "values"  # it lies between values of the file that it reads and writes
-    NEIGHBOURS = "neighbours"  # the runtime put it in; it belongs to what it feeds, or to what feeds it
+    NAME = "name"  # the kernel has the name of the node
+    ATTRIBUTE = "attribute"  # the node has its tag as an attribute
+    VALUES = "values"  # by the values of the file that it reads and writes
+    NEIGHBOURS = "neighbours"  # inserted by the runtime; taken from its consumers or producers
     NOTHING = "nothing"  # not attributed
 
 
 class KernelTime(msgspec.Struct, frozen=True):
-    """One kernel of the graph as the runtime ran it."""
+    """One kernel that the runtime executed."""
 
     name: str
     op_type: str
     provider: str
-    nodes: tuple[str, ...]  # of the file, whose work it does
-    origins: tuple[str, ...]  # modules those came from
-    owner: str | None  # their lowest common module, as an instance path ("" is the model itself); None: not attributed
+    nodes: tuple[str, ...]  # nodes of the file that it executes
+    origins: tuple[str, ...]  # modules of these nodes
+    owner: str | None  # instance path of their lowest common module ("" is the model itself); None: not attributed
     traced_by: TracedBy
-    milliseconds: float  # a run: the median over the runs; of one with a body, without the kernels in the body
-    calls: int  # a run
+    milliseconds: float  # per run: the median over the runs, without the kernels of its bodies
+    calls: int  # per run
 
 
 class ModuleTime(msgspec.Struct, frozen=True):
-    """One module of the source model; the times of a run."""
+    """One module of the source model, with times per run."""
 
     path: str  # instance path; "" is the model itself
     tag: str
-    self_ms: float  # in kernels it owns
+    self_ms: float  # in kernels that it owns
     total_ms: float  # with every module below it
     kernels: int  # that it owns
-    calls: int  # of kernels it owns, a run
-    share: float  # of the time in kernels that total_ms is, 0 to 1
+    calls: int  # of kernels that it owns, per run
+    share: float  # total_ms divided by the time in all kernels, 0 to 1
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """One call of a kernel on the time line of one run."""
+    """One call of a kernel on the timeline of one run."""
 
-    kernel: int  # place in `ProfiledModel.kernels`
-    start_us: float  # since the run began
-    duration_us: float  # of one with a body, the whole: the slices of the kernels in the body lie within
+    kernel: int  # index in `ProfiledModel.kernels`
+    start_us: float  # since the start of the run
+    duration_us: float  # with the kernels of its bodies, whose slices lie within
 
 
 class ProfiledModel(msgspec.Struct, frozen=True):
-    """One file, profiled."""
+    """The profile of one file."""
 
     path: str | None
     label: str  # short name for tables
     nodes: int  # compute nodes of the file
     runs: int
-    plain_ms: float  # a whole run without the profiler, median
-    wall_ms: float  # a whole run, median, as the runtime's profile has it: writing the profile down is in it
-    kernel_ms: float  # in kernels, a run: the sum of their medians
-    attributed_ms: float  # in kernels that belong to a module or to the model itself
-    kernels: tuple[KernelTime, ...]  # in the order they run
-    modules: tuple[ModuleTime, ...]  # by path, parents before children; parents without kernels of their own too
-    timeline: tuple[Slice, ...]  # of the run whose time is the median
+    plain_ms: float  # median of a whole run without the profiler
+    wall_ms: float  # median of a whole run with the profiler, including the time to write the profile
+    kernel_ms: float  # in kernels per run: the sum of their medians
+    attributed_ms: float  # in kernels that are attributed to a module or to the model itself
+    kernels: tuple[KernelTime, ...]  # in execution order
+    modules: tuple[ModuleTime, ...]  # by path, parents before children, also parents without kernels
+    timeline: tuple[Slice, ...]  # of the run with the median time
     notes: tuple[str, ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class ProfiledModel(msgspec.Struct, frozen=True):
 
 
 class Profile(Record, frozen=True, tag="profile"):
-    """One or more files, profiled under the same settings on the same inputs."""
+    """One or more files, profiled with the same settings and inputs."""
 
     title = "a profile"
     environment: Environment

@@ -1,4 +1,4 @@
-"""How long the phases of a verb take, and a callback that is told which one runs."""
+"""Time the phases of a command, and report each to a progress callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Progress: TypeAlias = Callable[[str, float | None], None]
 
 
 class Clock:
-    """Times the phases of a verb, and reports each to the progress callback."""
+    """Times the phases of a command, and reports each to the progress callback."""
 
     def __init__(self, tell: Progress | None = None) -> None:
         self.tell: Progress = tell or (lambda _phase, _fraction: None)
@@ -19,8 +19,8 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """Time what is inside."""
+        """Time the body of the `with` statement."""
         self.tell(name, None)
-        began = time.perf_counter()
+        start = time.perf_counter()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Records read back from files: the tag in a file tells which kind of record it holds."""
+"""Read records from files; the tag in a file determines the class of its record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sardonyx.records.base import Record, header
 
 
 def kinds() -> dict[str, type[Record]]:
-    """Every kind of record, by its tag."""
-    from sardonyx.records import (  # only here: a command that reads no record need not import all of them
+    """Return all record classes by their tags."""
+    from sardonyx.records import (  # imported late: only commands that read records need all of them
         analysis,
         bench,
         comparison,
@@ -23,7 +23,7 @@ def kinds() -> dict[str, type[Record]]:
         study,
     )
 
-    known: tuple[type[Record], ...] = (
+    classes: tuple[type[Record], ...] = (
         run.Run,
         run.Verdict,
         export.Export,
@@ -40,19 +40,19 @@ def kinds() -> dict[str, type[Record]]:
         profile.Profile,
         study.Study,
     )
-    return {each.record_tag(): each for each in known}
+    return {record.record_tag(): record for record in classes}
 
 
 def read_file(path: Path, name: str, hint: str) -> Record:
-    """The record in a file.
+    """Read the record in a file.
 
     Args:
-        path: of the file.
-        name: what an error calls it.
-        hint: what an error proposes.
+        path: The path of the file.
+        name: The name of the file in error messages.
+        hint: The hint in error messages.
 
     Raises:
-        UsageError: the file cannot be read, or holds no record, or one of another version.
+        UsageError: If the file cannot be read, or has no record, or one of another version.
     """
     data = _bytes(path, name, hint)
     tag = header(data, name, hint).record
@@ -60,12 +60,12 @@ def read_file(path: Path, name: str, hint: str) -> Record:
         raise UsageError(f"{name} is no record of sardonyx: it has no field 'record'", hint=hint)
     kind = kinds().get(tag) if isinstance(tag, str) else None
     if kind is None:
-        raise UsageError(f"{name} is of a kind that this sardonyx does not know: {tag!r}", hint=hint)
+        raise UsageError(f"{name} is a record of an unknown kind: {tag!r}", hint=hint)
     return kind.from_json(data, name, hint)
 
 
 def tag_of(path: Path) -> object:
-    """The tag in a file; None if it has none, or is no JSON object, or cannot be read."""
+    """Return the tag in a file, or None if it has none, is not a JSON object, or cannot be read."""
     try:
         return header(_bytes(path, str(path), None), str(path)).record
     except UsageError:

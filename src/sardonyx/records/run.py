@@ -1,6 +1,6 @@
-"""One Run as plain frozen data: what was read, what each pass did where, what was proven, what it cost.
+"""The record of `optimize`: what each pass did and where, the verification, and the time it took.
 
-Everything that computes ends here and everything that renders starts here. Nothing in this file knows ONNX or torch.
+Records separate computation from reporting: they hold plain data and depend neither on ONNX nor on torch.
 """
 
 from __future__ import annotations
@@ -13,78 +13,77 @@ import msgspec
 from sardonyx.records.base import Record
 from sardonyx.records.tuning import Tuning
 
-# What a graph is made of and where it attends, as plain data that a Run keeps: enough to draw any module of it.
-#
-# Nothing here knows ONNX. Columns instead of objects: a graph of ten thousand nodes stays a megabyte.
-
 
 class Wiring(msgspec.Struct, frozen=True):
-    """Which node of a graph feeds which. Constants are left out, bodies and functions are in."""
+    """The nodes and edges of a graph, with bodies and functions, without constants.
+
+    It is stored in columns, so that a graph of ten thousand nodes takes about a megabyte.
+    """
 
     modules: tuple[str, ...]  # instance paths of the owners
-    names: tuple[str, ...]  # of the nodes, in the order they run
-    ops: tuple[str, ...]  # theirs, with the domain where it is not ONNX's own
-    owners: tuple[int, ...]  # places in `modules`
-    edges: tuple[tuple[int, int], ...]  # from maker to reader, places in `names`; each pair once
-    inputs: dict[str, tuple[int, ...]]  # of the graph, and who reads them
-    outputs: dict[str, int]  # of the graph, and who makes them; -1: a constant or an input
+    names: tuple[str, ...]  # of the nodes, in execution order
+    ops: tuple[str, ...]  # operators of the nodes, with the domain if it is not standard ONNX
+    owners: tuple[int, ...]  # of the nodes, indices in `modules`
+    edges: tuple[tuple[int, int], ...]  # from producer to consumer, indices in `names`; each pair once
+    inputs: dict[str, tuple[int, ...]]  # of the graph, with their consumers
+    outputs: dict[str, int]  # of the graph, with their producers; -1: a constant or an input
 
 
 class AttentionForm(msgspec.Struct, frozen=True):
-    """How an attention is written in one graph."""
+    """How an attention block is represented in one graph."""
 
-    operator: str  # "Attention", "com.microsoft::MultiHeadAttention"; "" where it is spelled out in parts
-    nodes: tuple[str, ...]  # names of the nodes that are it, in the order they run
+    operator: str  # "Attention", "com.microsoft::MultiHeadAttention"; "" if it is decomposed
+    nodes: tuple[str, ...]  # names of its nodes, in execution order
 
 
 class AttentionSite(msgspec.Struct, frozen=True):
-    """One place where a model attends, before and after."""
+    """One attention block of a model, before and after optimization."""
 
-    module: str  # instance path of its owner
-    heads: int | None  # of the queries; None: the graph does not say
+    module: str  # instance path of the owning module
+    heads: int | None  # of the queries; None: not determined by the graph
     key_value_heads: int | None
     head_size: int | None
-    mask: str  # "none", "causal", "from an input", "causal and from an input", "a constant", … in words
+    mask: str  # "none", "causal", "from an input", "causal and from an input", "a constant", …
     causal: bool
-    cached: bool  # continues keys that are handed in, or hands them out
-    cross: bool  # keys come from elsewhere than the queries
+    cached: bool  # the keys are appended to an input, or are an output
+    cross: bool  # the keys come from another source than the queries
     before: AttentionForm | None  # None: not found there
     after: AttentionForm | None
-    why: str = ""  # where it is still spelled out: what the pass said that came near
+    why: str = ""  # why it is still decomposed: the reason of the pass that nearly matched
 
 
 class Accuracy(StrEnum):
-    """What a pass may do to the numbers."""
+    """How a pass may change the results."""
 
-    EXACT = "exact"  # bit for bit the same result
-    REASSOCIATES = "reassociates"  # same real-number function, other rounding
-    APPROXIMATES = "approximates"  # another function, close by
+    EXACT = "exact"  # identical bits
+    REASSOCIATES = "reassociates"  # the same function of real numbers; rounding may differ
+    APPROXIMATES = "approximates"  # an approximation of the function
 
 
 class How(StrEnum):
-    """How the module of a node was found."""
+    """How the module of a node is known."""
 
-    DIRECT = "direct"  # the module was seen running it
-    INHERITED = "inherited"  # no module ran it; it belongs to what it feeds, or to what feeds it
-    ROOT = "root"  # neither is known, and it counts to the model itself
+    DIRECT = "direct"  # recorded while the module ran
+    INHERITED = "inherited"  # taken from its consumers or producers
+    ROOT = "root"  # unknown, and assigned to the model itself
 
 
 class RewriteKind(StrEnum):
     """How a rewrite treats the provenance of the nodes it removes."""
 
-    FUSE = "fuse"  # new nodes do the work of the old ones and inherit their origins
-    SHARE = "share"  # an existing node now works for its twin's modules too
-    FOLD = "fold"  # a constant holds the result and inherits the origins
-    BYPASS = "bypass"  # the node computed nothing; nothing inherits
-    DROP = "drop"  # nothing used the result
+    FUSE = "fuse"  # new nodes replace the old ones and inherit their origins
+    SHARE = "share"  # an equal node replaces it and inherits its origins
+    FOLD = "fold"  # a constant replaces it and inherits its origins
+    BYPASS = "bypass"  # the node had no effect; nothing inherits its origins
+    DROP = "drop"  # the result was not used
 
 
 class NodeRef(msgspec.Struct, frozen=True):
-    """A node by name and operator, as a person would look it up in a viewer, and what it read and made at the time."""
+    """A node by name and operator, with its inputs and outputs at the time."""
 
     name: str
     op_type: str
-    inputs: tuple[str, ...] = ()  # names of values; "" where an optional one is left out
+    inputs: tuple[str, ...] = ()  # names of values; "" for an omitted optional one
     outputs: tuple[str, ...] = ()
     owner: str = ""  # instance path of its module
 
@@ -94,17 +93,17 @@ class Event(msgspec.Struct, frozen=True):
 
     pass_name: str
     kind: RewriteKind
-    root: str  # name of the first value the rewrite replaced: the rewrite's stable key within its pass
+    root: str  # name of the first replaced value, which identifies the rewrite within its pass
     before: tuple[NodeRef, ...]
     after: tuple[NodeRef, ...]
-    origins: tuple[str, ...]  # modules the replaced nodes came from
+    origins: tuple[str, ...]  # modules of the replaced nodes
     owner: str  # their lowest common module
-    graph: str  # "" for the main graph, else where the body hangs
+    graph: str  # "" for the main graph, otherwise the node and attribute of the body
     source: str  # file:line of the pass
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a pass that nearly matched did not apply."""
+    """Why a pass that nearly matched was not applied."""
 
     pass_name: str
     reason: str
@@ -113,42 +112,42 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class RefusalGroup(msgspec.Struct, frozen=True):
-    """Refusals of one pass with one reason."""
+    """Refusals of one pass for one reason."""
 
     reason: str
     count: int
     examples: tuple[str, ...]
-    modules: dict[str, int] = {}  # refusals by owner module
+    modules: dict[str, int] = {}  # refusals by owning module
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The size of a graph, bodies of control flow and functions included."""
+    """The size of a graph, with bodies of control flow and functions."""
 
     nodes: int  # compute nodes
-    constants: int  # Constant nodes, counted apart: how many there are is exporter style
+    constants: int  # Constant nodes, counted separately: their number depends on the exporter
     initializers: int
-    bytes: int  # of all constant data, wherever it is stored
+    bytes: int  # of all constant data
 
 
 class PassRecord(msgspec.Struct, frozen=True):
-    """What one pass did over the whole run."""
+    """What one pass did in the whole run."""
 
     name: str
     algebra: str
     accuracy: Accuracy
     rewrites: int
-    nodes: int  # change in compute nodes; negative is fewer
+    nodes: int  # change in the number of compute nodes; negative is fewer
     constants: int
     initializers: int
     bytes: int
     seconds: float
-    modules: dict[str, int]  # rewrites by owner module
+    modules: dict[str, int]  # rewrites by owning module
     refusals: tuple[RefusalGroup, ...]
-    about: str = ""  # when it refuses and why it helps, as its author says
+    about: str = ""  # its documentation: when it refuses and why it helps
 
 
 class OutputDifference(msgspec.Struct, frozen=True):
-    """The worst difference seen at one graph output over all trials."""
+    """The largest difference of one graph output over all trials."""
 
     name: str
     dtype: str
@@ -158,83 +157,83 @@ class OutputDifference(msgspec.Struct, frozen=True):
     rtol: float
     atol: float
     passed: bool
-    error: float = 0.0  # at the element that comes closest to its limit, or exceeds it most
-    allowed: float = 0.0  # what is allowed there
-    where: tuple[int, ...] = ()  # its index
+    error: float = 0.0  # at the element with the largest error relative to its tolerance
+    allowed: float = 0.0  # the tolerance at that element
+    where: tuple[int, ...] = ()  # the index of that element
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One pair of runs on one set of drawn inputs."""
+    """One run of both models on one set of inputs."""
 
-    seed: int | None  # None: inputs given by the user
-    dims: dict[str, int]  # the size every dynamic dim had
-    style: str  # what kind of values were drawn
+    seed: int | None  # of random inputs; None: inputs given by the user
+    dims: dict[str, int]  # sizes of the dynamic dimensions
+    style: str  # how the values were generated
     passed: bool
     failures: tuple[str, ...]
 
 
 class RuntimeCheck(msgspec.Struct, frozen=True):
-    """What a second runtime computes for both models, and where a disagreement comes from."""
+    """The check on a second runtime, and the cause of differences."""
 
     runtime: str
-    trials: int  # on which it ran both models
-    from_rewrite: tuple[str, ...] = ()  # the two models differ on it
-    from_runtime: tuple[str, ...] = ()  # on the reference alone it differs from the first runtime
-    not_run: str = ""  # why it ran fewer trials than there are
+    trials: int  # in which it ran both models
+    from_rewrite: tuple[str, ...] = ()  # the two models differ on this runtime
+    from_runtime: tuple[str, ...] = ()  # the runtimes differ on the reference model
+    not_run: str = ""  # why it did not run all trials
 
 
 class RewriteChecks(msgspec.Struct, frozen=True):
-    """How many rewrites were also checked one by one, on values of their own."""
+    """How many rewrites were also verified one by one, on separate inputs."""
 
     rewrites: int
-    distinct: int  # of different structure; equal ones are checked once
-    matching: int  # rewrites whose nodes match before and after
-    not_runnable: int  # whose nodes cannot be run by themselves
-    left_out: int  # for lack of time
+    distinct: int  # with different structure; equal ones are verified once
+    matching: int  # rewrites with matching results
+    not_runnable: int  # rewrites that cannot be run separately
+    left_out: int  # rewrites omitted for lack of time
 
 
 class TokenTie(msgspec.Struct, frozen=True):
-    """A generated token that differs because the two best logits are closer than rounding can tell."""
+    """A generated token that differs because the two largest logits differ by less than rounding."""
 
     row: int  # of the batch
     step: int
-    token: int  # PyTorch's
-    other: int  # the exported model's
+    token: int  # of PyTorch
+    other: int  # of the exported model
     gap: float  # between their logits in PyTorch
 
 
 class GeneratedBatch(msgspec.Struct, frozen=True):
-    """Tokens that were generated by the exported model with its cache and by PyTorch, from prompts side by side."""
+    """The comparison of tokens generated by the exported model with its cache and by PyTorch, for one batch."""
 
     prompts: tuple[int, ...]  # their lengths; shorter ones are padded on the left
     steps: int
-    equal: int  # tokens, of prompts times steps
-    max_abs: float  # the largest difference of a logit over all steps
-    ties: tuple[TokenTie, ...]  # where tokens differ and all logits are within the tolerance; else what differs
+    equal: int  # equal tokens, of prompts times steps
+    max_abs: float  # largest difference of a logit over all steps
+    ties: tuple[TokenTie, ...]  # differing tokens although all logits are within the tolerance
     passed: bool
 
 
 class Verdict(Record, frozen=True, tag="verdict"):
-    """Whether two models are the same function, and how that was found out."""
+    """Whether two models match, and how that was verified."""
 
     title = "a verdict"
     passed: bool
-    reference: str  # which engine ran the reference
-    accuracy: Accuracy  # the loosest class of the rewrites in between
+    reference: str  # the engine that ran the reference
+    accuracy: Accuracy  # the least accurate class of the rewrites
     trials: tuple[Trial, ...]
     outputs: tuple[OutputDifference, ...]
     failures: tuple[str, ...]
-    notes: tuple[str, ...] = ()  # what a reader should know besides, what was not covered included
+    notes: tuple[str, ...] = ()  # remarks, also on what was not covered
     seconds: float = 0.0
-    not_covered: tuple[str, ...] = ()  # what the trials did not reach: branches, sizes, values, masked rows
-    runtimes: tuple[RuntimeCheck, ...] = ()  # further ones that were asked for
-    rewrites: RewriteChecks | None = None  # None: there were none, or the models came without
-    computed_in: str | None = None  # the type that both sides were computed in, where it is not their own
-    generation: tuple[GeneratedBatch, ...] = ()  # of a decoder that was exported for generation
+    not_covered: tuple[str, ...] = ()  # branches, sizes, values and masked rows that the trials did not reach
+    runtimes: tuple[RuntimeCheck, ...] = ()  # further runtimes that were requested
+    rewrites: RewriteChecks | None = None  # None: there were none, or they are unknown
+    computed_in: str | None = None  # the type in which both models were run, if it is not their own
+    generation: tuple[GeneratedBatch, ...] = ()  # for a decoder exported for generation
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """A rewrite that failed its proof and was undone."""
+    """A rewrite that failed verification and was undone."""
 
     pass_name: str
     root: str
@@ -243,7 +242,7 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A model file, or a model in memory, as it was identified."""
+    """The identity of a model file or of a model in memory."""
 
     path: str | None
     sha256: str | None
@@ -253,7 +252,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class OpCount(msgspec.Struct, frozen=True):
-    """How many nodes of one operator there were and are."""
+    """The number of nodes of one operator before and after."""
 
     op_type: str
     before: int
@@ -268,12 +267,12 @@ class ModuleCount(msgspec.Struct, frozen=True):
     before: int  # compute nodes
     after: int
     parameters: int = 0  # of the source
-    bytes_before: int = 0  # of constants; one that several modules read is their lowest common module's
+    bytes_before: int = 0  # of constants; one that several modules read counts for their lowest common module
     bytes_after: int = 0
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where the run took place."""
+    """The machine and the package versions of a run."""
 
     sardonyx: str
     python: str
@@ -283,7 +282,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class ArchitectureGuess(msgspec.Struct, frozen=True):
-    """What a model looks like, from its structure alone."""
+    """The guessed architecture family of a model, from its structure alone."""
 
     family: str
     confidence: float  # 0 to 1
@@ -307,11 +306,11 @@ class Run(Record, frozen=True, tag="run"):
     passes: tuple[PassRecord, ...]
     events: tuple[Event, ...]
     rolled_back: tuple[RolledBack, ...]
-    verdict: Verdict | None  # None: verification was switched off
+    verdict: Verdict | None  # None: not verified
     seconds: dict[str, float]  # by phase
-    notes: tuple[str, ...] = ()  # what a reader should know besides
-    fingerprint: ArchitectureGuess | None = None  # of the source; None: nobody looked
-    tuning: Tuning | None = None  # None: nothing was measured
-    wiring_before: Wiring | None = None  # None: nobody looked
+    notes: tuple[str, ...] = ()  # remarks
+    fingerprint: ArchitectureGuess | None = None  # of the source; None: not determined
+    tuning: Tuning | None = None  # None: not tuned
+    wiring_before: Wiring | None = None  # None: not recorded
     wiring_after: Wiring | None = None
     attention: tuple[AttentionSite, ...] = ()

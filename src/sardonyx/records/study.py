@@ -1,4 +1,4 @@
-"""What a study found, as plain data: tables, findings that name the table they rest on, and what could not be run."""
+"""The record of `study`: tables, findings with the table that supports each, and failures."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import msgspec
 from sardonyx.records.base import Record
 from sardonyx.records.run import Environment
 
-Entry = str | int | float | bool | None  # of a table; None is "not known"
+Entry = str | int | float | bool | None  # of a table; None is unknown
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of entries under named columns; one row is one observation, so that it can be read by any tool."""
+    """Rows of entries under named columns; one row is one observation."""
 
-    name: str  # a file name without ending: "attribution"
+    name: str  # a file name without its extension: "attribution"
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
-    about: str = ""  # how the numbers were got, in a sentence or two
-    timed: bool = False  # some entries are measured times, so that another run gives other numbers
+    about: str = ""  # how the numbers were obtained, in one or two sentences
+    timed: bool = False  # some entries are measured times, which differ from run to run
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One sentence that the data support, and the table that shows it."""
+    """One sentence that the data support, and the table with these data."""
 
     text: str
     table: str
-    certain: bool = True  # False: the data are too few or too noisy to say more; the text says so
+    certain: bool = True  # False: the data are too few or too noisy for more; the text says so
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A cell that could not be computed, and why, in one line."""
+    """A cell that could not be computed, and the reason in one line."""
 
     experiment: str
     model: str
@@ -50,5 +50,5 @@ class Study(Record, frozen=True, tag="study"):
     findings: tuple[Finding, ...]
     failures: tuple[Failure, ...]
     cells: int  # pieces of work, failed ones included
-    seconds: dict[str, float]  # spent computing, by experiment, over all cells whenever they were computed
+    seconds: dict[str, float]  # computing time by experiment, over all cells, also those of earlier runs
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What tuning found, as plain frozen data: every question it put to the machine, and what each answer decided."""
+"""The result of tuning as a part of the record of `optimize`: every measurement, and what each decided."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ import msgspec
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One measurement: what a change of some units does to the best that was known until then."""
+    """One measurement: the effect of a change of some units on the best model so far."""
 
     units: tuple[str, ...]
-    does: str  # "undo" | "add" | "restore": what is done to these units
-    finding: (
-        str  # "faster" | "slower" | "no difference" | "same kernels": the runtime runs the same either way | a failure
-    )
-    ratio: float | None  # time with the change over time without; None: nothing had to be timed
-    low: float | None  # ends of the interval
+    does: str  # "undo" | "add" | "restore": the change of these units
+    finding: str  # "faster" | "slower" | "no difference" | "same kernels" (nothing to time) | a failure
+    ratio: float | None  # time with the change divided by time without; None: not timed
+    low: float | None  # ends of the confidence interval
     high: float | None
-    floor: float | None  # relative difference that this machine cannot tell from none
+    floor: float | None  # relative noise: smaller differences are not significant
     rounds: int
-    seconds: float  # that the answer took, making and loading the model included
-    accepted: bool  # whether the change was made
+    seconds: float  # spent on it, with building and loading the model
+    accepted: bool  # whether the change was adopted
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What became of one unit in the tuned model: a fusion, or the clean-up passes of one family together."""
+    """The choice for one unit of the tuned model: a fusion pass, or all cleanup passes of one family."""
 
     unit: str
     passes: tuple[str, ...]
     family: str
-    rewrites: int  # that it made in the untuned result; 0 where it was left out of that
+    rewrites: int  # in the untuned result; 0 if it was not applied there
     choice: str  # "kept" | "undone" | "added" | "left out" | "not examined"
-    question: int | None  # the one that decided it, by its place in `questions`
+    question: int | None  # index in `questions` of the measurement that decided it
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast one of the models is beside the source, all of them timed in one race."""
+    """The time of one model relative to the source, all measured in the same rounds."""
 
     name: str  # "source" | "untuned" | "tuned"
     nodes: int
@@ -46,30 +44,30 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """How a result was fitted to a machine."""
+    """How a result was tuned on a machine."""
 
-    chosen: str  # the one of `standing` that is the result
+    chosen: str  # name of the entry of `standing` that is the result
     why: str
-    standing: tuple[Pace, ...]  # in the last race
-    gain: float | None  # time of the tuned model over that of the untuned one; None: tuning changed nothing
-    floor: float  # relative difference that could not be told from none in the last race
+    standing: tuple[Pace, ...]  # of the final measurement
+    gain: float | None  # time of the tuned model divided by that of the untuned one; None: tuning changed nothing
+    floor: float  # relative noise of the final measurement
     decisions: tuple[Decision, ...]
     questions: tuple[Question, ...]
-    sizes: dict[str, int]  # of the dims that inputs leave open
+    sizes: dict[str, int]  # of the dynamic dimensions
     threads: int
     provider: str
-    clock: str  # "cpu": the time that the model's own thread used | "wall": all time that passed
+    clock: str  # "cpu": CPU time of the model's thread | "wall": elapsed time
     budget: float  # seconds allowed
     seconds: float  # seconds spent
-    load: float | None  # of the machine before, in running processes; None: the system does not say
+    load: float | None  # runnable processes before the start; None: not reported by the system
     notes: tuple[str, ...] = ()
 
     @property
     def unexamined(self) -> tuple[str, ...]:
-        """Units that there was no time for."""
-        return tuple(each.unit for each in self.decisions if each.choice == "not examined")
+        """The units for which no time was left."""
+        return tuple(decision.unit for decision in self.decisions if decision.choice == "not examined")
 
     @property
     def latency_ratio(self) -> float:
-        """Time of the result over time of the source."""
+        """The time of the result divided by the time of the source."""
         return next(pace.ratio for pace in self.standing if pace.name == self.chosen)

@@ -11,8 +11,6 @@ from sardonyx.analysis.costs.regions.dataflow import Flow, Piece
 from sardonyx.ir.shapes.expr import add, subtract, total, value_of
 from sardonyx.provenance.paths import lowest_common
 
-ALONE = "alone"  # the rule of an operation that no rule took
-
 
 @dataclass(frozen=True, slots=True)
 class Region:

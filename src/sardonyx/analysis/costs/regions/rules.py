@@ -19,7 +19,8 @@ from sardonyx.analysis.costs.regions.growth import (
     pull,
     same_elements,
 )
-from sardonyx.analysis.costs.regions.region import ALONE, Partition, Quotient, region_of
+from sardonyx.analysis.costs.regions.region import Partition, Quotient, region_of
+from sardonyx.records.analysis import ALONE
 
 _NORMS = (OpKind.NORM, OpKind.BATCH_NORM)
 _INSIDE_ATTENTION = ELEMENTWISE | {OpKind.COPY, OpKind.REDUCTION}  # a reduction: the row maximum, or a masked row
