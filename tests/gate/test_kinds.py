@@ -102,8 +102,8 @@ def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any
         ('{"nodes": 3}', "is no record"),
         ("[" * 10_000, "is no record"),
         ('{"a":' + "[" * 10_000, "is not JSON"),
-        ('{"record": "graph", "schema_version": 1}', "a kind that this sardonyx does not know: 'graph'"),
-        ('{"record": ["run"], "schema_version": 1}', "a kind that this sardonyx does not know: \\['run'\\]"),
+        ('{"record": "graph", "schema_version": 1}', "a record of an unknown kind: 'graph'"),
+        ('{"record": ["run"], "schema_version": 1}', "a record of an unknown kind: \\['run'\\]"),
         ('{"record": "run"}', "an optimization of schema version None"),
         ('{"record": "run", "schema_version": 1}', "not a complete record of an optimization: .* missing"),
         (

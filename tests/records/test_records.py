@@ -76,7 +76,7 @@ def test_every_kind_is_refused_without_its_tag_or_with_another(
     with pytest.raises(UsageError, match=f"the text is no '{tag}' record: its field 'record' is None"):
         kind_of(tag).from_json(path.read_bytes())
     path = changed(every[tag], tmp_path / "r.json", record="graph")
-    with pytest.raises(UsageError, match="of a kind that this sardonyx does not know: 'graph'"):
+    with pytest.raises(UsageError, match="a record of an unknown kind: 'graph'"):
         reading.read_file(path, "r.json", "")
     with pytest.raises(UsageError, match=f"the text is no '{tag}' record: its field 'record' is 'graph'"):
         kind_of(tag).from_json(path.read_bytes())
@@ -121,7 +121,7 @@ def test_a_record_cannot_be_changed() -> None:
     ("fields", "said"),
     [
         ({"record": None}, "it has no field 'record'"),
-        ({"record": "graph"}, "of a kind that this sardonyx does not know: 'graph'"),
+        ({"record": "graph"}, "a record of an unknown kind: 'graph'"),
         ({"schema_version": 99}, "an optimization of schema version 99, and this sardonyx reads version 1"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What can be read from a model without running its arithmetic: costs, memory, structure, attention, differences."""
+"""Static analysis of models: costs, memory, structure, attention, differences. No arithmetic of the model is run."""

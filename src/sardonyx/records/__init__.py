@@ -1,1 +1,1 @@
-"""What every verb answers, as plain frozen data, and the JSON it is written as."""
+"""Records: the results of commands as frozen plain data with a JSON format."""

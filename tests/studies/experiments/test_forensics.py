@@ -43,7 +43,7 @@ def test_counts_and_reasons_are_those_of_each_model(tmp_path: Path) -> None:
 
 
 def _with(before: int, after: int) -> dict[str, Table]:
-    row = ("m", "gelus", "GELU, spelled out", False, before, after)
+    row = ("m", "gelus", "GELU, decomposed", False, before, after)
     columns = ("model", "pattern", "what", "made_by_fusions", "before", "after")
     why = (("m", "gelus", "fuse-gelu", "it is odd", after),) if after else ()
     return {
@@ -53,7 +53,7 @@ def _with(before: int, after: int) -> dict[str, Table]:
 
 
 def test_sentences_follow_the_numbers() -> None:
-    assert "More than before: GELU, spelled out (1 → 2)" in _said(_with(1, 2))
+    assert "More than before: GELU, decomposed (1 → 2)" in _said(_with(1, 2))
     assert "More than before" not in _said(_with(2, 1))
     assert "Of 1 pattern left, 1 is skipped by fuse-gelu because: it is odd." in _said(_with(2, 1))
     assert "All gone: GELU" in _said(_with(2, 0))

@@ -1,1 +1,1 @@
-"""What a model costs: operations, bytes, fused regions and memory, from a Program that torch and ONNX both become."""
+"""The cost model: arithmetic, bytes moved, fusion regions and memory of a `Program`, for torch and ONNX models alike."""

@@ -1,1 +1,1 @@
-"""Watches a torch model run, for real or on tensors without data, and writes down the Program it carried out."""
+"""Record the `Program` of a torch model by running it, on fake tensors or on data."""

@@ -1,1 +1,1 @@
-"""What the operators of torch and of ONNX are, and how much arithmetic each does; operators go by name here."""
+"""The kinds and costs of torch and ONNX operators, by name."""
