@@ -235,15 +235,14 @@ class HeadCounting:
     def _head_width(self, node: ir.Node, query: tuple[Dim, ...] | None, heads: int, shared: int) -> int | None:
         if query is not None and len(query) == 5:  # batch, length, heads, query/key/value, width
             return _number(query[4])
-        packed, parts = query, heads
-        if node.domain not in ("", "ai.onnx") and node.op_type.endswith("Attention"):
-            widths = node.attributes.get_ints("qkv_hidden_sizes", ())
-            if widths:
-                return _quotient(widths[0], heads)
-            if node.op_type in ("Attention", "QAttention", "PackedAttention", "DecoderMaskedSelfAttention"):
-                packed, parts = self._shape(node, 1), 3 * heads  # one weight for query, key and value
-            elif len(node.inputs) < 2 or node.inputs[1] is None:
-                parts = heads + 2 * shared
+        widths = node.attributes.get_ints("qkv_hidden_sizes", ())
+        if widths:
+            return _quotient(widths[0], heads)
+        slots, packed, parts = attention_operands(node), query, heads
+        if slots is not None and slots.key < 0:  # one weight for query, key and value
+            packed, parts = self._shape(node, 1), 3 * heads
+        elif len(node.inputs) < 2 or node.inputs[1] is None:
+            parts = heads + 2 * shared
         return _quotient(packed[-1], parts) if packed else None
 
     def decomposed(self, site: Site) -> HeadSizes:
