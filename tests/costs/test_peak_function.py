@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
 from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.peak_function import LIMIT, Comparison, compare, peak_function
+from sardonyx.analysis.costs.peak_function import LIMIT, SizeComparison, compare, peak_function
 from sardonyx.analysis.costs.program import Program, Store, format_size
 from sardonyx.ir.shapes.expr import add, larger, multiply, product
 
@@ -112,8 +112,8 @@ def test_spelling_out_costs_memory_from_one_length_on() -> None:
     standard = peak_function(liveness(_mlp_and_attention(is_spelled_out=False)))
     decomposed = peak_function(liveness(_mlp_and_attention()))
     equal, more = compare(decomposed, standard, "seq")
-    assert equal == Comparison(1, 224, "equal")
-    assert more == Comparison(225, LIMIT, "more")
+    assert equal == SizeComparison(1, 224, "equal")
+    assert more == SizeComparison(225, LIMIT, "more")
 
 
 @pytest.mark.slow

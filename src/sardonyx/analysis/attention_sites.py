@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx import provenance as p
 from sardonyx.analysis.fingerprint.attention import Attention, Site, is_causal_operator
-from sardonyx.analysis.fingerprint.graph_reading import Reading
+from sardonyx.analysis.fingerprint.graph_view import GraphView
 from sardonyx.ir import origins
 from sardonyx.ir.dataflow import Dependence
 from sardonyx.ir.facts import Dim, Facts
@@ -52,9 +52,9 @@ _MASK_MOVES = MOVES_DATA - LOOKUPS | CASTS  # the result of a lookup depends on 
 class Masking:
     """Describes the masks of the attention sites of one graph."""
 
-    def __init__(self, facts: Facts, reading: Reading, attention: Attention) -> None:
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
         self._facts = facts
-        self._reading = reading
+        self._view = view
         self._layers = attention.layers
         self._causal = attention.masks.causal
         self._cache: dict[ir.Value, frozenset[str]] = {}  # layers share masks
@@ -77,7 +77,7 @@ class Masking:
 
     def _entering(self, node: ir.Node, own: set[ir.Value]) -> Iterator[ir.Value]:
         """Yield the operands of a node that are masks, not scales."""
-        name = self._reading.names[node]
+        name = self._view.names[node]
         for index, value in enumerate(node.inputs):
             if value is None or value in own:
                 continue
@@ -100,7 +100,7 @@ class Masking:
         while waiting:
             term = waiting.pop()
             producer = term.producer()
-            name = self._reading.names.get(producer, "") if producer is not None else ""
+            name = self._view.names.get(producer, "") if producer is not None else ""
             if producer is None or producer in self._layers or name not in _MASK_MOVES | {"Add"}:
                 yield term
                 continue
@@ -112,14 +112,14 @@ class Masking:
 
     def _is_constant_scalar(self, value: ir.Value) -> bool:
         shape = self._facts.shape(value)
-        return shape is not None and set(shape) <= {1} and self._reading.dependence(value) is Dependence.CONSTANT
+        return shape is not None and set(shape) <= {1} and self._view.dependence(value) is Dependence.CONSTANT
 
     def _of_term(self, term: ir.Value) -> Iterator[str]:
-        kind, causal = self._reading.dependence(term), self._causal(term)
+        kind, causal = self._view.dependence(term), self._causal(term)
         if causal:
             yield _CAUSAL
         if kind is Dependence.DATA:
-            from_input = any(value.producer() is None for value in self._reading.upward(term, self._layers))
+            from_input = any(value.producer() is None for value in self._view.upward(term, self._layers))
             yield _INPUT if from_input else _COMPUTED
         elif not causal:
             yield _CONSTANT if kind is Dependence.CONSTANT else _BY_POSITION
@@ -135,14 +135,14 @@ def _describe(kinds: set[str] | frozenset[str]) -> str:
 _MOVES_OF_PARTS = CASTS | {"Identity", "Transpose"}
 
 
-class Parts:
+class SiteNodes:
     """Finds the nodes of the decomposed attention sites of one graph."""
 
-    def __init__(self, facts: Facts, reading: Reading, attention: Attention) -> None:
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
         self._facts = facts
-        self._reading = reading
+        self._view = view
         self._layers = attention.layers
-        self._order = {node: index for index, node in enumerate(reading.names)}
+        self._order = {node: index for index, node in enumerate(view.names)}
 
     def of(self, site: Site) -> tuple[ir.Node, ...]:
         """Return the two products, all nodes between them and those that scale queries and keys, in execution order."""
@@ -154,7 +154,7 @@ class Parts:
 
     def _between(self, first: ir.Node, last: ir.Node) -> set[ir.Node]:
         """Return the nodes on the paths from one node to the other."""
-        ahead = set(self._reading.downward(first.outputs[0], self._layers))
+        ahead = set(self._view.downward(first.outputs[0], self._layers))
         nodes: set[ir.Node] = set()
         waiting = [last]
         while waiting:
@@ -168,10 +168,10 @@ class Parts:
     def _scaling(self, value: ir.Value | None) -> Iterator[ir.Node]:
         """Yield the nodes right before the product that multiply an operand by a scalar, and the moves between them."""
         moves: list[ir.Node] = []
-        while (producer := value.producer() if value is not None else None) in self._reading.names:
+        while (producer := value.producer() if value is not None else None) in self._view.names:
             assert producer is not None
-            data = list(self._reading.data(producer))
-            name = self._reading.names[producer]
+            data = list(self._view.data(producer))
+            name = self._view.names[producer]
             if len(data) != 1 or producer in self._layers:
                 return
             if name in _FACTORS and self._is_scalar_factor(producer, data[0]):
@@ -209,9 +209,9 @@ class HeadSizes:
 class HeadCounting:
     """Determines the head counts and sizes of the attention sites of one graph."""
 
-    def __init__(self, facts: Facts, reading: Reading, attention: Attention) -> None:
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
         self._facts = facts
-        self._reading = reading
+        self._view = view
         self._layers = attention.layers
 
     def fused(self, node: ir.Node) -> HeadSizes:
@@ -276,19 +276,19 @@ class HeadCounting:
         waiting, seen = [result.outputs[0]], {result.outputs[0]}
         while waiting and len(seen) < _FAR:
             value = waiting.pop(0)
-            for reader in self._reading.readers(value):
+            for reader in self._view.readers(value):
                 if reader in self._layers:
                     heads = _quotient(self._read(reader, value), width)
                     return heads if heads and self._fits(result, heads) else None
                 output = reader.outputs[0]
-                if self._reading.names[reader] in _KEEPS and output not in seen:
+                if self._view.names[reader] in _KEEPS and output not in seen:
                     seen.add(output)
                     waiting.append(output)
         return None
 
     def _read(self, layer: ir.Node, value: ir.Value) -> int | None:
         """Return the size of a layer's input on the axis that it sums over."""
-        shape, name = self._facts.shape(value), self._reading.names[layer]
+        shape, name = self._facts.shape(value), self._view.names[layer]
         if shape is None or len(shape) < 2 or name not in ALL_PRODUCTS | ALL_CONVOLUTIONS:
             return None
         from_left = value is layer.inputs[0]
@@ -298,7 +298,7 @@ class HeadCounting:
         """Return whether the number of matrices in a batched product is a multiple of the number of heads."""
         shape = self._facts.shape(result.outputs[0]) or ()
         numbers = [dim for dim in shape[:-2] if isinstance(dim, int)]
-        if len(numbers) != len(shape[:-2]) or self._reading.names[result] == "Einsum":
+        if len(numbers) != len(shape[:-2]) or self._view.names[result] == "Einsum":
             return True
         return math.prod(numbers) % heads == 0
 
@@ -312,8 +312,8 @@ class HeadCounting:
             if producer in self._layers:
                 shape = self._facts.shape(value)
                 return _quotient(_number(shape[-1]), size) if shape and producer.op_type in ALL_PRODUCTS else None
-            data = list(self._reading.data(producer))
-            if len(data) != 1 or self._reading.names[producer] not in _KEEPS:
+            data = list(self._view.data(producer))
+            if len(data) != 1 or self._view.names[producer] not in _KEEPS:
                 return None
             value = data[0]
         return None
@@ -334,8 +334,8 @@ class HeadCounting:
         while (
             producer := value.producer() if value is not None else None
         ) is not None and producer not in self._layers:
-            data = list(self._reading.data(producer))
-            name = self._reading.names[producer]
+            data = list(self._view.data(producer))
+            name = self._view.names[producer]
             if len(data) != 1 or name not in REPEATS | _MOVES | {"Mul", "Div"}:
                 break
             times *= self._factor(producer) if name in REPEATS else 1
@@ -387,27 +387,27 @@ class FoundSite:
 def found(facts: Facts) -> tuple[FoundSite, ...]:
     """Describe all attention sites of a model in execution order; the model is not changed."""
     with gc_pause.paused():  # all objects allocated here live until the end
-        reading, facts = read(facts)
-        attention = Attention(reading)
+        view, facts = view_of(facts)
+        attention = Attention(view)
         if not attention.sites:
             return ()
-        describe = _SiteDescriber(facts, reading, attention)
+        describe = _SiteDescriber(facts, view, attention)
         return tuple(map(describe, attention.sites))
 
 
-def read(facts: Facts) -> tuple[Reading, Facts]:
+def view_of(facts: Facts) -> tuple[GraphView, Facts]:
     """Return the fingerprint's view of a model and the facts that belong to it: inlining functions makes a copy."""
-    reading = Reading(facts.model)
-    return reading, facts if reading.model is facts.model else Facts(reading.model)
+    view = GraphView(facts.model)
+    return view, facts if view.model is facts.model else Facts(view.model)
 
 
 class _SiteDescriber:
     """Describes the attention sites of one graph."""
 
-    def __init__(self, facts: Facts, reading: Reading, attention: Attention) -> None:
-        self._parts = Parts(facts, reading, attention)
-        self._masking = Masking(facts, reading, attention)
-        self._heads = HeadCounting(facts, reading, attention)
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
+        self._parts = SiteNodes(facts, view, attention)
+        self._masking = Masking(facts, view, attention)
+        self._heads = HeadCounting(facts, view, attention)
 
     def __call__(self, site: Site) -> FoundSite:
         decomposed = attention_operands(site.first) is None

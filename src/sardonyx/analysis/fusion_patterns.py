@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.analysis.attention_sites import Parts, read
+from sardonyx.analysis.attention_sites import SiteNodes, view_of
 from sardonyx.analysis.fingerprint.attention import Attention
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.facts import Facts
@@ -71,9 +71,9 @@ class Survey:
     @functools.cached_property
     def attention(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """The attention sites that are decomposed, and those that are one operator."""
-        reading, facts = read(self.facts)
-        attention = Attention(reading)
-        parts = Parts(facts, reading, attention)
+        view, facts = view_of(self.facts)
+        attention = Attention(view)
+        parts = SiteNodes(facts, view, attention)
         decomposed = tuple(parts.of(site) for site in attention.sites if attention_operands(site.first) is None)
         return decomposed, tuple(site.nodes for site in attention.sites if attention_operands(site.first) is not None)
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from sardonyx.analysis.cache_formula import cache_of_graph
 from sardonyx.analysis.census import Census, modules, port
-from sardonyx.analysis.columns import AnalysisResults, Subject, measure, overtaking
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import Program
+from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
 from sardonyx.errors import UsageError
 from sardonyx.ir.tagged_model import Source as OnnxSource
 from sardonyx.ir.tagged_model import Tagged, tagged

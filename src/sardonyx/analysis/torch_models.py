@@ -13,8 +13,8 @@ from typing import Any, cast
 from torch import fx, nn
 
 from sardonyx.analysis.cache_formula import cache_of
-from sardonyx.analysis.columns import AnalysisResults, Subject, measure, overtaking
 from sardonyx.analysis.costs.program import OpKind, Program
+from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import decompose

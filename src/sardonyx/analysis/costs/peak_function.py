@@ -210,7 +210,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SizeComparison:
     """An interval of sizes, both ends included, in which one program needs less, equal or more memory than another."""
 
     first: int
@@ -316,7 +316,7 @@ def _points(box: Box) -> Iterator[dict[str, int]]:
 
 def compare(
     one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None, *, percent: int = 0
-) -> tuple[Comparison, ...]:
+) -> tuple[SizeComparison, ...]:
     """Return at which sizes of `dim` the first program needs less memory than the second, equally much, or more.
 
     Args:
@@ -328,7 +328,7 @@ def compare(
     """
     box = {**_section(other.program, dim, fixed), **_section(one.program, dim, fixed)}
     ones, others = (_scaled(function, percent) for function in (one, other))
-    comparisons = list[Comparison]()
+    comparisons = list[SizeComparison]()
     pending = [box[dim]]
     for _ in range(_MOST_PIECES):
         if not pending:
@@ -338,9 +338,9 @@ def compare(
         if order is None:
             pending += reversed(_halves(low, high))
         elif comparisons and comparisons[-1].order == order:
-            comparisons[-1] = Comparison(comparisons[-1].first, high, order)
+            comparisons[-1] = SizeComparison(comparisons[-1].first, high, order)
         else:
-            comparisons.append(Comparison(low, high, order))
+            comparisons.append(SizeComparison(low, high, order))
     return tuple(comparisons)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading
+from sardonyx.analysis.fingerprint.graph_view import NEAR, GraphView
 from sardonyx.analysis.fingerprint.masks import Masks
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, ATTENTION_NAMES, AttentionOperands, attention_operands
 
@@ -29,16 +29,16 @@ class Site:
 class Attention:
     """Finds the attention sites of one model."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        names = reading.names
+    def __init__(self, view: GraphView) -> None:
+        self._view = view
+        names = view.names
         candidates = (node for node, name in names.items() if name in ATTENTION_NAMES)  # a cheap first test
         self._fused = {node: slots for node in candidates if (slots := attention_operands(node)) is not None}
         self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
         self.layers.update(node for node, name in names.items() if name == "Gather" and self._is_lookup(node))
-        self.masks = Masks(reading, self.layers)
+        self.masks = Masks(view, self.layers)
         softmaxes = (node for node, name in names.items() if name == "Softmax")
-        self._softmaxes = [node for node in softmaxes if reading.is_data(node.outputs[0])]
+        self._softmaxes = [node for node in softmaxes if view.is_data(node.outputs[0])]
         self._ends = {*self.layers, *self._softmaxes}  # past the next Softmax, the result belongs to that one
         pairs = ((node, self._weighted_product(node)) for node in self._softmaxes)
         self._weighted = {node: product for node, product in pairs if product is not None}
@@ -47,23 +47,23 @@ class Attention:
         self.pooling = self._count_pooling()
 
     def _is_lookup(self, node: ir.Node) -> bool:
-        return not self._reading.is_data(node.inputs[0])
+        return not self._view.is_data(node.inputs[0])
 
     def is_activation_product(self, node: ir.Node) -> bool:
         """Return whether a node is a matrix product of two activations."""
-        if self._reading.names[node] not in ALL_PRODUCTS or len(node.inputs) < 2:
+        if self._view.names[node] not in ALL_PRODUCTS or len(node.inputs) < 2:
             return False
-        return all(map(self._reading.is_data, node.inputs[:2]))
+        return all(map(self._view.is_data, node.inputs[:2]))
 
     def _weighted_product(self, softmax: ir.Node) -> ir.Node | None:
         """Return the product in which the result of a Softmax weighs activations, otherwise None."""
-        for reader in self._reading.downward(softmax.outputs[0], self._ends):
+        for reader in self._view.downward(softmax.outputs[0], self._ends):
             if self.is_activation_product(reader):
                 return reader
         return None
 
     def _sites(self) -> Iterator[Site]:
-        for node in self._reading.names:
+        for node in self._view.names:
             if node in self._fused:
                 yield self._fused_site(node, self._fused[node])
             elif node in self._weighted:
@@ -74,7 +74,7 @@ class Attention:
     def _decomposed_site(self, softmax: ir.Node, result: ir.Node) -> Site | None:
         start = softmax.inputs[0]
         assert start is not None  # a Softmax whose result is data reads data
-        for value in self._reading.upward(start, self.layers):
+        for value in self._view.upward(start, self.layers):
             scores = value.producer()
             if scores in self.layers and self.is_activation_product(scores):
                 query, key = scores.inputs[0], scores.inputs[1]
@@ -97,15 +97,11 @@ class Attention:
 
     def _cached(self, key: ir.Value) -> bool:
         """Return whether the keys are appended to an input of the model, or are an output of it."""
-        for value in self._reading.upward(key, self.layers):
+        for value in self._view.upward(key, self.layers):
             if value.is_graph_output():
                 return True
             producer = value.producer()
-            if (
-                producer is not None
-                and self._reading.names[producer] == "Concat"
-                and any(map(_is_input, producer.inputs))
-            ):
+            if producer is not None and self._view.names[producer] == "Concat" and any(map(_is_input, producer.inputs)):
                 return True
         return False
 
@@ -120,14 +116,14 @@ class Attention:
         reached in addition to a layer is a cache and does not count.
         """
         source = value
-        for near in self._reading.upward(value, self.layers):
+        for near in self._view.upward(value, self.layers):
             producer = near.producer()
             if producer is None:
                 source = near
-            elif producer in self.layers and self._reading.names[producer] not in _TURNS:
-                source = next(self._reading.data(producer), near)
+            elif producer in self.layers and self._view.names[producer] not in _TURNS:
+                source = next(self._view.data(producer), near)
                 break
-        return set(self._reading.upward(source, self._results, NEAR))
+        return set(self._view.upward(source, self._results, NEAR))
 
     def _count_pooling(self) -> int:
         """Count the Softmaxes that weigh activations with scores that are no product of activations."""
@@ -137,8 +133,8 @@ class Attention:
     def _scales(self, softmax: ir.Node) -> bool:
         """Return whether the result of a Softmax is multiplied with activations elementwise."""
         return any(
-            self._reading.names[reader] == "Mul" and all(map(self._reading.is_data, reader.inputs))
-            for reader in self._reading.downward(softmax.outputs[0], self._ends)
+            self._view.names[reader] == "Mul" and all(map(self._view.is_data, reader.inputs))
+            for reader in self._view.downward(softmax.outputs[0], self._ends)
         )
 
 

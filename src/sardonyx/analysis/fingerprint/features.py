@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.analysis.fingerprint.attention import Attention
-from sardonyx.analysis.fingerprint.graph_reading import NEAR, Reading, above
+from sardonyx.analysis.fingerprint.graph_view import NEAR, GraphView, above
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, LOOPS, PARTS, POOLS, RECURRENT
 from sardonyx.ir.scopes import bodies
 from sardonyx.records.inspection import Features
@@ -44,15 +44,15 @@ class Window:
 
 def features(model: ir.Model) -> Features:
     """Return the counts of one model."""
-    reading = Reading(model)
-    attention = Attention(reading)
+    view = GraphView(model)
+    attention = Attention(view)
     sites = attention.sites
     in_sites = {node for site in sites for node in site.nodes}
     before_attention = above(sites[0].first) if sites else set[ir.Node]()
     counts: Counter[str] = Counter()
-    for node, name in reading.names.items():
-        if name in _COUNTED and node not in in_sites and any(map(reading.is_data, node.outputs)):
-            counts.update(_features_of(node, reading, attention, node in before_attention))
+    for node, name in view.names.items():
+        if name in _COUNTED and node not in in_sites and any(map(view.is_data, node.outputs)):
+            counts.update(_features_of(node, view, attention, node in before_attention))
     return Features(
         attention=len(sites),
         causal=sum(site.causal for site in sites),
@@ -68,21 +68,21 @@ def features(model: ir.Model) -> Features:
         products=counts["product"],
         mutual_products=counts["activation product"],
         lookups=counts["lookup"],
-        recurrences=_count_recurrences(reading, attention.layers),
+        recurrences=_count_recurrences(view, attention.layers),
         transforms=counts["transform"],
     )
 
 
-def _features_of(node: ir.Node, reading: Reading, attention: Attention, stem: bool) -> Iterator[str]:
+def _features_of(node: ir.Node, view: GraphView, attention: Attention, stem: bool) -> Iterator[str]:
     """Yield the features that one node counts towards."""
-    name = reading.names[node]
+    name = view.names[node]
     if name in ALL_CONVOLUTIONS:
         yield from _features_of_convolution(Window.of(node), stem)
     elif name in ALL_PRODUCTS:
         yield "activation product" if attention.is_activation_product(node) else "product"
     elif name in POOLS and Window.of(node).overlaps and set(Window.of(node).strides) == {1}:
         yield "window"
-    elif name in _LOOKUPS and not reading.is_data(node.inputs[0]) and reading.is_data(node.inputs[1]):
+    elif name in _LOOKUPS and not view.is_data(node.inputs[0]) and view.is_data(node.inputs[1]):
         yield "lookup"
     elif name in _TRANSFORMS:
         yield "transform"
@@ -112,12 +112,12 @@ def _spatial_dims(node: ir.Node) -> tuple[int, ...]:
 # A recurrence carries a state from step to step: an operator, a loop with layers in its body, or unrolled steps.
 
 
-def _count_recurrences(reading: Reading, layers: Container[ir.Node]) -> int:
+def _count_recurrences(view: GraphView, layers: Container[ir.Node]) -> int:
     """Count the recurrences of a model; an unrolled one counts once."""
     explicit = sum(
-        name in _RECURRENT or (name in LOOPS and _has_layers(node, layers)) for node, name in reading.names.items()
+        name in _RECURRENT or (name in LOOPS and _has_layers(node, layers)) for node, name in view.names.items()
     )
-    return explicit + _count_unrolled(reading, layers)
+    return explicit + _count_unrolled(view, layers)
 
 
 def _has_layers(node: ir.Node, layers: Container[ir.Node]) -> bool:
@@ -125,24 +125,24 @@ def _has_layers(node: ir.Node, layers: Container[ir.Node]) -> bool:
     return any(inner in layers for _, body in bodies(node) for inner in body)
 
 
-def _count_unrolled(reading: Reading, layers: Container[ir.Node]) -> int:
+def _count_unrolled(view: GraphView, layers: Container[ir.Node]) -> int:
     """Count the values whose slices are processed in turn, each together with the result of the step before."""
     slices: dict[ir.Value, list[ir.Value]] = defaultdict(list)
-    for node, name in reading.names.items():
-        if name in PARTS and node not in layers and node.inputs[0] is not None and reading.is_data(node.inputs[0]):
+    for node, name in view.names.items():
+        if name in PARTS and node not in layers and node.inputs[0] is not None and view.is_data(node.inputs[0]):
             slices[node.inputs[0]].extend(node.outputs)
     candidates = [pieces for pieces in slices.values() if len(pieces) >= _STEPS]
-    unshared = _unshared_layers(reading, layers) if candidates else set[ir.Node]()
-    return sum(_is_chain(reading, [_join(reading, piece) for piece in pieces], unshared) for pieces in candidates)
+    unshared = _unshared_layers(view, layers) if candidates else set[ir.Node]()
+    return sum(_is_chain(view, [_join(view, piece) for piece in pieces], unshared) for pieces in candidates)
 
 
-def _unshared_layers(reading: Reading, layers: Container[ir.Node]) -> set[ir.Node]:
+def _unshared_layers(view: GraphView, layers: Container[ir.Node]) -> set[ir.Node]:
     """Return the layers whose weights are used too rarely to be the steps of a recurrence."""
     uses: dict[ir.Value, list[ir.Node]] = defaultdict(list)
-    for node in reading.names:
+    for node in view.names:
         if node in layers:
             for weight in node.inputs[:2]:
-                if weight is not None and not reading.is_data(weight):
+                if weight is not None and not view.is_data(weight):
                     uses[_root(weight)].append(node)
     return {node for nodes in uses.values() if len(nodes) < _STEPS for node in nodes}
 
@@ -156,25 +156,25 @@ def _root(weight: ir.Value) -> ir.Value:
     return weight
 
 
-def _join(reading: Reading, piece: ir.Value) -> ir.Node | None:
+def _join(view: GraphView, piece: ir.Value) -> ir.Node | None:
     """Return the nearest node that combines a slice with other data, otherwise None."""
     for _ in range(NEAR):
-        readers = reading.readers(piece)
-        join = next((node for node in readers if sum(1 for _ in reading.data(node)) > 1), None)
+        readers = view.readers(piece)
+        join = next((node for node in readers if sum(1 for _ in view.data(node)) > 1), None)
         if join is not None or not readers:
             return join
         piece = readers[0].outputs[0]
     return None
 
 
-def _is_chain(reading: Reading, joins: list[ir.Node | None], unshared: set[ir.Node]) -> bool:
+def _is_chain(view: GraphView, joins: list[ir.Node | None], unshared: set[ir.Node]) -> bool:
     """Return whether at least `_STEPS` nodes depend on one another in a chain without layers of their own."""
     steps = {node for node in joins if node is not None}
     if len(steps) < _STEPS:
         return False
     stop = steps | unshared
     dependent = sum(
-        any(value.producer() in steps for source in reading.data(node) for value in reading.upward(source, stop, NEAR))
+        any(value.producer() in steps for source in view.data(node) for value in view.upward(source, stop, NEAR))
         for node in steps
     )
     return dependent >= _STEPS - 1

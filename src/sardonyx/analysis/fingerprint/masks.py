@@ -7,7 +7,7 @@ from collections.abc import Container
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.analysis.fingerprint.graph_reading import Reading
+from sardonyx.analysis.fingerprint.graph_view import GraphView
 from sardonyx.ir.facts import constant_tensor
 from sardonyx.ir.ops import ORDERS, READS_SHAPE
 from sardonyx.ir.scopes import is_constant
@@ -21,8 +21,8 @@ _BLOCKED = -1e4  # an additive mask blocks a position with this value or less; t
 class Masks:
     """Recognizes the causal masks of one model; results are cached for each value."""
 
-    def __init__(self, reading: Reading, ends: Container[ir.Node]) -> None:
-        self._reading = reading
+    def __init__(self, view: GraphView, ends: Container[ir.Node]) -> None:
+        self._view = view
         self._ends = ends
         self._is_causal: dict[ir.Value, bool] = {}
 
@@ -38,7 +38,7 @@ class Masks:
                 self._is_causal[value] = True
                 return True
             producer = current.producer()
-            if producer is None or producer in self._ends or self._reading.names[producer] in _LEAVES:
+            if producer is None or producer in self._ends or self._view.names[producer] in _LEAVES:
                 continue
             for source in producer.inputs:
                 if source is not None and source not in seen:
@@ -54,9 +54,9 @@ class Masks:
         producer = value.producer()
         if producer is None:
             return False
-        if self._reading.names[producer] == "Trilu":
-            return not self._reading.is_data(producer.inputs[0]) and not any(map(_flips, self._reading.readers(value)))
-        return self._reading.names[producer] in ORDERS and self._compares_positions(producer)
+        if self._view.names[producer] == "Trilu":
+            return not self._view.is_data(producer.inputs[0]) and not any(map(_flips, self._view.readers(value)))
+        return self._view.names[producer] in ORDERS and self._compares_positions(producer)
 
     def _compares_positions(self, comparison: ir.Node) -> bool:
         """Return whether positions are compared with positions, not with a number or a length."""
@@ -78,7 +78,7 @@ class Masks:
             producer = value.producer()
             if producer is None or producer in self._ends:
                 continue
-            name = self._reading.names[producer]
+            name = self._view.names[producer]
             if name in _POSITIONS:
                 counts = True
             elif name not in _LEAVES:

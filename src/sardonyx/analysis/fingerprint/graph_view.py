@@ -43,7 +43,7 @@ class _Inline(InlinePass):
         self._used_node_names = _NoNames()
 
 
-class Reading:
+class GraphView:
     """The live part of one model with its functions inlined in a copy; the model itself is not changed."""
 
     def __init__(self, model: ir.Model) -> None:
