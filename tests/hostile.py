@@ -6,6 +6,7 @@ Whatever runs sets `hacked`, asks for something, or opens a dialog; the browser 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TypeVar, cast
@@ -61,23 +62,22 @@ _KEPT_FIELDS = frozenset({"status", "options", "chosen", "finding", "choice", "d
 _KEPT_WORDS = frozenset({"source", "untuned", "tuned"})  # the models of a tuning
 
 
-def poisoned(value: _T) -> _T:
+def poisoned(value: _T, worsen: Callable[[str], str] | None = None) -> _T:
     """A record with every word that a file could have said made hostile; equal words stay equal."""
-    return cast("_T", _poisoned(value))
+    return cast("_T", _poisoned(value, worsen or bad))
 
 
-def _poisoned(value: object) -> object:
+def _poisoned(value: object, worsen: Callable[[str], str]) -> object:
     if isinstance(value, str) and not isinstance(value, Enum):
-        return bad(value) if value and value not in _KEPT_WORDS else value
+        return worsen(value) if value and value not in _KEPT_WORDS else value
     if names := _fields(value):
-        changed = {
-            name: getattr(value, name) if name in _KEPT_FIELDS else _poisoned(getattr(value, name)) for name in names
-        }
-        return type(value)(**changed)
+        own = {name: getattr(value, name) for name in names}
+        return type(value)(**{name: v if name in _KEPT_FIELDS else _poisoned(v, worsen) for name, v in own.items()})
     if isinstance(value, dict):
-        return {_poisoned(key): _poisoned(each) for key, each in cast("dict[object, object]", value).items()}
+        items = cast("dict[object, object]", value).items()
+        return {_poisoned(key, worsen): _poisoned(each, worsen) for key, each in items}
     if isinstance(value, tuple):
-        return tuple(_poisoned(each) for each in cast("tuple[object, ...]", value))
+        return tuple(_poisoned(each, worsen) for each in cast("tuple[object, ...]", value))
     return value
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import sardonyx
+from reporting.written import in_terminal
 from sardonyx.errors import OutputError, UsageError, VerificationFailed
 from sardonyx.exporting.export import Exported
 from sardonyx.exporting.generation.check import GenerationCheck, Prompts, continued, random_prompts
@@ -20,7 +21,7 @@ from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.records.export import Export
-from sardonyx.reporting.export import render_export
+from sardonyx.reporting.export import export_document
 
 _LAYER = "hidden_size=24,num_attention_heads=4,intermediate_size=32,vocab_size=60,max_position_embeddings=64"
 _GROUPED = f"{_LAYER},num_key_value_heads=2"
@@ -63,9 +64,9 @@ def test_every_token_is_the_one_that_the_module_generates(name: str, tmp_path: P
     window = 8 if name in ("gemma3", "mistral") else None
     assert (batches[-1].prompts == (11,)) == (window is not None), "one prompt is longer than the window"
     total = STEPS * sum(len(batch.prompts) for batch in batches)
-    assert f"of {total} greedy tokens equal" in render_export(
-        made
-    ) or f"all {total} greedy tokens equal" in render_export(made)
+    assert f"of {total} greedy tokens equal" in in_terminal(
+        export_document, made
+    ) or f"all {total} greedy tokens equal" in in_terminal(export_document, made)
     back = Export.from_json(made.to_json())
     assert back.verdict is not None
     assert back.verdict.generation == batches

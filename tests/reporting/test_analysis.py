@@ -14,16 +14,16 @@ from msgspec.structs import replace
 
 import schemas
 from reporting.sample_analysis import sample_analysis
+from reporting.written import in_markdown, in_terminal
 from sardonyx.records.analysis import Analysis
-from sardonyx.reporting.analysis import FIGURES, analysis_sentence, render_analysis
-from sardonyx.reporting.analysis_export import MODEL, MODULE, analysis_csv, analysis_markdown
-from sardonyx.reporting.options import View
+from sardonyx.reporting.analysis import FIGURES, MODEL, MODULE, analysis_csv, analysis_document, analysis_sentence
+from sardonyx.reporting.document import View
 
 GOLDEN = Path(__file__).parent / "golden" / "analysis.txt"
 
 
 def test_the_page_is_the_golden_one() -> None:
-    page = render_analysis(sample_analysis())
+    page = in_terminal(analysis_document, sample_analysis())
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(page, encoding="utf-8")
     assert page == GOLDEN.read_text(encoding="utf-8"), "REWRITE_GOLDEN=1 writes it anew"
@@ -31,30 +31,30 @@ def test_the_page_is_the_golden_one() -> None:
 
 def test_the_last_line_is_the_sentence_and_every_form_is_in_it() -> None:
     found = sample_analysis()
-    assert render_analysis(found).splitlines()[-1] == analysis_sentence(found)
+    assert in_terminal(analysis_document, found).splitlines()[-1] == analysis_sentence(found)
     assert all(form.name in analysis_sentence(found) for form in found.forms)
 
 
 def test_verbose_tells_of_every_form_and_every_attention() -> None:
-    page = render_analysis(sample_analysis(), View(verbose=True))
+    page = in_terminal(analysis_document, sample_analysis(), View(verbose=True))
     assert "Modules (fused)" in page
     assert all(f"layer.{i}.attn: nn.MultiheadAttention" in page for i in range(3))
 
 
 def test_one_form_stands_alone() -> None:
     found = replace(sample_analysis(), forms=sample_analysis().forms[:1], missing=(), overtaking=())
-    page = render_analysis(found)
+    page = in_terminal(analysis_document, found)
     assert "change" not in page
     assert "(standard)" not in page
 
 
 def test_equal_layers_are_one_line_and_a_layer_with_another_peak_is_not() -> None:
     found = sample_analysis()
-    assert "layer.0…2 ×3" in render_analysis(found)
+    assert "layer.0…2 ×3" in in_terminal(analysis_document, found)
     form = found.forms[0]
     higher = replace(form.modules[-1], peak=form.modules[-1].peak + 1)
     apart = replace(found, forms=(replace(form, modules=(*form.modules[:-1], higher)), *found.forms[1:]))
-    assert "layer.0…2 ×3" not in render_analysis(apart)
+    assert "layer.0…2 ×3" not in in_terminal(analysis_document, apart)
 
 
 def test_csv_gives_back_every_number_of_the_record() -> None:
@@ -75,7 +75,7 @@ def test_every_figure_of_the_record_has_a_row() -> None:
 
 
 def test_markdown_tables_are_whole_and_hold_the_numbers() -> None:
-    page = analysis_markdown(sample_analysis())
+    page = in_markdown(analysis_document, sample_analysis())
     for block in page.split("\n\n"):
         lines = block.splitlines()
         if lines[0].startswith("| "):
@@ -102,5 +102,5 @@ def test_names_cannot_move_the_cursor(hostile: str) -> None:
     memory = replace(form.memory, peak=peak)
     form = replace(form, modules=(module,), memory=memory, notes=(hostile,), name=hostile)
     found = replace(found, forms=(form,), sources=(replace(found.sources[0], label=hostile),))
-    for page in (render_analysis(found, View(verbose=True)), analysis_markdown(found)):
+    for page in (in_terminal(analysis_document, found, View(verbose=True)), in_markdown(analysis_document, found)):
         assert hostile not in page

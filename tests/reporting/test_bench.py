@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_bench import LABELS, compared, point, sample_benchmark, timing
+from reporting.written import in_markdown, in_terminal
 from sardonyx.records.bench import Benchmark, Finding
-from sardonyx.reporting.bench import bench_sentence, milliseconds, render_benchmark, verdict
-from sardonyx.reporting.bench_export import benchmark_csv, benchmark_markdown
-from sardonyx.reporting.formatting import Style, visible
-from sardonyx.reporting.options import View
+from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence, milliseconds, verdict
+from sardonyx.reporting.document import View
+from sardonyx.reporting.formatting import visible
 from sardonyx.reporting.plots.boxplot import LEFT, RIGHT, WIDTH, boxplot_svg
 
 GOLDEN = Path(__file__).parent / "golden" / "bench.txt"
@@ -62,14 +62,15 @@ def test_the_closing_sentence_fits_what_was_timed() -> None:
 
 
 def test_the_page_is_the_golden_one() -> None:
-    shown = render_benchmark(sample_benchmark(*SWEEP, notes=["mind this"]), View(verbose=True))
+    shown = in_terminal(bench_document, sample_benchmark(*SWEEP, notes=["mind this"]), View(verbose=True))
     assert shown == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_the_page_shows_each_file_and_how_it_was_measured() -> None:
-    shown = render_benchmark(sample_benchmark(notes=["mind this"]))
+    shown = in_terminal(bench_document, sample_benchmark(notes=["mind this"]))
     assert (
-        "machine   Some CPU @ 2 GHz, 8 cores, 16.0 GB, governor performance, others used 2 % of it meanwhile" in shown
+        "machine   Some CPU @ 2 GHz, 8 cores, 16.0 GB, governor performance, 2 % of the CPU was used by other processes"
+        in shown
     )
     assert "settings  1 thread, provider cpu, runtime optimizations all, one process, wall clock" in shown
     row = next(" ".join(line.split()) for line in shown.splitlines() if line.strip().startswith("small.onnx"))
@@ -79,16 +80,16 @@ def test_the_page_shows_each_file_and_how_it_was_measured() -> None:
 
 
 def test_sizes_stand_apart_and_what_was_not_measured_has_no_column() -> None:
-    shown = render_benchmark(sample_benchmark(*SWEEP))
+    shown = in_terminal(bench_document, sample_benchmark(*SWEEP))
     assert "sizes     batch=1\n" in shown
     assert "\n  at seq=16: small.onnx is 12.3 % faster than model.onnx [11.0, 13.5]\n" in shown
     assert [line.split()[0] for line in shown.splitlines() if line.startswith("  seq=")] == ["seq=16", "seq=512"]
     bare = point({"seq": 1}, files=1)
     without = replace(bare, timings=tuple(replace(each, starts=()) for each in bare.timings))
-    alone = render_benchmark(sample_benchmark(without, files=1))
+    alone = in_terminal(bench_document, sample_benchmark(without, files=1))
     assert "load ms" not in alone
     assert "time /" not in alone
-    assert "governor" not in render_benchmark(_quiet_machine())
+    assert "governor" not in in_terminal(bench_document, _quiet_machine())
 
 
 def _quiet_machine() -> Benchmark:
@@ -98,12 +99,12 @@ def _quiet_machine() -> Benchmark:
 
 
 def test_good_and_bad_news_are_coloured_only_where_asked() -> None:
-    assert "\x1b" not in render_benchmark(sample_benchmark(*SWEEP), View(Style(False)))
-    assert "\x1b[32msmall.onnx is 12.3 % faster" in render_benchmark(sample_benchmark(*SWEEP), View(Style(True)))
+    assert "\x1b" not in in_terminal(bench_document, sample_benchmark(*SWEEP), View())
+    assert "\x1b[32msmall.onnx is 12.3 % faster" in in_terminal(bench_document, sample_benchmark(*SWEEP), color=True)
 
 
 def test_markdown_is_a_page_with_a_table() -> None:
-    page = benchmark_markdown(sample_benchmark(*SWEEP, notes=["a|b"]))
+    page = in_markdown(bench_document, sample_benchmark(*SWEEP, notes=["a|b"]))
     assert page.startswith("# model.onnx and small.onnx and tiny.onnx\n\n**")
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines}) == 1
@@ -114,7 +115,7 @@ def test_markdown_is_a_page_with_a_table() -> None:
 
 def test_csv_has_every_round_in_full() -> None:
     found = sample_benchmark(*SWEEP)
-    rows = list(csv.DictReader(io.StringIO(benchmark_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(bench_csv(found))))
     assert len(rows) == 2 * 3 * 5
     first = repr(found.points[0].timings[0].seconds[0])
     assert rows[0] == {"file": "model.onnx", "batch": "1", "seq": "16", "round": "1", "seconds": first}
@@ -155,13 +156,17 @@ def test_any_times_can_be_drawn(seconds: list[float]) -> None:
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=3, max_size=3, unique=True))
 def test_no_name_breaks_out(labels: list[str]) -> None:
     found = sample_benchmark(labels=labels, notes=[labels[0]])
-    shown = render_benchmark(found) + bench_sentence(found)
+    shown = in_terminal(bench_document, found) + bench_sentence(found)
     assert all(char.isprintable() for char in shown.replace("\n", ""))
     ElementTree.fromstring(boxplot_svg(found))
-    lines = [line for line in benchmark_markdown(found).splitlines() if line.startswith("|")]
+    lines = [line for line in in_markdown(bench_document, found).splitlines() if line.startswith("|")]
     assert len({line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}) == 1
-    rows = csv.DictReader(io.StringIO(benchmark_csv(found), newline=""))
-    assert {row["file"] for row in rows} == set(map(visible, labels))
+    rows = csv.DictReader(io.StringIO(bench_csv(found), newline=""))
+    assert {row["file"] for row in rows} == {visible(_quoted(label)) for label in labels}
+
+
+def _quoted(label: str) -> str:
+    return f"'{label}" if label.startswith(("=", "+", "-", "@")) else label
 
 
 def test_the_same_record_gives_the_same_bytes() -> None:

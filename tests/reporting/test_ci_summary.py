@@ -6,10 +6,15 @@ import re
 
 from reporting.sample_profile import HOSTILE
 from sardonyx.reporting import gate
-from sardonyx.reporting.ci_summary import Section, render_section
+from sardonyx.reporting.ci_summary import JobSummary, summary_document
 from sardonyx.reporting.gate import Baseline, Measure, Outcome
+from sardonyx.reporting.writers import markdown
 
 NUMBERS = {"nodes": Measure(12), "latency_ms": Measure(2.5, None, 2.25, 3.0), "fused.nodes": Measure(3)}
+
+
+def written(summary: JobSummary) -> str:
+    return markdown.write(summary_document(summary))
 
 
 def outcome(text: str, name: str, before: Measure | None = None) -> Outcome:
@@ -18,7 +23,7 @@ def outcome(text: str, name: str, before: Measure | None = None) -> Outcome:
 
 
 def test_hostile_words_stay_words() -> None:
-    text = render_section(Section(HOSTILE, HOSTILE, True, (), {}, None))
+    text = written(JobSummary(HOSTILE, HOSTILE, True, (), {}, None))
     assert "<b>" not in text
     assert "\x1b" not in text
     assert text.count("\n") == 3  # a heading, an empty line, a sentence
@@ -28,7 +33,7 @@ def test_hostile_words_stay_words() -> None:
 def test_intervals_and_baselines_are_shown() -> None:
     before = Baseline("b.json", "a benchmark", {"latency_ms": Measure(2.0, None, 1.75, 2.125), "nodes": Measure(0)})
     held = [outcome("latency_ms > baseline", "latency_ms", before.measures["latency_ms"]), outcome("nodes>20", "nodes")]
-    text = render_section(Section("Benchmark", "slower", False, held, NUMBERS, before))
+    text = written(JobSummary("Benchmark", "slower", False, held, NUMBERS, before))
     assert "### ❌ Benchmark: 1 of 2 gates not met" in text
     assert re.search(
         r"\| latency_ms > baseline \| 2\.5 \\\[2\.25, 3\\\] \| 2 \\\[1\.75, 2\.125\\\] \| .* \| ❌ not met \|", text
@@ -40,4 +45,4 @@ def test_intervals_and_baselines_are_shown() -> None:
 
 
 def test_without_gates_it_is_done() -> None:
-    assert render_section(Section("Study", "s", False, (), {}, None)) == "### ✅ Study: done\n\ns\n"
+    assert written(JobSummary("Study", "s", False, (), {}, None)) == "### ✅ Study: done\n\ns\n"

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from reporting.written import in_terminal
 from sardonyx.records.comparison import Comparison, ModuleDifference, OpRef, Pair, Side
 from sardonyx.records.run import OpCount
-from sardonyx.reporting.comparison import comparison_sentence, render_comparison
-from sardonyx.reporting.options import View
+from sardonyx.reporting.comparison import comparison_document, comparison_sentence
+from sardonyx.reporting.document import View
 
 GOLDEN = Path(__file__).parent / "golden" / "comparison.txt"
 
 
-def _comparison(removed: int = 2) -> Comparison:
+def sample_comparison(removed: int = 2) -> Comparison:
     relu = [OpRef("relu", "Relu", path) for path in ("layer.0.act", "layer.0")]
     return Comparison(
         before=Side("raw.onnx", 12, 4, 3, "m"),
@@ -36,25 +37,25 @@ def _comparison(removed: int = 2) -> Comparison:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = render_comparison(_comparison())
+    shown = in_terminal(comparison_document, sample_comparison())
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(shown, encoding="utf-8")
     assert shown == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_long_lists_are_cut_unless_asked_for() -> None:
-    found = _comparison(50)
-    assert "same_49" not in render_comparison(found)
-    assert "and 42 more" in render_comparison(found)
-    assert "same_49" in render_comparison(found, View(verbose=True))
-    assert "MatMul" in render_comparison(found, View(verbose=True))
-    assert "layer" not in render_comparison(replace(found, moved=(), changed=()), View(depth=0))
+    found = sample_comparison(50)
+    assert "same_49" not in in_terminal(comparison_document, found)
+    assert "and 42 more" in in_terminal(comparison_document, found)
+    assert "same_49" in in_terminal(comparison_document, found, View(verbose=True))
+    assert "MatMul" in in_terminal(comparison_document, found, View(verbose=True))
+    assert "layer" not in in_terminal(comparison_document, replace(found, moved=(), changed=()), View(depth=0))
 
 
 def test_no_difference_is_an_answer() -> None:
-    same = replace(_comparison(0), added=(), moved=(), changed=())
+    same = replace(sample_comparison(0), added=(), moved=(), changed=())
     assert comparison_sentence(same) == "11 nodes in both: the same operators in the same modules"
-    assert comparison_sentence(_comparison()) == "12 → 11 nodes: 2 removed, 1 added, 1 moved, 1 changed"
+    assert comparison_sentence(sample_comparison()) == "12 → 11 nodes: 2 removed, 1 added, 1 moved, 1 changed"
 
 
 def test_hostile_names_move_no_cursor() -> None:
@@ -72,5 +73,5 @@ def test_hostile_names_move_no_cursor() -> None:
         moved=(Pair(op, op, (bad,)),),
         changed=(Pair(op, op, (bad,)),),
     )
-    shown = render_comparison(found, View(verbose=True))
+    shown = in_terminal(comparison_document, found, View(verbose=True))
     assert all(char.isprintable() or char == "\n" for char in shown)

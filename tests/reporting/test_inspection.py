@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from reporting.written import in_terminal
 from sardonyx.records.inspection import (
     Body,
     Coverage,
@@ -23,9 +24,9 @@ from sardonyx.records.inspection import (
     Weight,
 )
 from sardonyx.records.run import Counts
-from sardonyx.reporting.inspection import inspection_sentence, render_inspection
+from sardonyx.reporting.document import View
+from sardonyx.reporting.inspection import inspection_document, inspection_sentence
 from sardonyx.reporting.module_rows import FITTING
-from sardonyx.reporting.options import View
 
 GOLDEN = Path(__file__).parent / "golden" / "inspection.txt"
 
@@ -38,7 +39,7 @@ def _layer(index: int) -> list[Module]:
     ]
 
 
-def _inspection(layers: int = 3) -> Inspection:
+def sample_inspection(layers: int = 3) -> Inspection:
     modules = [
         Module("", "/Bert", 2, 2 + 5 * layers, 8, 8 + 40 * layers),
         Module("encoder", "/encoder", 0, 5 * layers, 0, 40 * layers),
@@ -70,44 +71,44 @@ def _inspection(layers: int = 3) -> Inspection:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = render_inspection(_inspection(), View(verbose=True))
+    shown = in_terminal(inspection_document, sample_inspection(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(shown, encoding="utf-8")
     assert shown == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_a_kind_is_said_where_it_is_new_and_never_repeats_the_path() -> None:
-    lines = render_inspection(_inspection(), View(verbose=True)).splitlines()
+    lines = in_terminal(inspection_document, sample_inspection(), View(verbose=True)).splitlines()
     tree = lines[lines.index("Modules") + 2 : lines.index("Weights of several modules") - 1]
     assert [line.split()[0] for line in tree] == ["(model)", "encoder.layer.0…2", "dense"]
     assert [line.split()[-1] for line in tree] == ["Bert", "BertLayer", "120"]
 
 
 def test_the_sentence_names_only_dims_a_caller_may_choose() -> None:
-    assert inspection_sentence(_inspection()) == "17 nodes, 128 parameters, 12.3 kB, opset 17, dynamic batch"
-    memory = replace(_inspection(), file_bytes=0, opsets={"com.example": 1}, inputs=())
+    assert inspection_sentence(sample_inspection()) == "17 nodes, 128 parameters, 12.3 kB, opset 17, dynamic batch"
+    memory = replace(sample_inspection(), file_bytes=0, opsets={"com.example": 1}, inputs=())
     assert inspection_sentence(memory) == "17 nodes, 128 parameters, 12.0 kB, no standard opset"
 
 
 def test_the_tree_goes_as_deep_as_reads_well_unless_told() -> None:
     # Every layer is different, so nothing folds and the third level would be too much.
-    odd = tuple(replace(m, nodes=m.nodes + i) for i, m in enumerate(_inspection(30).modules))
-    found = replace(_inspection(30), modules=odd)
+    odd = tuple(replace(m, nodes=m.nodes + i) for i, m in enumerate(sample_inspection(30).modules))
+    found = replace(sample_inspection(30), modules=odd)
 
     def rows(view: View) -> int:
-        lines = render_inspection(replace(found, tied=(), root_nodes=()), view).splitlines()
+        lines = in_terminal(inspection_document, replace(found, tied=(), root_nodes=()), view).splitlines()
         return len(lines) - lines.index("Modules") - 4
 
     assert 1 < rows(View()) <= FITTING < len(odd)
     assert rows(View(depth=0)) == 1
     assert rows(View(verbose=True)) == len(odd)
-    assert "…" in render_inspection(found, View(depth=1))
+    assert "…" in in_terminal(inspection_document, found, View(depth=1))
 
 
 def test_hostile_names_move_no_cursor() -> None:
     bad = "[/] \x1b[31m \n \u202e"
     found = replace(
-        _inspection(),
+        sample_inspection(),
         path=bad,
         producer=bad,
         opsets={bad: 1},
@@ -121,17 +122,19 @@ def test_hostile_names_move_no_cursor() -> None:
         tied=(Weight(bad, bad, (1,), 1, (bad, bad)),),
         metadata={bad: bad},
     )
-    shown = render_inspection(found, View(verbose=True)) + inspection_sentence(found)
+    shown = in_terminal(inspection_document, found, View(verbose=True)) + inspection_sentence(found)
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert "[/] \\x1b[31m" in shown
 
 
 def test_how_the_modules_are_known_is_said_and_the_root_is_explained_where_asked() -> None:
-    plain, verbose = (render_inspection(_inspection(), View(verbose=deep)) for deep in (False, True))
-    line = "nodes by module  14 direct (2 of them in the model's own forward), 3 inherited, 2 at the root"
+    plain, verbose = (
+        in_terminal(inspection_document, sample_inspection(), View(verbose=deep)) for deep in (False, True)
+    )
+    line = "nodes by module       14 direct (2 of them in the model's own forward), 3 inherited, 2 at the root"
     assert line in plain
     assert "nothing says where it belongs" not in plain
     assert "nothing says where it belongs" in verbose
     assert "encoder.layer.0.dense, (model)" in verbose
-    nothing_own = replace(_inspection(), coverage=Coverage(1, 0, 0, 0))
-    assert "1 direct, 0 inherited, 0 at the root" in render_inspection(nothing_own)
+    nothing_own = replace(sample_inspection(), coverage=Coverage(1, 0, 0, 0))
+    assert "1 direct, 0 inherited, 0 at the root" in in_terminal(inspection_document, nothing_own)

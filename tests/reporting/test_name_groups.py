@@ -6,10 +6,11 @@ import pytest
 
 from sardonyx.records.inspection import Port
 from sardonyx.records.run import Accuracy, OutputDifference, Verdict
+from sardonyx.reporting.document import Document
 from sardonyx.reporting.inspection import interface
 from sardonyx.reporting.name_groups import grouped, short_lines, short_names
-from sardonyx.reporting.options import View
 from sardonyx.reporting.verdict import output_groups
+from sardonyx.reporting.writers import terminal
 
 PAST = [f"past.{layer}.{word}" for layer in range(12) for word in ("key", "value")]
 
@@ -48,7 +49,8 @@ def test_a_sentence_about_quoted_names_is_said_once() -> None:
 
 def test_the_interface_is_short() -> None:
     ports = [Port(name, "float", ("batch", 3, "past_sequence", 64)) for name in PAST]
-    lines = interface([Port("ids", "int64", ("batch", "sequence")), *ports], ports[:1], View())
+    section = interface([Port("ids", "int64", ("batch", "sequence")), *ports], ports[:1])
+    lines = terminal.write(Document((section,))).splitlines()
     assert [line.split()[:2] for line in lines[2:]] == [
         ["input", "ids"],
         ["input", "past.{0-11}.{key,value}"],

@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
+from reporting.written import in_terminal
 from sardonyx.records.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.records.run import Counts
-from sardonyx.reporting.opportunities import opportunities_sentence, render_opportunities
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import View
+from sardonyx.reporting.opportunities import opportunities_document, opportunities_sentence
 
 
-def _found() -> Opportunities:
+def sample_opportunities() -> Opportunities:
     why = (
         WhyLeft("fuse-a", "its weight\nis computed", 3, {"enc.0": 2, "enc.1": 1}, ("/enc.0/Add",)),
         WhyLeft("fuse-b", "two axes", 2, {"enc.1": 2}, ("/enc.1/Add",)),
@@ -33,37 +34,40 @@ def _line(text: str, start: str) -> str:
 
 
 def test_a_pattern_says_how_often_it_was_and_is_and_why() -> None:
-    text = render_opportunities(_found())
+    text = in_terminal(opportunities_document, sample_opportunities())
     assert _line(text, "MatMul + Add") == "MatMul + Add 9 6 3× fuse-a: its weight is computed (e.g. /enc.0/Add)"
     assert _line(text, "2× fuse-b") == "2× fuse-b: two axes (e.g. /enc.1/Add)"
     assert _line(text, "1×") == "1× for other reasons"
     assert _line(text, "shape chain") == "shape chain 4 0 ·"
-    assert _line(text, "LayerNorm, one") == "LayerNorm, one operator 0 5 made by fusions"
+    assert _line(text, "LayerNorm, one") == "LayerNorm, one operator 0 5 produced by fusions"
 
 
 def test_what_is_nowhere_is_counted_and_listed_when_asked_for() -> None:
-    assert "(1 other pattern nowhere in it)" in render_opportunities(_found())
-    assert _line(render_opportunities(_found(), View(verbose=True)), "Cast after Cast") == "Cast after Cast 0 0 ·"
+    assert "(1 other pattern not in this model)" in in_terminal(opportunities_document, sample_opportunities())
+    assert (
+        _line(in_terminal(opportunities_document, sample_opportunities(), View(verbose=True)), "Cast after Cast")
+        == "Cast after Cast 0 0 ·"
+    )
 
 
 def test_all_reasons_come_with_their_modules_when_asked_for_and_names_cannot_colour_the_terminal() -> None:
-    text = render_opportunities(_found(), View(verbose=True))
+    text = in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
     assert "3× fuse-a: its weight is computed (in enc.0, enc.1)" in text
     assert "1× no pass came near (in (model))" in text
-    assert "\x1b" not in render_opportunities(replace(_found(), path="\x1b[31m"))
+    assert "\x1b" not in in_terminal(opportunities_document, replace(sample_opportunities(), path="\x1b[31m"))
 
 
 def test_passes_show_what_they_would_do() -> None:
-    applying = [record for record in _found().passes if record.rewrites]
-    text = render_opportunities(_found())
+    applying = [record for record in sample_opportunities().passes if record.rewrites]
+    text = in_terminal(opportunities_document, sample_opportunities())
     assert applying
     assert all(f"  {record.name}" in text for record in applying)
-    refused = next(group for record in _found().passes for group in record.refusals)
+    refused = next(group for record in sample_opportunities().passes for group in record.refusals)
     assert refused.reason not in text
-    assert refused.reason in render_opportunities(_found(), View(verbose=True))
+    assert refused.reason in in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
 
 
 def test_the_sentence_does_the_sums() -> None:
-    sentence = "optimizing for portable would give 120 → 90 nodes (−25 %); 6 of 13 places worth a look would be left"
-    assert opportunities_sentence(_found()) == sentence
-    assert render_opportunities(_found()).splitlines()[-1] == sentence
+    sentence = "optimizing for portable would give 120 → 90 nodes (−25 %); 6 of 13 pattern matches would be left"
+    assert opportunities_sentence(sample_opportunities()) == sentence
+    assert in_terminal(opportunities_document, sample_opportunities()).splitlines()[-1] == sentence

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
+from reporting.written import in_terminal
 from sardonyx.records.run import Accuracy, ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
-from sardonyx.reporting.formatting import Style
-from sardonyx.reporting.options import View
-from sardonyx.reporting.run import closing_sentence, render_run
-from sardonyx.reporting.verdict import render_verdict
+from sardonyx.reporting.document import View
+from sardonyx.reporting.run import run_document, run_sentence
+from sardonyx.reporting.verdict import verdict_document
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -27,11 +27,11 @@ def _failed(run: Run) -> Run:
 
 
 CASES = {
-    "run.txt": lambda: render_run(sample_run()),
-    "run_verbose.txt": lambda: render_run(sample_run(), View(verbose=True)),
-    "run_dry.txt": lambda: render_run(_dry(sample_run())),
-    "run_failed.txt": lambda: render_run(_failed(sample_run())),
-    "verdict.txt": lambda: render_verdict(sample_verdict(), "a.onnx", "b.onnx", verbose=True),
+    "run.txt": lambda: in_terminal(run_document, sample_run()),
+    "run_verbose.txt": lambda: in_terminal(run_document, sample_run(), View(verbose=True)),
+    "run_dry.txt": lambda: in_terminal(run_document, _dry(sample_run())),
+    "run_failed.txt": lambda: in_terminal(run_document, _failed(sample_run())),
+    "verdict.txt": lambda: in_terminal(verdict_document, sample_verdict(), "a.onnx", "b.onnx", View(verbose=True)),
 }
 
 
@@ -45,7 +45,7 @@ def test_reads_as_the_golden_file_does(name: str) -> None:
 
 
 def test_plain_output_has_no_escapes_and_no_trailing_space() -> None:
-    shown = render_run(sample_run(), View(verbose=True))
+    shown = in_terminal(run_document, sample_run(), View(verbose=True))
     assert "\x1b" not in shown
     assert all(line == line.rstrip() for line in shown.split("\n"))
 
@@ -53,24 +53,24 @@ def test_plain_output_has_no_escapes_and_no_trailing_space() -> None:
 def test_colour_changes_nothing_but_colour() -> None:
     import re
 
-    coloured = render_run(sample_run(), View(Style(color=True)))
+    coloured = in_terminal(run_document, sample_run(), color=True)
     assert "\x1b[1m" in coloured
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render_run(sample_run())
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == in_terminal(run_document, sample_run())
 
 
 def test_closing_sentence_says_what_happened() -> None:
     run = replace(sample_run(), rolled_back=())
-    assert closing_sentence(run) == (
+    assert run_sentence(run) == (
         "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, verified on 12 trials (worst 2.1e-07) → small.onnx"
     )
     exact = replace(sample_verdict(), outputs=sample_verdict().outputs[1:])
-    assert "(bit for bit)" in closing_sentence(replace(run, verdict=exact))
-    assert "not verified → small.onnx" in closing_sentence(replace(run, verdict=None))
-    assert closing_sentence(replace(run, after=run.before)).startswith("324 nodes as before, ")
+    assert "(bit for bit)" in run_sentence(replace(run, verdict=exact))
+    assert "not verified → small.onnx" in run_sentence(replace(run, verdict=None))
+    assert run_sentence(replace(run, after=run.before)).startswith("324 nodes as before, ")
 
 
 def test_a_failed_run_never_says_proven() -> None:
-    shown = render_run(_failed(sample_run()))
+    shown = in_terminal(run_document, _failed(sample_run()))
     assert "proven" not in shown
     assert shown.endswith("verification failed: pooler_output differs by 0.5 with seed 3; nothing was written\n")
 
@@ -78,7 +78,7 @@ def test_a_failed_run_never_says_proven() -> None:
 def test_a_layer_that_differs_is_not_folded_away() -> None:
     run = sample_run()
     odd = tuple(replace(m, after=m.after - 1) if ".layer.5.output" in m.path else m for m in run.modules)
-    shown = render_run(replace(run, modules=odd))
+    shown = in_terminal(run_document, replace(run, modules=odd))
     assert "0…4 ×5" in shown
     assert "6…11 ×6" in shown
     assert "×12" not in shown
@@ -86,9 +86,9 @@ def test_a_layer_that_differs_is_not_folded_away() -> None:
 
 def test_refusals_show_in_verbose_and_dry_runs_only() -> None:
     reason = "would grow the model past the byte budget"
-    assert reason not in render_run(sample_run())
-    assert reason in render_run(sample_run(), View(verbose=True))
-    assert reason in render_run(_dry(sample_run()))
+    assert reason not in in_terminal(run_document, sample_run())
+    assert reason in in_terminal(run_document, sample_run(), View(verbose=True))
+    assert reason in in_terminal(run_document, _dry(sample_run()))
 
 
 HOSTILE = "[red]x[/] \x1b[31m\x1b]0;title\x07 \u202egnp\u202c \r\n\ttab \ud800 [/bold]"
@@ -116,7 +116,7 @@ def test_hostile_names_print_literally_and_move_no_cursor() -> None:
         ),
     )
     for view in (View(), View(verbose=True)):
-        shown = render_run(hostile, view)
+        shown = in_terminal(run_document, hostile, view)
         assert "[red]x[/]" in shown
         assert r"\x1b[31m" in shown
         assert all(char.isprintable() or char == "\n" for char in shown)
@@ -126,10 +126,10 @@ def test_hostile_names_print_literally_and_move_no_cursor() -> None:
 
 def test_attention_shows_to_those_who_ask_for_everything_and_lets_no_name_through() -> None:
     run = sample_run()
-    assert "\nAttention\n" not in render_run(run)
+    assert "\nAttention\n" not in in_terminal(run_document, run)
     evil = "\x1b[31mevil\n\u202e"
     site = replace(run.attention[0], module=evil, mask=evil, why=evil)
-    shown = render_run(replace(run, attention=(site,)), View(verbose=True))
+    shown = in_terminal(run_document, replace(run, attention=(site,)), View(verbose=True))
     assert "\nAttention\n" in shown
     assert "\x1b" not in shown
     assert "\u202e" not in shown

@@ -11,8 +11,8 @@ from msgspec import structs
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import bench_of_run, sample_run_bundle
 from sardonyx.records.run import RefusalGroup, RolledBack, Run
+from sardonyx.reporting.document import Cell, Paragraph, Section, Table, spans
 from sardonyx.reporting.run_changes import Changes, changes
-from sardonyx.reporting.titled_table import Part
 
 
 def found(**fields: Any) -> Changes:
@@ -21,8 +21,22 @@ def found(**fields: Any) -> Changes:
     return changes(first, replace(first, run=structs.replace(first.run, **fields)))
 
 
-def titled(every: Changes, title: str) -> Part | None:
-    return next((part for part in every.parts if part.title == title), None)
+def titled(every: Changes, title: str) -> Section | None:
+    return next((section for section in every.sections if section.title == title), None)
+
+
+def lines_of(section: Section | None) -> list[tuple[str, ...]]:
+    """The cells of its table."""
+    assert section is not None
+    (table,) = [block for block in section.blocks if isinstance(block, Table)]
+    cells = [[cell.text if isinstance(cell, Cell) else cell for cell in row.cells] for row in table.rows]
+    return [tuple("".join(span.text for span in spans(cell)) for cell in row) for row in cells]
+
+
+def above(section: Section | None) -> str:
+    assert section is not None
+    assert isinstance(section.blocks[0], Paragraph)
+    return str(section.blocks[0].text)
 
 
 def with_counts(run: Run, path: str, after: int) -> tuple[Any, ...]:
@@ -32,27 +46,25 @@ def with_counts(run: Run, path: str, after: int) -> tuple[Any, ...]:
 def test_a_run_does_not_differ_from_itself() -> None:
     every = found()
     assert every.sentence.startswith("The same result both times: 187 nodes")
-    assert [part.title for part in every.parts] == ["Numbers", "Proof", "Time"]
+    assert [section.title for section in every.sections] == ["Numbers", "Verification", "Time"]
     assert every.apart == ()
 
 
 def test_only_modules_that_differ_are_listed_with_those_above() -> None:
     run = sample_run_bundle().run
     part = titled(found(modules=with_counts(run, "encoder.layer.3.attention", 7)), "Modules")
-    assert part is not None
-    names = [line[0] for line in part.lines]
+    names = [line[0] for line in lines_of(part)]
     assert names[0].startswith("(model)")
     assert any("attention" in name for name in names)
     assert not any("pooler" in name or "output" in name for name in names)
-    assert part.lines[-1][1:4] == ("9", "7", "−2")
+    assert lines_of(part)[-1][1:4] == ("9", "7", "−2")
 
 
 def test_operators_that_differ_are_counted_after_optimizing() -> None:
     run = sample_run_bundle().run
     ops = tuple(structs.replace(each, after=each.after + (each.op_type == "Gemm")) for each in run.ops)
     part = titled(found(ops=ops), "Operators")
-    assert part is not None
-    (line,) = part.lines
+    (line,) = lines_of(part)
     assert line[0] == "Gemm"
     assert line[3] == "+1"
 
@@ -60,8 +72,7 @@ def test_operators_that_differ_are_counted_after_optimizing() -> None:
 def test_a_pass_that_ran_only_once_is_told_where_it_did_something() -> None:
     run = sample_run_bundle().run
     part = titled(found(passes=run.passes[1:]), "Passes")
-    assert part is not None
-    assert part.lines == (("eliminate-identity", "only in the first", "25", "−25", "·"),)
+    assert lines_of(part) == [("eliminate-identity", "only in the first", "25", "−25", "·")]
     assert titled(found(passes=run.passes[:-1]), "Passes") is None  # it did nothing
 
 
@@ -72,9 +83,8 @@ def test_refusals_appear_go_and_change() -> None:
         structs.replace(each, refusals=groups if each.name == "fold-constants" else _more(each.refusals))
         for each in run.passes
     )
-    part = titled(found(passes=passes), "Refusals")
-    assert part is not None
-    fates = {line[1]: line[2:] for line in part.lines}
+    part = titled(found(passes=passes), "Missed fusions")
+    fates = {line[1]: line[2:] for line in lines_of(part)}
     assert fates["would grow the model past the byte budget"] == ("3", "0", "gone")
     assert fates["another reason"] == ("0", "4", "new")
     assert fates["the weight is shared"] == ("2", "3", "+1")
@@ -86,17 +96,16 @@ def _more(groups: tuple[RefusalGroup, ...]) -> tuple[RefusalGroup, ...]:
 
 def test_what_was_rolled_back_is_new_or_gone() -> None:
     part = titled(found(rolled_back=(RolledBack("new-pass", "v", "encoder", "NaN"),)), "Rolled back")
-    assert part is not None
-    assert sorted(line[3] for line in part.lines) == ["gone", "gone", "new"]
+    assert sorted(line[3] for line in lines_of(part)) == ["gone", "gone", "new"]
 
 
 def test_proofs_are_weighed() -> None:
     assert found().sentence.endswith("both verified against their source")
-    assert found(verdict=None).sentence.endswith("only the first is proven")
+    assert found(verdict=None).sentence.endswith("only the first is verified")
     first = sample_run_bundle()
     failed = replace(first, run=structs.replace(first.run, verdict=failed_verdict()))
-    assert changes(failed, failed).sentence.endswith("neither is proven")
-    assert changes(failed, first).sentence.endswith("only the second is proven")
+    assert changes(failed, failed).sentence.endswith("neither is verified")
+    assert changes(failed, first).sentence.endswith("only the second is verified")
 
 
 @pytest.mark.slow
@@ -121,19 +130,15 @@ def test_what_differs_besides_is_said() -> None:
 def test_times_are_held_against_each_other_only_where_measured_alike() -> None:
     first = sample_run_bundle()
     alike = titled(changes(first, first), "Time")
-    assert alike is not None
-    assert alike.about.startswith("Measured apart, on the same machine")
+    assert above(alike).startswith("Measured apart, on the same machine")
     bench = bench_of_run()
     elsewhere = replace(first, bench=structs.replace(bench, machine=structs.replace(bench.machine, cpu="Other CPU")))
     apart = titled(changes(first, elsewhere), "Time")
-    assert apart is not None
-    assert apart.about.startswith("Not comparable: machine Some CPU @ 2 GHz, 8 cores and Other CPU, 8 cores")
+    assert above(apart).startswith("Not comparable: machine Some CPU @ 2 GHz, 8 cores and Other CPU, 8 cores")
     more = replace(first, bench=structs.replace(bench, options=bench.options | {"threads": 4}))
     threads = titled(changes(first, more), "Time")
-    assert threads is not None
-    assert "threads 1 and 4" in threads.about
+    assert "threads 1 and 4" in above(threads)
     untimed = titled(changes(first, replace(first, bench=None)), "Time")
-    assert untimed is not None
-    assert untimed.lines == (("the second run was not timed",),)
+    assert above(untimed) == "The second run was not timed."
     bare = replace(first, bench=None)
     assert titled(changes(bare, bare), "Time") is None

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hostile
+from reporting.written import in_terminal
 from sardonyx.records.run import Environment
 from sardonyx.records.study import Failure, Finding, Study, Table
-from sardonyx.reporting.options import View
-from sardonyx.reporting.study import files, render_study, study_sentence
+from sardonyx.reporting.document import View
+from sardonyx.reporting.study import files, study_document, study_sentence
+from sardonyx.reporting.study.documents import shown, table_document, table_files, table_json
 from sardonyx.reporting.study.rows import claim
-from sardonyx.reporting.study.tables import shown, table_csv, table_json, table_markdown
+from sardonyx.reporting.writers import markdown
 
 ENVIRONMENT = Environment("1.0", "3.11", "Linux", 2, {"onnxruntime": "1.31.0"})
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")
 
 
-def _study(name: str = "bert", other: str = "resnet") -> Study:
+def sample_study(name: str = "bert", other: str = "resnet") -> Study:
     tables = (
         Table("overview", "Overview", ("model", "nodes_before", *TIMES),
               ((name, 100, 0.9, 0.88, 0.92, 0.01, "faster", 50), (other, 10, None, None, None, None, None, None)),
@@ -64,7 +66,7 @@ def _study(name: str = "bert", other: str = "resnet") -> Study:
 
 @given(hostile.NAMES, hostile.NAMES)
 def test_no_name_breaks_a_file(name: str, other: str) -> None:
-    found = files(_study(name, other))
+    found = files(sample_study(name, other))
     for path, data in found.items():
         text = data.decode()
         if path.endswith(".svg"):
@@ -78,7 +80,7 @@ def test_no_name_breaks_a_file(name: str, other: str) -> None:
 @given(st.lists(st.tuples(hostile.NAMES, st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))))
 def test_csv_and_json_keep_every_number(entries: list[tuple[str, int | float | None]]) -> None:
     table = Table("t", "T", ("name", "number"), tuple(entries))
-    read = list(csv.reader(io.StringIO(table_csv(table), newline="")))
+    read = list(csv.reader(io.StringIO(dict(table_files(table))["t.csv"].decode(), newline="")))
     assert read[0] == ["name", "number"]
     assert [float(row[1]) if row[1] else None for row in read[1:]] == [
         None if number is None else float(number) for _, number in entries
@@ -90,19 +92,20 @@ def test_csv_and_json_keep_every_number(entries: list[tuple[str, int | float | N
 
 @given(st.lists(st.tuples(hostile.NAMES, hostile.NAMES), max_size=5))
 def test_a_row_of_markdown_has_as_many_cells_as_the_heading(entries: list[tuple[str, str]]) -> None:
-    lines = table_markdown(Table("t", "T", ("one", "two"), tuple(entries))).splitlines()
-    assert len(lines) == 2 + len(entries)
-    assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {3}
+    page = markdown.write(table_document(Table("t", "T", ("one", "two"), tuple(entries))))
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(lines) == (2 + len(entries) if entries else 0)
+    assert not lines or {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {3}
 
 
 def test_the_same_answers_give_the_same_bytes_however_long_they_took() -> None:
-    study = _study()
+    study = sample_study()
     assert files(study) == files(replace(study, seconds={"overview": 9.0}))
     assert files(study) == files(Study.from_json(study.to_json()))
 
 
 def test_the_page_says_each_finding_with_its_table_and_tells_what_is_open() -> None:
-    page = files(_study())["findings.md"].decode()
+    page = files(sample_study())["findings.md"].decode()
     supported, rest = page.split("## What the data do not settle")
     assert "- It is smaller. ([Matrix](tables/pass_matrix.md), 2 rows)" in supported
     assert "Too few models" not in supported
@@ -113,7 +116,7 @@ def test_the_page_says_each_finding_with_its_table_and_tells_what_is_open() -> N
 
 
 def test_a_finding_moves_when_it_becomes_certain() -> None:
-    study = _study()
+    study = sample_study()
     certain = replace(study, findings=tuple(replace(finding, certain=True) for finding in study.findings))
     assert "do not settle" not in files(certain)["findings.md"].decode()
     nothing = replace(study, findings=())
@@ -121,7 +124,7 @@ def test_a_finding_moves_when_it_becomes_certain() -> None:
 
 
 def test_every_picture_is_on_the_page() -> None:
-    found = files(_study())
+    found = files(sample_study())
     drawn = {path for path in found if path.startswith("pictures/")}
     names = ("latency", "passes", "passes_time", "order", "correlation", "tolerance")
     assert drawn == {f"pictures/{name}.svg" for name in names}
@@ -130,12 +133,12 @@ def test_every_picture_is_on_the_page() -> None:
 
 
 def test_a_study_without_tables_has_a_page() -> None:
-    empty = replace(_study(), tables=(), findings=(), failures=())
+    empty = replace(sample_study(), tables=(), findings=(), failures=())
     assert list(files(empty)) == ["findings.md"]
 
 
 def _latency(ratio: float, finding: str) -> str:
-    study = _study()
+    study = sample_study()
     rows = (("bert", 100, ratio, ratio - 0.01, ratio + 0.01, 0.01, finding, 50),)
     return files(replace(study, tables=(replace(study.tables[0], rows=rows),)))["pictures/latency.svg"].decode()
 
@@ -145,9 +148,9 @@ def test_a_colour_is_a_claim() -> None:
     assert 'class="own0"' in _latency(0.9, "faster")
     assert 'class="own1"' in _latency(1.1, "slower")
     assert 'class="own2"' in _latency(0.99, "no difference")
-    points = files(_study())["pictures/correlation.svg"].decode()
+    points = files(sample_study())["pictures/correlation.svg"].decode()
     assert [points.count(f'<g class="own{color}">') for color in range(3)] == [4, 0, 4]  # in each of four panels
-    times = files(_study())["pictures/passes_time.svg"].decode()
+    times = files(sample_study())["pictures/passes_time.svg"].decode()
     assert "+6.0 %" in times
     assert times.count('class="fill"') == 1  # the other pass is within the noise
 
@@ -162,12 +165,12 @@ def test_nothing_is_faster_without_an_interval_below_one(ratio: float, reach: fl
 
 
 def test_the_terminal_tells_findings_and_failures() -> None:
-    text = render_study(_study("\x1b[31mred"), View())
+    text = in_terminal(study_document, sample_study("\x1b[31mred"), View())
     assert "The data support\n  It is smaller. [pass_matrix]" in text
     assert "The data do not settle\n  Too few models to say more. [overview]" in text
     assert "1 cell failed\n  tolerance, resnet: it takes <b>nothing</b> | at all" in text
     assert "\x1b" not in text
-    assert study_sentence(_study()) == "2 models, 7 cells, 6 tables, 1 cell failed"
+    assert study_sentence(sample_study()) == "2 models, 7 cells, 6 tables, 1 cell failed"
 
 
 def test_entries_for_the_eye() -> None:

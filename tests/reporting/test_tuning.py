@@ -9,33 +9,39 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_tuning import sample_tuning, tuned_run
+from reporting.written import in_terminal
 from sardonyx.records.tuning import Tuning
-from sardonyx.reporting.options import View
-from sardonyx.reporting.run import closing_sentence, render_run
-from sardonyx.reporting.tuning import tuning_clause, tuning_lines
+from sardonyx.reporting.document import Document, View
+from sardonyx.reporting.run import run_document, run_sentence
+from sardonyx.reporting.tuning import tuning_clause, tuning_section
+from sardonyx.reporting.writers import terminal
 
 GOLDEN = Path(__file__).parent / "golden" / "tuning.txt"
 
 
+def shown_text(tuning: Tuning, view: View) -> str:
+    return terminal.write(Document((tuning_section(tuning, view),)))
+
+
 def test_reads_as_the_golden_file_does() -> None:
-    shown = "\n".join(tuning_lines(sample_tuning(), View(verbose=True))) + "\n"
+    shown = shown_text(sample_tuning(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(shown, encoding="utf-8")
     assert shown == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_every_unit_is_named_once_without_the_list_of_questions() -> None:
-    shown = "\n".join(tuning_lines(sample_tuning(), View()))
+    shown = shown_text(sample_tuning(), View())
     for decision in sample_tuning().decisions:
         assert shown.count(decision.unit) == 1
 
 
 def test_a_run_shows_its_tuning_and_its_family() -> None:
-    shown = render_run(tuned_run())
-    assert "looks like: encoder (12 attentions, none causal)" in shown
+    shown = in_terminal(run_document, tuned_run())
+    assert "architecture (guess): encoder (12 attentions, none causal)" in shown
     assert "On this machine" in shown
-    assert "On this machine" not in render_run(replace(tuned_run(), tuning=None))
-    assert "22.0 % faster here [20.0, 23.5]" in closing_sentence(tuned_run())
+    assert "On this machine" not in in_terminal(run_document, replace(tuned_run(), tuning=None))
+    assert "22.0 % faster here [20.0, 23.5]" in run_sentence(tuned_run())
 
 
 @pytest.mark.parametrize(
@@ -61,5 +67,5 @@ def test_no_name_touches_the_terminal() -> None:
         why=evil,
         notes=(evil,),
     )
-    shown = tuning_lines(hostile, View(verbose=True))
-    assert not any("\x1b" in line or "\n" in line for line in shown)
+    shown = shown_text(hostile, View(verbose=True))
+    assert all(char.isprintable() or char == "\n" for char in shown)

@@ -1,4 +1,4 @@
-"""An Analysis as text: the forms side by side, then attention, what fuses, what is alive at the peak, the modules."""
+"""An Analysis as a document: the forms side by side, attention, fusable regions, the memory peak, the modules."""
 
 from __future__ import annotations
 
@@ -6,40 +6,114 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Form, ModuleCost, Peak
+from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Decomposed, Form, ModuleCost
 from sardonyx.records.inspection import Port
 from sardonyx.reporting import formatting
-from sardonyx.reporting.inspection import module_name, titled
-from sardonyx.reporting.module_rows import module_label, module_rows
+from sardonyx.reporting.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Notes,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    text_column,
+)
+from sardonyx.reporting.inspection import module_name
+from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
+from sardonyx.reporting.writers import csv
 
-# Which numbers of an Analysis stand side by side, what they are called and how they are written.
-#
-# Text and Markdown draw the same rows, so that no view can say something else than another.
+ALIVE_SHOWN = 6
+REDUCTION_WARNING = "not a saving: the reference is a run that never frees memory (docs/memory.md)"
+MODEL, MODULE = "model", "module"  # scopes of a line of CSV
 
 Number = float | None
 
 
+def analysis_document(analysis: Analysis, view: View) -> Document:
+    """Return the answer of `analyze`."""
+    detailed = analysis.forms if view.verbose else analysis.forms[:1]
+    return Document(
+        title=" and ".join(source.label for source in analysis.sources),
+        head=(_facts(analysis, view),),
+        blocks=(
+            _figures(analysis),
+            Notes([(Span(f"no {m.name}", Tone.BAD), f": {formatting.one_line(m.reason)}") for m in analysis.missing]),
+            _attention(analysis, view),
+            *(_regions(form, analysis) for form in detailed),
+            *(_peak(form, analysis, view) for form in detailed),
+            *_formulas(analysis, detailed),
+            *(_cache(source, analysis) for source in analysis.sources),
+            _legacy_estimate(analysis),
+            *(_modules(form, analysis, view) for form in detailed),
+            _notes(analysis),
+        ),
+        sentence=Span(analysis_sentence(analysis), Tone.STRONG),
+    )
+
+
+def analysis_sentence(analysis: Analysis) -> str:
+    """Return the costs in one line; those of several forms are joined by arrows."""
+
+    def joined(write: Callable[[Form], str]) -> str:
+        return " → ".join(map(write, analysis.forms))
+
+    parts = (
+        f"{joined(lambda form: formatting.count(form.work.operations))} operations",
+        f"{joined(lambda form: formatting.amount(form.work.flops))} flops",
+        f"{joined(lambda form: formatting.size(form.traffic.without_fusion))} moved",
+        f"peak {joined(lambda form: formatting.size(form.memory.total))}",
+        f"{joined(lambda form: formatting.size(form.memory.peak.bytes))} of it activations",
+    )
+    names = "" if len(analysis.forms) == 1 else joined(lambda form: formatting.name(form.name)) + ": "
+    return names + ", ".join(parts)
+
+
+def analysis_csv(analysis: Analysis) -> str:
+    """Return one line for each form as a whole and one for each of its modules, with every number in full."""
+    keys = [figure.key for figure in FIGURES]
+    own = [name for name in ModuleCost.__struct_fields__ if name not in ("path", "kind")]
+    extra = [name for name in own if name not in keys]
+    rows: list[list[object]] = []
+    for form in analysis.forms:
+        figures = form.figures()
+        rows.append([form.name, MODEL, "", "", *(figures[key] for key in keys), *("" for _ in extra)])
+        for module in form.modules:
+            cells = [getattr(module, key) if key in own else "" for key in (*keys, *extra)]
+            rows.append([form.name, MODULE, module.path, module.kind, *cells])
+    return csv.write(["form", "scope", "module", "kind", *keys, *extra], rows)
+
+
+# The figures of the forms side by side.
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row: a name for people, and the key that `Form.figures` has it under."""
+    """A number of a form: its label, its key in `Form.figures`, and how it is written."""
 
     label: str
     key: str
     write: Callable[[float], str]
+    depth: int = 0  # 1 for a part of the figure above
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """A figure for every form, and how each differs from the first."""
 
     figure: Figure
     values: tuple[Number, ...]
 
     def cells(self) -> Iterator[str]:
-        """The first value, then each other one with its difference."""
+        """Yield the first value, then each other one with its difference."""
         first = self.values[0]
         yield self._written(first)
         for value in self.values[1:]:
@@ -78,32 +152,33 @@ FIGURES = (
     Figure("multiply-adds", "macs", _amount),
     Figure("flops", "flops", _amount),
     Figure("bytes moved", "traffic_bytes", _bytes),
-    Figure("  read", "bytes_read", _bytes),
-    Figure("  written", "bytes_written", _bytes),
+    Figure("read", "bytes_read", _bytes, depth=1),
+    Figure("written", "bytes_written", _bytes, depth=1),
     Figure("bytes moved if regions were fused", "traffic_if_fused_bytes", _bytes),
     Figure("traffic reduction", "traffic_reduction", _share),
     Figure("flops per byte moved", "intensity", _ratio),
-    Figure("regions that fuse", "regions", _count),
+    Figure("fusable regions", "regions", _count),
     Figure("parameters", "parameters", _count),
     Figure("weights", "weight_bytes", _bytes),
     Figure("inputs", "input_bytes", _bytes),
     Figure("activations at the peak", "activation_bytes", _bytes),
-    Figure("  as torch lets them go", "activation_as_run_bytes", _bytes),
+    Figure("as torch frees them", "activation_as_run_bytes", _bytes, depth=1),
     Figure("peak: weights, inputs, activations", "peak_bytes", _bytes),
 )
 
 
-def rows(found: Analysis) -> list[Row]:
-    """All figures that any form has."""
-    figures = [form.figures() for form in found.forms]
-    made = (Row(figure, tuple(each[figure.key] for each in figures)) for figure in FIGURES)
-    return [row for row in made if any(value is not None for value in row.values)]
+def figure_rows(analysis: Analysis) -> list[FigureRow]:
+    """Return all figures that at least one form has."""
+    figures = [form.figures() for form in analysis.forms]
+    rows = (FigureRow(figure, tuple(values[figure.key] for values in figures)) for figure in FIGURES)
+    return [row for row in rows if any(value is not None for value in row.values)]
 
 
-def headings(forms: Sequence[Form]) -> list[str]:
-    """Over `Row.cells`."""
-    first, *others = (formatting.name(form.name) for form in forms)
-    return [first, *(text for name in others for text in (name, "change"))]
+def _figures(analysis: Analysis) -> Table:
+    first, *others = (formatting.name(form.name) for form in analysis.forms)
+    headings = [first, *(text for name in others for text in (name, "change"))]
+    rows = [Row((Cell(row.figure.label, row.figure.depth), *row.cells())) for row in figure_rows(analysis)]
+    return Table((text_column(""), *map(Column, headings)), rows)
 
 
 def _difference(figure: Figure, before: Number, after: Number) -> str:
@@ -115,28 +190,165 @@ def _difference(figure: Figure, before: Number, after: Number) -> str:
 
 
 def _signed(number: float, unit: str) -> str:
-    """With its sign, and never rounded to nothing."""
+    """Return a number with its sign, never rounded to zero."""
     sign = "+" if number > 0 else "−"
     if abs(number) < 0.05:
         return f"{sign}<0.1 {unit}"
     return f"{sign}{abs(number):.{0 if abs(number) >= 10 and unit == '%' else 1}f} {unit}"
 
 
-# What each module costs, as lines of the module tree.
+def _facts(analysis: Analysis, view: View) -> Facts:
+    facts: dict[str, Text] = {}
+    for source in analysis.sources:
+        if source.class_name:
+            facts["class"] = formatting.name(source.class_name, 100)
+        facts["inputs" if len(analysis.sources) == 1 else f"inputs of {source.label}"] = _inputs(source)
+    if analysis.sizes:
+        facts["dynamic dimensions"] = ", ".join(f"{formatting.name(d)}={size}" for d, size in analysis.sizes.items())
+    facts["units"] = "1 MB is 10^6 bytes; docs/memory.md defines each number"
+    if view.verbose:
+        facts["time"] = formatting.phases(analysis.seconds)
+    return Facts(facts)
 
-_HEADS = ("operations", "flops", "moved", "parameters", "highest while it runs")
+
+def _inputs(source: AnalysisSource) -> str:
+    groups = grouped(source.inputs, lambda port: port.name, _port)
+    return ", ".join(f"{label}={_port(port)}" for label, (port, *_) in groups)
 
 
-def module_lines(form: Form, view: View, *, alone: bool) -> list[str]:
-    """The tree with totals; equal layers are one line."""
-    if not form.modules:
-        return []
-    highest = _highest(form)
-    known = [(each.path, each.kind, _numbers(each)) for each in form.modules]
-    lines = [
-        Line(
+def _port(port: Port) -> str:
+    shape = "?" if port.shape is None else ",".join("?" if dim is None else str(dim) for dim in port.shape)
+    return f"{port.type}[{shape}]"
+
+
+def _of(form: Form, analysis: Analysis) -> str:
+    """Return which form is meant, if there are several."""
+    return "" if len(analysis.forms) == 1 else f" ({formatting.name(form.name)})"
+
+
+def _attention(analysis: Analysis, view: View) -> Section:
+    """Count attentions that are made of the same parts together; list each of them if verbose."""
+    columns = (text_column("form"), Column("attentions"), text_column("written as"), text_column("made of, each"))
+    rows = [row for form in analysis.forms for row in _attention_rows(form, is_only=len(analysis.forms) == 1)]
+    richest = max(analysis.forms, key=lambda form: sum(len(attention.roles) for attention in form.attentions))
+    listed = richest.attentions if view.verbose else ()
+    notes = [Span(f"{module_name(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in listed]
+    return Section("Attention", (Table(columns, rows), Notes(notes)))
+
+
+def _attention_rows(form: Form, *, is_only: bool) -> Iterator[Row]:
+    counts = Counter((attention.written_as, attention_parts(attention)) for attention in form.attentions)
+    label = "file" if is_only else formatting.name(form.name)
+    for (written_as, made_of), count in counts.items():
+        yield Row((label, formatting.count(count), formatting.name(written_as), made_of))
+
+
+def attention_parts(attention: AttentionCost) -> str:
+    """Return the parts of an attention in the order in which they run."""
+    parts = (role if count == 1 else f"{role} ×{count}" for role, count in attention.roles.items())
+    return ", ".join(map(formatting.name, parts)) or "no kernel of its own"
+
+
+def _regions(form: Form, analysis: Analysis) -> Section:
+    headings = ("regions", "operations", "largest", "flops", "kept out of memory", "with a value needed elsewhere")
+    rows = [
+        Row(
             (
-                module_label(row),
+                formatting.name(region.rule),
+                formatting.count(region.regions),
+                formatting.count(region.operations),
+                formatting.count(region.largest),
+                formatting.amount(region.flops),
+                formatting.size(region.kept_out_bytes),
+                formatting.count(region.escaping) if region.escaping else "·",
+            )
+        )
+        for region in form.regions
+    ]
+    table = Table((text_column("rule"), *map(Column, headings)), rows)
+    return Section(f"Fusable regions{_of(form, analysis)}", (table,))
+
+
+def _peak(form: Form, analysis: Analysis, view: View) -> Section:
+    peak = form.memory.peak
+    where = f"{formatting.name(peak.operator)} in {module_name(peak.module)}, step {formatting.count(peak.step)}"
+    columns = (Column("bytes"), text_column("produced by"), text_column("in module"))
+    alive = peak.alive if view.verbose else peak.alive[:ALIVE_SHOWN]
+    rows = [Row((formatting.size(v.bytes), formatting.name(v.operation), module_name(v.module))) for v in alive]
+    if peak.workspace:
+        rows.append(Row((formatting.size(peak.workspace), "workspace", "only while it runs")))
+    rest = peak.others + len(peak.alive) - len(alive)
+    more = f"and {rest} smaller ones" if rest else ""
+    title = f"Alive at the peak{_of(form, analysis)}: {formatting.size(peak.bytes)} during {where}"
+    return Section(title, (Table(columns, rows), Paragraph(more, Tone.FAINT)))
+
+
+def _formulas(analysis: Analysis, forms: Sequence[Form]) -> Iterator[Block]:
+    """Yield the costs as formulas of the dynamic dimensions, and where one form overtakes another."""
+    for form in forms:
+        formulas = form.formulas
+        if formulas is None:
+            continue
+        by_name = {
+            "macs": formulas.macs,
+            "flops": formulas.flops,
+            "bytes moved": formulas.bytes_moved,
+            "peak bytes": formulas.peak,
+        }
+        lines: list[Text] = [(f"{name} = ", Span(formula, code=True)) for name, formula in by_name.items()]
+        lines += [
+            f"{_from(change.dim, change.size, analysis)} the peak is {change.after}, for smaller sizes {change.before}"
+            for change in formulas.crossovers
+        ]
+        yield Section(f"For every size{_of(form, analysis)}", (Notes(lines),))
+    yield Notes(
+        [
+            f"{_from(change.dim, change.size, analysis)} {formatting.name(change.more)} needs more memory"
+            f" than {formatting.name(change.less)}"
+            for change in analysis.overtaking
+        ]
+    )
+
+
+def _from(dim: str, size: int, analysis: Analysis) -> str:
+    others = ", ".join(f"{formatting.name(name)} = {value}" for name, value in analysis.sizes.items() if name != dim)
+    return f"from {formatting.name(dim)} = {formatting.count(size)} on" + (f" (at {others})" if others else "")
+
+
+def _cache(source: AnalysisSource, analysis: Analysis) -> Section:
+    """Return what a decoder keeps from one run to the next."""
+    title = "Cache of keys and values" + (f" of {source.label}" if len(analysis.sources) > 1 else "")
+    cache = source.cache
+    if cache is None:
+        return Section(title, ())
+    lines: list[Text] = []
+    for part in cache.parts:
+        shape = ", ".join(formatting.name(str(dim)) for dim in part.shape)
+        lines.append(f"{formatting.plural(part.tensors, 'tensor')} of [{shape}], {part.element_bytes} bytes an element")
+    here = "" if cache.bytes is None else f"; {formatting.size(cache.bytes)} at these sizes"
+    lines.append(("bytes = ", Span(cache.formula, code=True), here))
+    return Section(title, (Notes(lines),))
+
+
+def _legacy_estimate(analysis: Analysis) -> Section:
+    lines = [
+        f"{formatting.name(form.name)}: {estimate.peak_bytes / 2**20:.2f} MiB, {100 * estimate.reduction:.1f} % less "
+        f"than {estimate.never_freed_bytes / 2**20:.2f} MiB"
+        for form in analysis.forms
+        if (estimate := form.as_in_notes) is not None
+    ]
+    return Section("As in the notes", (Notes([*lines, Span(REDUCTION_WARNING, Tone.FAINT)] if lines else ()),))
+
+
+def _modules(form: Form, analysis: Analysis, view: View) -> Section:
+    """Return the module tree with totals; equal layers are one line."""
+    highest = _highest(form)
+    # The last number is not shown as a sum; it only keeps layers with different peaks from being merged.
+    numbers = [(m.path, m.kind, (m.operations, m.flops, m.bytes_moved, m.parameters, m.peak)) for m in form.modules]
+    rows = [
+        Row(
+            (
+                module_cell(row),
                 formatting.count(row.total[0]),
                 formatting.amount(row.total[1]),
                 formatting.size(row.total[2]),
@@ -145,250 +357,61 @@ def module_lines(form: Form, view: View, *, alone: bool) -> list[str]:
                 formatting.name(row.branch.tag),
             )
         )
-        for row in module_rows(known, view)
+        for row in module_rows(numbers, view)
     ]
-    columns = (text_column("module"), *map(Column, _HEADS), text_column("kind"))
-    heading = "Modules" if alone else f"Modules ({formatting.name(form.name)})"
-    return [view.style.strong(heading), *table(columns, lines, view.style)]
-
-
-def _numbers(each: ModuleCost) -> tuple[int, ...]:
-    """What is shown, and last what only keeps layers apart that differ in it: a highest value is no sum."""
-    return (each.operations, each.flops, each.bytes_moved, each.parameters, each.peak)
+    headings = ("operations", "flops", "moved", "parameters", "most alive while it runs")
+    columns = (text_column("module"), *map(Column, headings), text_column("kind"))
+    return Section(f"Modules{_of(form, analysis)}", (Table(columns, rows),))
 
 
 def _highest(form: Form) -> dict[str, int]:
-    """Most bytes alive while a module or one below it runs."""
-    found: dict[str, int] = {}
-    for each in form.modules:
-        path = each.path
+    """Return the most bytes alive while a module or one below it runs, by path."""
+    highest: dict[str, int] = {}
+    for module in form.modules:
+        path = module.path
         while True:
-            found[path] = max(found.get(path, 0), each.peak)
+            highest[path] = max(highest.get(path, 0), module.peak)
             if not path:
                 break
             path = path.rpartition(".")[0]
-    return found
+    return highest
 
 
-ALIVE_SHOWN = 6
-REDUCTION_WARNING = "not a saving: the share of what nothing would be freed of (docs/memory.md)"
+def _notes(analysis: Analysis) -> Section:
+    own = [f"{formatting.name(form.name)}: {note}" for form in analysis.forms for note in form.notes]
+    return Section("Notes", (Notes([formatting.one_line(note) for note in (*analysis.notes, *own)]),))
 
 
-def render_analysis(found: Analysis, view: View | None = None) -> str:
-    """The whole answer of `analyze`; its last line is the sentence."""
-    view = view or View()
-    blocks = [
-        _facts(found, view),
-        _figures(found, view),
-        _missing(found, view),
-        _attentions(found, view),
-        *(_regions(form, found, view) for form in _shown(found.forms, view)),
-        *(_peak(form, form.memory.peak, found, view) for form in _shown(found.forms, view)),
-        _formulas(found, view),
-        _caches(found, view),
-        _notes_estimate(found, view),
-        *(module_lines(form, view, alone=len(found.forms) == 1) for form in _shown(found.forms, view)),
-        _remarks(found, view),
-        [view.style.strong(analysis_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+# The answer of `decompose`, which shows the same attentions.
+
+ATTENTIONS_SHOWN = 12
 
 
-def analysis_sentence(found: Analysis) -> str:
-    """What it costs, in one line; several forms from one to the next."""
-
-    def each(write: Callable[[Form], str]) -> str:
-        return " → ".join(map(write, found.forms))
-
-    parts = (
-        f"{each(lambda form: formatting.count(form.work.operations))} operations",
-        f"{each(lambda form: formatting.amount(form.work.flops))} flops",
-        f"{each(lambda form: formatting.size(form.traffic.without_fusion))} moved",
-        f"peak {each(lambda form: formatting.size(form.memory.total))}",
-        f"{each(lambda form: formatting.size(form.memory.peak.bytes))} of it activations",
+def decomposition_document(decomposed: Decomposed, view: View) -> Document:
+    """Return the answer of `decompose`."""
+    shown = decomposed.attentions if view.verbose else decomposed.attentions[:ATTENTIONS_SHOWN]
+    columns = (text_column("attention"), text_column("written as"), text_column("made of"))
+    rows = [Row((module_name(a.module), formatting.name(a.written_as), attention_parts(a))) for a in shown]
+    more = len(decomposed.attentions) - len(shown)
+    return Document(
+        title=decomposed.source,
+        head=(Facts({"graph nodes": _node_counts(decomposed)}),),
+        blocks=(
+            Table(columns, rows),
+            Paragraph(f"and {more} more; -v lists all" if more else "", Tone.FAINT),
+            Notes([formatting.one_line(note) for note in decomposed.notes]),
+        ),
+        sentence=Span(decomposition_sentence(decomposed), Tone.STRONG),
     )
-    names = "" if len(found.forms) == 1 else each(lambda form: formatting.name(form.name)) + ": "
-    return names + ", ".join(parts)
 
 
-def _shown(forms: Sequence[Form], view: View) -> Sequence[Form]:
-    """What is told of one form is told of the first; of all where everything is asked for."""
-    return forms if view.verbose else forms[:1]
+def decomposition_sentence(decomposed: Decomposed) -> str:
+    """Return how many attentions were decomposed, in one line."""
+    where = f" → {decomposed.output}" if decomposed.output else ""
+    attentions = formatting.plural(len(decomposed.attentions), "attention")
+    return f"{attentions} decomposed, {_node_counts(decomposed)} nodes{where}"
 
 
-def _facts(found: Analysis, view: View) -> list[str]:
-    facts: dict[str, str] = {}
-    for source in found.sources:
-        if source.class_name:
-            facts["class"] = formatting.name(source.class_name, 100)
-        facts["inputs" if len(found.sources) == 1 else f"inputs of {formatting.visible(source.label)}"] = _inputs(
-            source
-        )
-    if found.sizes:
-        facts["open dims"] = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in found.sizes.items())
-    facts["units"] = "1 MB is 10^6 bytes; docs/memory.md defines each number"
-    if view.verbose:
-        facts["time"] = ", ".join(
-            f"{formatting.name(phase)} {formatting.seconds(t)}" for phase, t in found.seconds.items()
-        )
-    return titled(" and ".join(formatting.visible(source.label) for source in found.sources), facts, view)
-
-
-def _inputs(source: AnalysisSource) -> str:
-    found = grouped(source.inputs, lambda port: port.name, _port)
-    return ", ".join(f"{label}={_port(port)}" for label, (port, *_) in found)
-
-
-def _port(port: Port) -> str:
-    shape = "?" if port.shape is None else ",".join("?" if dim is None else str(dim) for dim in port.shape)
-    return formatting.visible(f"{port.type}[{shape}]")
-
-
-def _figures(found: Analysis, view: View) -> list[str]:
-    columns = (text_column(""), *map(Column, headings(found.forms)))
-    lines = [Line((row.figure.label, *row.cells())) for row in rows(found)]
-    return table(columns, lines, view.style)
-
-
-def _missing(found: Analysis, view: View) -> list[str]:
-    return [
-        f"  {view.style.bad('no ' + formatting.name(each.name))}: {formatting.one_line(each.reason)}"
-        for each in found.missing
-    ]
-
-
-def _attentions(found: Analysis, view: View) -> list[str]:
-    """Attentions that are made of the same parts count together."""
-    lines = [line for form in found.forms for line in _attention_lines(form, alone=len(found.forms) == 1)]
-    columns = (text_column("form"), Column("attentions"), text_column("written as"), text_column("made of, each"))
-    shown = [view.style.strong("Attention"), *table(columns, lines, view.style)] if lines else []
-    return shown + (list(_each_attention(found, view)) if view.verbose else [])
-
-
-def _attention_lines(form: Form, *, alone: bool) -> Iterator[Line]:
-    alike = Counter((each.written_as, parts(each)) for each in form.attentions)
-    for (written_as, made_of), count in alike.items():
-        yield Line(
-            (
-                "file" if alone else formatting.name(form.name),
-                formatting.count(count),
-                formatting.name(written_as),
-                made_of,
-            )
-        )
-
-
-def parts(attention: AttentionCost) -> str:
-    """What an attention is made of, in the order in which it is done."""
-    made_of = (role if count == 1 else f"{role} ×{count}" for role, count in attention.roles.items())
-    return ", ".join(map(formatting.name, made_of)) or "no kernel of its own"
-
-
-def _each_attention(found: Analysis, view: View) -> Iterator[str]:
-    richest = max(found.forms, key=lambda form: sum(len(each.roles) for each in form.attentions))
-    for each in richest.attentions:
-        yield view.style.faint(f"  {module_name(each.module)}: {formatting.name(each.written_as)}")
-
-
-def _of(form: Form, found: Analysis) -> str:
-    return "" if len(found.forms) == 1 else f" ({formatting.name(form.name)})"
-
-
-def _regions(form: Form, found: Analysis, view: View) -> list[str]:
-    heads = ("regions", "operations", "largest", "flops", "kept out of memory", "with a value needed elsewhere")
-    columns = (text_column("rule"), *map(Column, heads))
-    lines = [
-        Line(
-            (
-                formatting.name(each.rule),
-                formatting.count(each.regions),
-                formatting.count(each.operations),
-                formatting.count(each.largest),
-                formatting.amount(each.flops),
-                formatting.size(each.kept_out_bytes),
-                formatting.count(each.escaping) if each.escaping else "·",
-            )
-        )
-        for each in form.regions
-    ]
-    return [view.style.strong(f"What fuses{_of(form, found)}"), *table(columns, lines, view.style)] if lines else []
-
-
-def _peak(form: Form, peak: Peak, found: Analysis, view: View) -> list[str]:
-    where = f"{formatting.name(peak.operator)} in {module_name(peak.module)}, step {formatting.count(peak.step)}"
-    columns = (Column("bytes"), text_column("made by"), text_column("in module"))
-    alive = peak.alive if view.verbose else peak.alive[:ALIVE_SHOWN]
-    lines = [
-        Line((formatting.size(each.bytes), formatting.name(each.operation), module_name(each.module))) for each in alive
-    ]
-    if peak.workspace:
-        lines.append(Line((formatting.size(peak.workspace), "workspace", "only while it runs")))
-    rest = peak.others + len(peak.alive) - len(alive)
-    more = [view.style.faint(f"  and {rest} smaller ones")] if rest else []
-    heading = f"Alive at the peak{_of(form, found)}: {formatting.size(peak.bytes)} while {where}"
-    return [view.style.strong(heading), *(table(columns, lines, view.style) if lines else []), *more]
-
-
-def _formulas(found: Analysis, view: View) -> list[str]:
-    lines: list[str] = []
-    for form in _shown(found.forms, view):
-        if form.formulas is None:
-            continue
-        said = form.formulas
-        lines.append(view.style.strong(f"For every size{_of(form, found)}"))
-        names = {"macs": said.macs, "flops": said.flops, "bytes moved": said.bytes_moved, "peak bytes": said.peak}
-        lines += [f"  {name} = {formatting.visible(text)}" for name, text in names.items()]
-        lines += [
-            f"  {_from(each.dim, each.size, found)} the peak is {formatting.visible(each.after)}, "
-            f"before it is {formatting.visible(each.before)}"
-            for each in said.crossovers
-        ]
-    lines += [
-        f"  {_from(each.dim, each.size, found)} {formatting.name(each.more)} needs more memory"
-        f" than {formatting.name(each.less)}"
-        for each in found.overtaking
-    ]
-    return lines
-
-
-def _caches(found: Analysis, view: View) -> list[str]:
-    """What a decoder keeps from one run to the next."""
-    lines: list[str] = []
-    for source in found.sources:
-        if source.cache is None:
-            continue
-        title = "Cache of keys and values" + (
-            f" of {formatting.visible(source.label)}" if len(found.sources) > 1 else ""
-        )
-        lines.append(view.style.strong(title))
-        for part in source.cache.parts:
-            shape = ", ".join(formatting.name(str(dim)) for dim in part.shape)
-            lines.append(
-                f"  {formatting.plural(part.tensors, 'tensor')} of [{shape}], {part.element_bytes} bytes an element"
-            )
-        here = "" if source.cache.bytes is None else f"; {formatting.size(source.cache.bytes)} at these sizes"
-        lines.append(f"  bytes = {formatting.visible(source.cache.formula)}{here}")
-    return lines
-
-
-def _from(dim: str, size: int, found: Analysis) -> str:
-    held = ", ".join(f"{formatting.name(other)} = {at}" for other, at in found.sizes.items() if other != dim)
-    return f"from {formatting.name(dim)} = {formatting.count(size)} on" + (f" (at {held})" if held else "")
-
-
-def _notes_estimate(found: Analysis, view: View) -> list[str]:
-    lines = [
-        f"  {formatting.name(form.name)}: {each.peak_bytes / 2**20:.2f} MiB, {100 * each.reduction:.1f} % less than "
-        f"{each.never_freed_bytes / 2**20:.2f} MiB"
-        for form in found.forms
-        if (each := form.as_in_notes) is not None
-    ]
-    return [view.style.strong("As in the notes"), *lines, view.style.faint(f"  {REDUCTION_WARNING}")] if lines else []
-
-
-def _remarks(found: Analysis, view: View) -> list[str]:
-    own = [
-        f"  {formatting.name(form.name)}: {formatting.one_line(note)}" for form in found.forms for note in form.notes
-    ]
-    lines = [*(f"  {formatting.one_line(note)}" for note in found.notes), *own]
-    return [view.style.strong("Notes"), *lines] if lines else []
+def _node_counts(decomposed: Decomposed) -> str:
+    after = formatting.count(decomposed.nodes)
+    return after if decomposed.nodes_before is None else f"{formatting.count(decomposed.nodes_before)} → {after}"

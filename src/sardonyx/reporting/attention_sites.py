@@ -1,7 +1,4 @@
-"""What of the places of attention stands side by side: equal ones of many layers as one line, with what they cost.
-
-The page and the terminal draw the same lines, so that no view can say something else than another.
-"""
+"""The attention blocks of a model, grouped over equal layers, with their costs. The page and the terminal use both."""
 
 from __future__ import annotations
 
@@ -22,27 +19,27 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a step of a path that is a numb
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Places of attention that are alike but for the number of their layer."""
+class SiteGroup:
+    """Attention blocks that differ only in the number of their layer."""
 
-    label: str  # where they are; not yet fit to be shown
-    path: str  # the module, or what all of them lie in
+    label: str  # their modules, the numbers as a range
+    path: str  # the module, or the innermost one that contains all of them
     sites: tuple[AttentionSite, ...]
 
     @property
-    def one(self) -> AttentionSite:
-        """Any of them."""
+    def example(self) -> AttentionSite:
+        """The first of them."""
         return self.sites[0]
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Of all of them, each once."""
+        """The modules of all blocks, each once."""
         return tuple(dict.fromkeys(site.module for site in self.sites))
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Time that one file spends on something, a run."""
+    """Time that a file spends on something per run."""
 
     milliseconds: float
     share: float  # of all time in kernels, 0 to 1
@@ -50,73 +47,71 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one file's modules that attend cost in memory."""
+    """Memory costs of the modules with attention in one file."""
 
     bytes_moved: int
     share: float  # of all bytes moved, 0 to 1
-    alive: int  # most bytes of activations while one of their operations runs
+    alive: int  # most bytes of activations alive while one of their operations runs
     of_peak: float  # that, as a share of the peak
 
 
-def lines(sites: Iterable[AttentionSite]) -> list[Line]:
-    """All places, in the order they run; equal ones that differ in the numbers of their path are one line."""
-    alike: dict[tuple[object, ...], list[AttentionSite]] = defaultdict(list)
+def groups(sites: Iterable[AttentionSite]) -> list[SiteGroup]:
+    """Return all blocks in the order they run; equal ones whose paths differ only in numbers are one group."""
+    by_traits: dict[tuple[object, ...], list[AttentionSite]] = defaultdict(list)
     for site in sites:
-        alike[_NUMBER.sub("0", site.module), *_traits(site)].append(site)
-    found: list[Line] = []
-    for group in alike.values():
-        (place,) = places({site.module: 1 for site in group})
-        found.append(Line(place.label, place.path, tuple(group)))
-    return found
+        by_traits[_NUMBER.sub("0", site.module), *_traits(site)].append(site)
+    result: list[SiteGroup] = []
+    for members in by_traits.values():
+        (place,) = places({site.module: 1 for site in members})
+        result.append(SiteGroup(place.label, place.path, tuple(members)))
+    return result
 
 
 def _traits(site: AttentionSite) -> tuple[object, ...]:
-    """All that a line says of a place."""
+    """Return everything that is shown of a block."""
     forms = [None if form is None else (form.operator, len(form.nodes)) for form in (site.before, site.after)]
     return (replace(site, module="", before=None, after=None), *forms)
 
 
 def heads(site: AttentionSite) -> str:
-    """12 × 64; 32 × 64, keys and values 4."""
+    """Return the heads and their size: 12 × 64, or 32 × 64, keys and values 4."""
     if site.heads is None and site.head_size is None:
-        return "not said"
-    known = " × ".join("?" if number is None else formatting.count(number) for number in (site.heads, site.head_size))
+        return "unknown"
+    shape = " × ".join("?" if number is None else formatting.count(number) for number in (site.heads, site.head_size))
     shared = site.key_value_heads
-    return known if shared in (None, site.heads) else f"{known}, keys and values {formatting.count(shared)}"
+    return shape if shared in (None, site.heads) else f"{shape}, keys and values {formatting.count(shared)}"
 
 
 def mask(site: AttentionSite) -> str:
-    """What hides what, and where keys come from where that is not the same place."""
+    """Return the mask, and whether the block has a cache or attends to another sequence."""
     more = [text for text, holds in (("with a cache", site.cached), ("cross", site.cross)) if holds]
     return ", ".join((formatting.one_line(site.mask), *more))
 
 
-def form(found: AttentionForm | None) -> str:
-    """The operator, or how many nodes spell it out."""
-    if found is None:
-        return "gone"
-    return formatting.name(found.operator) or f"{formatting.plural(len(found.nodes), 'node')} in parts"
+def form(attention: AttentionForm | None) -> str:
+    """Return the operator, or the number of nodes that the block is decomposed into."""
+    if attention is None:
+        return "removed"
+    return formatting.name(attention.operator) or f"decomposed ({formatting.plural(len(attention.nodes), 'node')})"
 
 
 def sentence(sites: Sequence[AttentionSite]) -> str:
-    """How many there are and what became of them."""
+    """Return how many attention blocks there are and what became of them."""
     if not sites:
         return "No attention in this model"
-    was, fused, parts = (sum(map(asks, sites)) for asks in (_was_operator, _became_operator, _in_parts))
-    gone = sum(site.after is None for site in sites)
-    said = [
-        (fused, f"{_all(fused, sites)} became one operator"),
-        (was, f"{_all(was, sites)} were one operator already"),
-        (parts, f"{_all(parts, sites)} are spelled out in parts"),
-        (gone, f"{_all(gone, sites)} are gone"),
-    ]
-    clauses = "; ".join(text if number > 1 else text.replace(" are ", " is ").replace(" were ", " was ")
-                        for number, text in said if number)  # fmt: skip
-    return f"The model attends in {formatting.plural(len(sites), 'place')}: {clauses}"
+    counts = {
+        "fused into one operator": sum(map(_became_operator, sites)),
+        "one operator already": sum(map(_was_operator, sites)),
+        "still decomposed": sum(map(_is_decomposed, sites)),
+        "removed": sum(site.after is None for site in sites),
+    }
+    total = len(sites)
+    clauses = [f"{_part(number, total)}{what}" for what, number in counts.items() if number]
+    return f"{formatting.plural(total, 'attention block')}{', ' if len(clauses) == 1 else ': '}{', '.join(clauses)}"
 
 
-def _all(number: int, sites: Sequence[AttentionSite]) -> str:
-    return "all of them" if number == len(sites) > 1 else "it" if len(sites) == 1 else formatting.count(number)
+def _part(number: int, total: int) -> str:
+    return "" if total == 1 else "all " if number == total else f"{formatting.count(number)} "
 
 
 def _was_operator(site: AttentionSite) -> bool:
@@ -127,31 +122,31 @@ def _became_operator(site: AttentionSite) -> bool:
     return bool(site.after and site.after.operator) and not _was_operator(site)
 
 
-def _in_parts(site: AttentionSite) -> bool:
+def _is_decomposed(site: AttentionSite) -> bool:
     return site.after is not None and not site.after.operator
 
 
 def spent(forms: Iterable[AttentionForm | None], model: ProfiledModel) -> Spent | None:
-    """The time of all kernels that do work of these forms; None where no kernel can be told by nodes."""
-    nodes = {node for each in forms if each is not None for node in each.nodes}
+    """Return the time of all kernels that run nodes of these forms, or None if no kernel lists its nodes."""
+    nodes = {node for form in forms if form is not None for node in form.nodes}
     kernels = [kernel.milliseconds for kernel in model.kernels if not nodes.isdisjoint(kernel.nodes)]
     return Spent(sum(kernels), _share(sum(kernels), model.kernel_ms)) if kernels else None
 
 
 def spent_within(modules: Iterable[str], model: ProfiledModel) -> Spent | None:
-    """The time of all kernels that modules own, those below them apart; None where they own none."""
-    wanted = set(modules)
-    own = [each.self_ms for each in model.modules if each.path in wanted and each.kernels]
+    """Return the time of all kernels that the modules own themselves, or None if they own none."""
+    paths = set(modules)
+    own = [module.self_ms for module in model.modules if module.path in paths and module.kernels]
     return Spent(sum(own), _share(sum(own), model.kernel_ms)) if own else None
 
 
 def moved(modules: Iterable[str], analysed: Form) -> Moved | None:
-    """What modules cost by themselves; None where the analysis knows none of them."""
-    wanted = set(modules)
-    own = [each for each in analysed.modules if each.path in wanted]
+    """Return what the modules cost by themselves, or None if the analysis knows none of them."""
+    paths = set(modules)
+    own = [module for module in analysed.modules if module.path in paths]
     if not own:
         return None
-    total, alive = sum(each.bytes_moved for each in own), max(each.peak for each in own)
+    total, alive = sum(module.bytes_moved for module in own), max(module.peak for module in own)
     peak = analysed.memory.peak.bytes
     return Moved(total, _share(total, analysed.work.bytes_moved), alive, _share(alive, peak))
 

@@ -1,4 +1,4 @@
-"""A Benchmark as text: what was measured on and how, the files side by side, and what may be said of them."""
+"""A Benchmark as a document: the machine and the settings, the files side by side, and what the intervals allow."""
 
 from __future__ import annotations
 
@@ -6,18 +6,66 @@ from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
 from sardonyx.reporting import formatting
-from sardonyx.reporting.inspection import titled
+from sardonyx.reporting.document import (
+    Column,
+    Document,
+    Facts,
+    Notes,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    text_column,
+)
 from sardonyx.reporting.name_groups import grouped
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
-
-# How timings and what they come to are written: in every view of a Benchmark the same.
+from sardonyx.reporting.writers import csv
 
 UNKNOWN = "?"
+_TONES = {Finding.FASTER: Tone.GOOD, Finding.SLOWER: Tone.BAD}
+
+
+def bench_document(bench: Benchmark, view: View) -> Document:
+    """Return the answer of `bench`."""
+    several = len(bench.points) > 1 or len(bench.files) > 2
+    return Document(
+        title=" and ".join(file.label for file in bench.files),
+        head=(Facts(conditions(bench, verbose=view.verbose)),),
+        blocks=(
+            timing_table(bench),
+            Notes(_verdicts(bench) if several else ()),
+            Section("Notes", (Notes([formatting.one_line(note) for note in bench.notes]),)),
+        ),
+        sentence=Span(bench_sentence(bench), Tone.STRONG),
+    )
+
+
+def bench_sentence(bench: Benchmark) -> str:
+    """Return the result in one line."""
+    if len(bench.files) == 1:
+        return "; ".join(_single(bench, point) for point in bench.points)
+    if len(bench.points) == 1:
+        first, *others = bench.points[0].timings
+        return "; ".join(verdict(timing, first) for timing in others)
+    return "; ".join(_over_sizes(bench, place) for place in range(1, len(bench.files)))
+
+
+def bench_csv(bench: Benchmark) -> str:
+    """Return one line for each round of each file at each size, with every digit."""
+    dims = list(bench.points[0].sizes)
+    rows = (
+        [timing.label, *(point.sizes[dim] for dim in dims), number, repr(seconds)]
+        for point in bench.points
+        for timing in point.timings
+        for number, seconds in enumerate(timing.seconds, 1)
+    )
+    return csv.write(["file", *dims, "round", "seconds"], rows)
 
 
 def milliseconds(seconds: float | None) -> str:
-    """In milliseconds with three digits or more, the unit left to the heading."""
+    """Return seconds in milliseconds with at least three digits and without the unit."""
     if seconds is None:
         return UNKNOWN
     ms = 1000 * seconds
@@ -26,32 +74,32 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def ratio(compared: Comparison) -> str:
-    """The time as a multiple of the first file's: 0.877 [0.865, 0.890]."""
+    """Return the time as a multiple of the first file's: 0.877 [0.865, 0.890]."""
     return f"{compared.ratio:.3f} [{compared.low:.3f}, {compared.high:.3f}]"
 
 
 def percent(share: float) -> str:
-    """A share without its sign, fine enough to tell small ones from nothing."""
+    """Return a share in percent without its sign, with one decimal if it is below 100 %."""
     return f"{abs(100 * share):.{1 if abs(share) < 1 else 0}f}"
 
 
 def size(sizes: Mapping[str, int]) -> str:
-    """Sizes of dims: "batch=1, seq=128"."""
-    return ", ".join(f"{formatting.name(dim)}={formatting.count(each)}" for dim, each in sizes.items())
+    """Return sizes of dimensions: "batch=1, seq=128"."""
+    return ", ".join(f"{formatting.name(dim)}={formatting.count(number)}" for dim, number in sizes.items())
 
 
-def varied(found: Benchmark) -> list[str]:
-    """The dims that differ between sizes, in their order."""
-    return [dim for dim in found.points[0].sizes if len({point.sizes[dim] for point in found.points}) > 1]
+def varied(bench: Benchmark) -> list[str]:
+    """Return the dimensions that differ between the measured sizes."""
+    return [dim for dim in bench.points[0].sizes if len({point.sizes[dim] for point in bench.points}) > 1]
 
 
-def size_of(point: Point, found: Benchmark) -> str:
-    """What sets a size apart from the others."""
-    return size({dim: point.sizes[dim] for dim in varied(found)})
+def size_of(point: Point, bench: Benchmark) -> str:
+    """Return the dimensions that distinguish a size from the others."""
+    return size({dim: point.sizes[dim] for dim in varied(bench)})
 
 
 def verdict(timing: Timing, first: Timing) -> str:
-    """What a comparison lets one say, as a sentence without its stop."""
+    """Return what a comparison with the first file allows to claim, as a sentence without its full stop."""
     compared = timing.against_first
     name, other = formatting.name(timing.label), formatting.name(first.label)
     if compared is None:
@@ -64,94 +112,67 @@ def verdict(timing: Timing, first: Timing) -> str:
 
 
 def reach(compared: Comparison) -> float:
-    """How large a difference there may be that was not found: as far as the interval or the noise goes."""
+    """Return the largest difference that may have gone undetected, given the interval and the noise."""
     return max(1 - compared.low, compared.high - 1, compared.floor)
 
 
-def alone(found: Benchmark, point: Point) -> str:
-    """What is said of a file that nothing is compared with."""
-    only = point.timings[0]
-    at = f" at {size_of(point, found)}" if len(found.points) > 1 else ""
+def _single(bench: Benchmark, point: Point) -> str:
+    """Return the result for a file that is compared with no other."""
+    timing = point.timings[0]
+    at = f" at {size_of(point, bench)}" if len(bench.points) > 1 else ""
     return (
-        f"{formatting.name(only.label)} takes {milliseconds(only.median)} ms{at} (median of "
-        f"{formatting.plural(len(only.seconds), 'round')}); two sessions of it are within {percent(point.floor)} %"
+        f"{formatting.name(timing.label)} takes {milliseconds(timing.median)} ms{at} (median of "
+        f"{formatting.plural(len(timing.seconds), 'round')}); two sessions of it are within {percent(point.floor)} %"
     )
 
 
-def bench_sentence(found: Benchmark) -> str:
-    """What came out, in one line."""
-    if len(found.files) == 1:
-        return "; ".join(alone(found, point) for point in found.points)
-    if len(found.points) == 1:
-        timings = found.points[0].timings
-        return "; ".join(verdict(each, timings[0]) for each in timings[1:])
-    return "; ".join(_over_sizes(found, place) for place in range(1, len(found.files)))
-
-
-def _over_sizes(found: Benchmark, place: int) -> str:
-    compared = [each for point in found.points if (each := point.timings[place].against_first) is not None]
-    said: list[str] = []
+def _over_sizes(bench: Benchmark, place: int) -> str:
+    """Return at how many sizes a file is faster, slower or neither."""
+    compared = [result for point in bench.points if (result := point.timings[place].against_first) is not None]
+    clauses: list[str] = []
     for finding in Finding:
-        shares = [abs(1 - each.ratio) for each in compared if each.finding is finding]
+        shares = [abs(1 - result.ratio) for result in compared if result.finding is finding]
         if not shares:
             continue
         least, most = percent(min(shares)), percent(max(shares))
         by = "" if finding is Finding.SAME else f" (by {least}{'' if least == most else f' to {most}'} %)"
-        said.append(f"{finding} at {len(shares)} of {len(compared)}{by}")
-    name, other = formatting.name(found.files[place].label), formatting.name(found.files[0].label)
-    return f"{name} against {other}, by size: {', '.join(said)}"
+        clauses.append(f"{finding} at {len(shares)} of {len(compared)}{by}")
+    name, other = formatting.name(bench.files[place].label), formatting.name(bench.files[0].label)
+    return f"{name} against {other}, by size: {', '.join(clauses)}"
 
 
-def render_benchmark(found: Benchmark, view: View | None = None) -> str:
-    """The whole answer of `bench`; its last line is the sentence."""
-    view = view or View()
-    sentences = _verdicts(found, view) if len(found.points) > 1 or len(found.files) > 2 else []
-    blocks = [
-        titled(" and ".join(formatting.visible(each.label) for each in found.files), facts(found, view.verbose), view),
-        table(columns(found), [Line(cells) for cells in rows(found)], view.style),
-        sentences,
-        _remarks(found, view),
-        [view.style.strong(bench_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def facts(found: Benchmark, verbose: bool = False) -> dict[str, str]:
-    """What a reader must know to judge the numbers."""
-    first, asked = found.points[0], found.options
-    same = {dim: each for dim, each in first.sizes.items() if dim not in varied(found)}
-    said = {
-        "machine": _machine(found.machine),
-        "settings": ", ".join(
-            (
-                formatting.plural(int(asked["threads"]), "thread"),
-                f"provider {asked['provider']}",
-                f"runtime optimizations {asked['level']}",
-                "a process each" if asked["isolate"] else "one process",
-                f"{asked['clock']} clock",
-            )
-        ),
-        "inputs": ", ".join(_inputs(first.inputs)) or "none",
+def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, Text]:
+    """Return what a reader must know to judge the numbers."""
+    first, options = bench.points[0], bench.options
+    fixed = {dim: number for dim, number in first.sizes.items() if dim not in varied(bench)}
+    settings = (
+        formatting.plural(int(options["threads"]), "thread"),
+        f"provider {options['provider']}",
+        f"runtime optimizations {options['level']}",
+        "a process each" if options["isolate"] else "one process",
+        f"{options['clock']} clock",
+    )
+    at = f" at {size_of(first, bench)}" if varied(bench) else ""
+    facts: dict[str, Text] = {
+        "machine": _machine(bench.machine),
+        "settings": ", ".join(settings),
+        "inputs": (", ".join(_inputs(first.inputs)) or "none") + at,
     }
-    if same:
-        said["sizes"] = size(same)
-    if varied(found):
-        said["inputs"] += f" at {size_of(first, found)}"
+    if fixed:
+        facts["sizes"] = size(fixed)
     if verbose:
-        said["runtime"] = ", ".join(f"{name} {version}" for name, version in found.environment.packages.items())
-        said["time"] = ", ".join(
-            f"{formatting.name(phase)} {formatting.seconds(each)}" for phase, each in found.seconds.items()
+        facts["runtime"] = ", ".join(f"{name} {version}" for name, version in bench.environment.packages.items())
+        facts["time"] = formatting.phases(bench.seconds)
+        facts["files"] = ", ".join(
+            f"{formatting.name(file.label)} {formatting.size(file.bytes)} {formatting.plural(file.nodes, 'node')}"
+            for file in bench.files
         )
-        said["files"] = ", ".join(
-            f"{formatting.name(each.label)} {formatting.size(each.bytes)} {formatting.plural(each.nodes, 'node')}"
-            for each in found.files
-        )
-    return said
+    return facts
 
 
 def _inputs(shapes: Mapping[str, str]) -> list[str]:
-    found = grouped(shapes, str, lambda name: shapes[name])
-    return [f"{label}={formatting.visible(shapes[first])}" for label, (first, *_) in found]
+    groups = grouped(shapes, str, lambda name: shapes[name])
+    return [f"{label}={shapes[first]}" for label, (first, *_) in groups]
 
 
 def _machine(machine: Machine) -> str:
@@ -161,65 +182,58 @@ def _machine(machine: Machine) -> str:
     if machine.governor is not None:
         parts.append(f"governor {formatting.name(machine.governor)}")
     if machine.busy_during is not None:
-        parts.append(f"others used {100 * machine.busy_during:.0f} % of it meanwhile")
+        parts.append(f"{100 * machine.busy_during:.0f} % of the CPU was used by other processes")
     return ", ".join(parts)
 
 
-def columns(found: Benchmark) -> list[Column]:
-    """The headings; columns that would be empty are left out."""
-    shown = [text_column("size")] if len(found.points) > 1 else []
-    shown += [text_column("file"), Column("median ms"), Column("middle half")]
-    if len(found.files) > 1:
-        shown += [text_column(f"time / {formatting.name(found.files[0].label, 30)}"), text_column("")]
-    shown.append(Column("rounds"))
-    if any(timing.starts for point in found.points for timing in point.timings):
-        shown += [Column("load ms"), Column("first run ms"), Column("peak memory")]
-    return shown
+def timing_table(bench: Benchmark) -> Table:
+    """Return one row for each size and file; columns that would be empty are left out."""
+    several_sizes, several_files = len(bench.points) > 1, len(bench.files) > 1
+    has_starts = any(timing.starts for point in bench.points for timing in point.timings)
+    columns = [text_column("size")] if several_sizes else []
+    columns += [text_column("file"), Column("median ms"), Column("IQR")]
+    if several_files:
+        columns += [text_column(f"time / {formatting.name(bench.files[0].label, 30)}"), text_column("")]
+    columns.append(Column("rounds"))
+    if has_starts:
+        columns += [Column("load ms"), Column("first run ms"), Column("peak memory")]
+    rows: list[Row] = []
+    for point in bench.points:
+        for timing in point.timings:
+            is_first = timing is point.timings[0]
+            cells = [size_of(point, bench) if is_first else ""] if several_sizes else []
+            cells += [
+                formatting.name(timing.label),
+                milliseconds(timing.median),
+                f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
+            ]
+            cells += _compared(timing, point) if several_files else []
+            cells.append(formatting.count(len(timing.seconds)))
+            cells += _starts(timing) if has_starts else []
+            rows.append(Row(cells))
+    return Table(columns, rows)
 
 
-def rows(found: Benchmark) -> list[list[str]]:
-    """One row a size and file, under `columns`."""
-    return [_row(found, point, timing) for point in found.points for timing in point.timings]
-
-
-def _row(found: Benchmark, point: Point, timing: Timing) -> list[str]:
-    is_first = timing is point.timings[0]
-    cells = [size_of(point, found) if is_first else ""] if len(found.points) > 1 else []
-    cells += [
-        formatting.name(timing.label),
-        milliseconds(timing.median),
-        f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
-    ]
+def _compared(timing: Timing, point: Point) -> list[str]:
     compared = timing.against_first
-    if len(found.files) > 1:
-        cells += (
-            ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), compared.finding]
-        )
-    cells.append(formatting.count(len(timing.seconds)))
-    if len(columns(found)) > len(cells):
-        peak = timing.peak_bytes
-        cells += [
-            milliseconds(timing.load_seconds),
-            milliseconds(timing.first_run_seconds),
-            UNKNOWN if peak is None else formatting.size(peak),
-        ]
-    return cells
+    return ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), compared.finding]
 
 
-def _verdicts(found: Benchmark, view: View) -> list[str]:
-    """One line a size and file; good news and bad in colour."""
-    lines: list[str] = []
-    for point in found.points:
-        at = f"at {size_of(point, found)}: " if len(found.points) > 1 else ""
-        if len(found.files) == 1:
-            lines.append(f"  {alone(found, point)}")
-        for each in point.timings[1:]:
-            finding = each.against_first.finding if each.against_first is not None else Finding.SAME
-            paint = {Finding.FASTER: view.style.good, Finding.SLOWER: view.style.bad}.get(finding, str)
-            lines.append(f"  {at}{paint(verdict(each, point.timings[0]))}")
+def _starts(timing: Timing) -> list[str]:
+    peak = timing.peak_bytes
+    times = [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
+    return [*times, UNKNOWN if peak is None else formatting.size(peak)]
+
+
+def _verdicts(bench: Benchmark) -> list[Text]:
+    """Return one sentence for each size and file, in the tone of its finding."""
+    lines: list[Text] = []
+    for point in bench.points:
+        if len(bench.files) == 1:
+            lines.append(_single(bench, point))
+        at = f"at {size_of(point, bench)}: " if len(bench.points) > 1 else ""
+        first, *others = point.timings
+        for timing in others:
+            finding = Finding.SAME if timing.against_first is None else timing.against_first.finding
+            lines.append((at, Span(verdict(timing, first), _TONES.get(finding, Tone.PLAIN))))
     return lines
-
-
-def _remarks(found: Benchmark, view: View) -> list[str]:
-    lines = [f"  {formatting.one_line(note)}" for note in found.notes]
-    return [view.style.strong("Notes"), *lines] if lines else []

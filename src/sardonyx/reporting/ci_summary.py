@@ -1,74 +1,76 @@
-"""A section of Markdown for the page of a CI job: what happened, which gates hold, and the numbers behind them."""
+"""The summary of a command on the page of a CI job: what happened, which gates hold, and the numbers behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.reporting import formatting, markdown
+from sardonyx.reporting import formatting
+from sardonyx.reporting.document import Column, Document, Paragraph, Row, Section, Table, text_column
 from sardonyx.reporting.gate import Baseline, Measure, Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """What one command has to say."""
+class JobSummary:
+    """The result of one command."""
 
     title: str  # what was done
     sentence: str
-    failed: bool  # something went wrong before any gate was held
+    failed: bool  # an error occurred before any gate was evaluated
     outcomes: Sequence[Outcome]
     numbers: Mapping[str, Measure]
     baseline: Baseline | None
 
 
-def render_section(section: Section) -> str:
-    """The section, from its heading on."""
-    unmet = sum(not each.met for each in section.outcomes)
-    if section.failed:
+def summary_document(summary: JobSummary) -> Document:
+    """Return a section of the page of a CI job."""
+    unmet = sum(not outcome.met for outcome in summary.outcomes)
+    gates = formatting.plural(len(summary.outcomes), "gate")
+    if summary.failed:
         mark, verdict = "❌", "failed"
     elif unmet:
-        mark, verdict = "❌", f"{unmet} of {formatting.plural(len(section.outcomes), 'gate')} not met"
+        mark, verdict = "❌", f"{unmet} of {gates} not met"
     else:
-        mark, verdict = "✅", f"{formatting.plural(len(section.outcomes), 'gate')} met" if section.outcomes else "done"
-    heading = f"### {mark} {markdown.escaped(section.title)}: {verdict}"
-    blocks = [heading, markdown.escaped(section.sentence), _gates(section.outcomes), _numbers(section)]
-    return "\n\n".join(filter(None, blocks)) + "\n"
+        mark, verdict = "✅", f"{gates} met" if summary.outcomes else "done"
+    return Document(
+        title=f"{mark} {summary.title}: {verdict}",
+        level=3,
+        blocks=(Paragraph(formatting.one_line(summary.sentence)), _gates(summary.outcomes), _numbers(summary)),
+    )
 
 
-def _gates(outcomes: Sequence[Outcome]) -> str:
-    if not outcomes:
-        return ""
-    lines = [
-        (
-            each.gate.text,
-            str(each.measure) if each.measure.known else "not a number",
-            each.limit,
-            "" if each.baseline is None else str(each.baseline),
-            "ok" if each.met else "❌ not met",
+def _gates(outcomes: Sequence[Outcome]) -> Table:
+    columns = (text_column("fails if"), Column("value"), Column("limit"), Column("baseline"), text_column(""))
+    rows = [
+        Row(
+            (
+                outcome.gate.text,
+                str(outcome.measure) if outcome.measure.known else "not a number",
+                outcome.limit,
+                "" if outcome.baseline is None else str(outcome.baseline),
+                "ok" if outcome.met else "❌ not met",
+            )
         )
-        for each in outcomes
+        for outcome in outcomes
     ]
-    heads = ("fails if", "value", "limit", "baseline", "")
-    return markdown.table(heads, lines, right=(False, True, True, True, False))
+    return Table(columns, rows)
 
 
-def _numbers(section: Section) -> str:
-    """All numbers of the record that are known, each beside the baseline's."""
-    shown = {name: number for name, number in section.numbers.items() if number.known and "." not in name}
-    if not shown:
-        return ""
-    if section.baseline is None:
-        lines = [(name, str(number)) for name, number in shown.items()]
-        table = markdown.table(("number", "value"), lines, right=(False, True))
+def _numbers(summary: JobSummary) -> Section:
+    """Return all known numbers of the record, each beside the baseline's."""
+    shown = {name: number for name, number in summary.numbers.items() if number.known and "." not in name}
+    columns = [text_column("number"), Column("value")]
+    if summary.baseline is None:
+        rows = [Row((name, str(number))) for name, number in shown.items()]
     else:
-        before = section.baseline.measures
-        lines = [(name, str(number), *_beside(number, before.get(name))) for name, number in shown.items()]
-        heads = ("number", "value", "baseline", "change")
-        table = markdown.table(heads, lines, right=(False, True, True, True))
-    return f"<details><summary>Numbers</summary>\n\n{table}\n\n</details>"
+        before = summary.baseline.measures
+        rows = [Row((name, str(number), *_beside(number, before.get(name)))) for name, number in shown.items()]
+        columns += [Column("baseline"), Column("change")]
+    return Section("Numbers", (Table(columns, rows),), folded=True)
 
 
 def _beside(number: Measure, before: Measure | None) -> tuple[str, str]:
+    """Return the baseline's number and the change from it."""
     if before is None or not before.known:
         return "", ""
     if number.value == before.value:

@@ -1,4 +1,4 @@
-"""A Comparison as text: the module tree of both models, then what is new, gone, moved and changed."""
+"""A Comparison as a document: the module tree of both models, then what was removed, added, moved and changed."""
 
 from __future__ import annotations
 
@@ -6,61 +6,71 @@ from collections.abc import Iterable, Sequence
 
 from sardonyx.records.comparison import Comparison, OpRef, Pair, Side
 from sardonyx.reporting import formatting
-from sardonyx.reporting.inspection import module_name, titled
-from sardonyx.reporting.module_rows import module_label, module_rows
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
+from sardonyx.reporting.document import (
+    Column,
+    Document,
+    Facts,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Tone,
+    View,
+    text_column,
+)
+from sardonyx.reporting.inspection import module_name
+from sardonyx.reporting.module_rows import module_cell, module_rows
 
 _SHOWN = 8  # rows of a list that is not asked for in full
 
 
-def render_comparison(found: Comparison, view: View | None = None) -> str:
-    """The whole answer of `compare`; its last line is the sentence."""
-    view = view or View()
-    blocks = [
-        _sides(found, view),
-        _operators(found, view),
-        _modules(found, view),
-        _only("Modules only in the first", found.only_before, view),
-        _only("Modules only in the second", found.only_after, view),
-        _ops("Removed", found.removed, view),
-        _ops("Added", found.added, view),
-        _pairs("Moved", found.moved, view),
-        _pairs("Changed", found.changed, view),
-        [view.style.strong(comparison_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+def comparison_document(comparison: Comparison, view: View) -> Document:
+    """Return the answer of `compare`."""
+    return Document(
+        title="Comparison",
+        head=(Facts({"first": _side(comparison.before), "second": _side(comparison.after)}),),
+        blocks=(
+            _operators(comparison, view),
+            _modules(comparison, view),
+            _paths("Modules only in the first", comparison.only_before, view),
+            _paths("Modules only in the second", comparison.only_after, view),
+            _nodes("Removed", comparison.removed, view),
+            _nodes("Added", comparison.added, view),
+            _pairs("Moved", comparison.moved, view),
+            _pairs("Changed", comparison.changed, view),
+        ),
+        sentence=Span(comparison_sentence(comparison), Tone.STRONG),
+    )
 
 
-def comparison_sentence(found: Comparison) -> str:
-    """The difference in one line."""
-    if found.same:
-        return f"{formatting.plural(found.after.nodes, 'node')} in both: the same operators in the same modules"
-    nodes = f"{formatting.count(found.before.nodes)} → {formatting.count(found.after.nodes)} nodes"
-    counts = {"removed": found.removed, "added": found.added, "moved": found.moved, "changed": found.changed}
-    return f"{nodes}: " + ", ".join(f"{formatting.count(len(items))} {word}" for word, items in counts.items())
-
-
-def _sides(found: Comparison, view: View) -> list[str]:
-    facts = {"first": _side(found.before), "second": _side(found.after)}
-    return titled("Comparison", facts, view)
+def comparison_sentence(comparison: Comparison) -> str:
+    """Return the difference in one line."""
+    before, after = comparison.before.nodes, comparison.after.nodes
+    if comparison.same:
+        return f"{formatting.plural(after, 'node')} in both: the same operators in the same modules"
+    changes = {
+        "removed": comparison.removed,
+        "added": comparison.added,
+        "moved": comparison.moved,
+        "changed": comparison.changed,
+    }
+    counts = ", ".join(f"{formatting.count(len(items))} {word}" for word, items in changes.items())
+    return f"{formatting.count(before)} → {formatting.count(after)} nodes: {counts}"
 
 
 def _side(side: Side) -> str:
-    counts = (
-        formatting.plural(side.nodes, "node"),
-        f"{formatting.plural(side.constants, 'Constant')} apart",
-        formatting.plural(side.initializers, "initializer"),
-    )
-    wrapper = f"; all of it in {formatting.name(side.wrapper)}, which is left out below" if side.wrapper else ""
-    return f"{formatting.visible(side.name)}: {', '.join(counts)}{wrapper}"
+    constants = formatting.plural(side.constants, "constant")
+    initializers = formatting.plural(side.initializers, "initializer")
+    nodes = f"{formatting.plural(side.nodes, 'node')} (plus {constants}), {initializers}"
+    wrapper = f"; everything is in {formatting.name(side.wrapper)}, which is left out below" if side.wrapper else ""
+    return f"{side.name}: {nodes}{wrapper}"
 
 
-def _operators(found: Comparison, view: View) -> list[str]:
+def _operators(comparison: Comparison, view: View) -> Section:
     columns = (text_column("operator"), Column("first"), Column("second"), Column("change"))
-    rows = [op for op in found.ops if op.before != op.after or view.verbose]
-    lines = [
-        Line(
+    rows = [
+        Row(
             (
                 formatting.name(op.op_type),
                 formatting.count(op.before),
@@ -68,67 +78,60 @@ def _operators(found: Comparison, view: View) -> list[str]:
                 formatting.change(op.after - op.before),
             )
         )
-        for op in rows
+        for op in comparison.ops
+        if op.before != op.after or view.verbose
     ]
-    return [view.style.strong("Operators"), *table(columns, lines, view.style)] if lines else []
+    return Section("Operators", (Table(columns, rows),))
 
 
-def _modules(found: Comparison, view: View) -> list[str]:
-    heads = ("first", "second", "removed", "added", "moved here", "changed")
-    columns = (text_column("module"), *map(Column, heads), text_column("kind"))
-    numbers = ((m.before, m.after, m.removed, m.added, m.moved, m.changed) for m in found.modules)
-    modules = [(m.path, m.tag, own) for m, own in zip(found.modules, numbers, strict=True)]
-    lines = [
-        Line(
+def _modules(comparison: Comparison, view: View) -> Section:
+    headings = ("first", "second", "removed", "added", "moved here", "changed")
+    modules = [(m.path, m.tag, (m.before, m.after, m.removed, m.added, m.moved, m.changed)) for m in comparison.modules]
+    rows = [
+        Row(
             (
-                module_label(row),
+                module_cell(row),
                 *map(formatting.count, row.total[:2]),
-                *map(_some, row.total[2:]),
+                *(formatting.count(number) if number else "·" for number in row.total[2:]),
                 formatting.name(row.branch.tag),
             )
         )
-        for row in (module_rows(modules, view) if modules else ())
+        for row in module_rows(modules, view)
     ]
-    return [view.style.strong("Modules"), *table(columns, lines, view.style)] if lines else []
+    columns = (text_column("module"), *map(Column, headings), text_column("kind"))
+    return Section("Modules", (Table(columns, rows),))
 
 
-def _some(number: int) -> str:
-    return formatting.count(number) if number else "·"
+def _paths(title: str, paths: Sequence[str], view: View) -> Section:
+    return _list(title, ("module",), [Row((formatting.name(path),)) for path in paths], view)
 
 
-def _only(heading: str, paths: Sequence[str], view: View) -> list[str]:
-    return _listed(heading, [Line((formatting.name(path),)) for path in paths], (text_column("module"),), view)
+def _nodes(title: str, nodes: Iterable[OpRef], view: View) -> Section:
+    rows = [Row((formatting.name(op.op_type), module_name(op.module), formatting.name(op.name))) for op in nodes]
+    return _list(title, ("operator", "module", "node"), rows, view)
 
 
-def _ops(heading: str, ops: Iterable[OpRef], view: View) -> list[str]:
-    columns = (text_column("operator"), text_column("module"), text_column("node"))
-    lines = [Line((formatting.name(op.op_type), module_name(op.module), formatting.name(op.name))) for op in ops]
-    return _listed(heading, lines, columns, view)
-
-
-def _pairs(heading: str, pairs: Iterable[Pair], view: View) -> list[str]:
-    columns = (text_column("operator"), text_column("module"), text_column("node"), text_column("what"))
-    lines = [
-        Line(
+def _pairs(title: str, pairs: Iterable[Pair], view: View) -> Section:
+    rows = [
+        Row(
             (
                 formatting.name(pair.after.op_type),
                 _from_to(module_name(pair.before.module), module_name(pair.after.module)),
                 _from_to(formatting.name(pair.before.name), formatting.name(pair.after.name)),
-                formatting.visible("; ".join(pair.what)),
+                "; ".join(pair.what),
             )
         )
         for pair in pairs
     ]
-    return _listed(heading, lines, columns, view)
+    return _list(title, ("operator", "module", "node", "what"), rows, view)
 
 
 def _from_to(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
 
 
-def _listed(heading: str, lines: Sequence[Line], columns: Sequence[Column], view: View) -> list[str]:
-    if not lines:
-        return []
-    shown = lines if view.verbose else lines[:_SHOWN]
-    more = [] if len(shown) == len(lines) else [view.style.faint(f"  and {len(lines) - len(shown)} more; -v lists all")]
-    return [view.style.strong(f"{heading} ({formatting.count(len(lines))})"), *table(columns, shown, view.style), *more]
+def _list(title: str, headings: Sequence[str], rows: Sequence[Row], view: View) -> Section:
+    shown = rows if view.verbose else rows[:_SHOWN]
+    more = "" if len(shown) == len(rows) else f"and {len(rows) - len(shown)} more; -v lists all"
+    table = Table([text_column(heading) for heading in headings], shown)
+    return Section(f"{title} ({formatting.count(len(rows))})", (table, Paragraph(more, Tone.FAINT)))

@@ -1,4 +1,4 @@
-"""An Extraction as text: what was cut, its boundary, and what it was held against."""
+"""An Extraction as a document: the extracted module, its boundary, and what it was verified against."""
 
 from __future__ import annotations
 
@@ -6,89 +6,76 @@ from collections.abc import Sequence
 
 from sardonyx.records.extraction import BoundaryValue, Extraction
 from sardonyx.reporting import formatting
-from sardonyx.reporting.formatting import Style
+from sardonyx.reporting.document import Document, Notes, Row, Section, Span, Table, Tone, View, text_column
+from sardonyx.reporting.inspection import listed, shape_text
 from sardonyx.reporting.name_groups import grouped
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Line, table, text_column
-from sardonyx.reporting.verdict import proof, verdict_lines
+from sardonyx.reporting.verdict import verdict_section, verification
 
 _SHOWN = 8  # straddling nodes, without -v
 
 
-def render_extraction(found: Extraction, view: View | None = None) -> str:
-    """The whole answer of `extract`; its last line is the sentence."""
-    view = view or View()
-    blocks = [
-        _heading(found, view),
-        _boundary(found, view),
-        _titled("Against the live module", verdict_lines(found.live, view.style, verbose=view.verbose), view),
-        _titled("Against the whole model", verdict_lines(found.verdict, view.style, verbose=view.verbose), view),
-        [extraction_sentence(found, view.style)],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+def extraction_document(extraction: Extraction, view: View) -> Document:
+    """Return the answer of `extract`."""
+    return Document(
+        title=(_module(extraction.path), Span(f"  {formatting.name(extraction.tag, 100)}", Tone.FAINT)),
+        head=(Notes(_heading_lines(extraction, view)),),
+        blocks=(
+            _boundary(extraction),
+            verdict_section(extraction.live, view, "Against the live module"),
+            verdict_section(extraction.verdict, view, "Against the whole model"),
+        ),
+        sentence=Span(extraction_sentence(extraction), Tone.STRONG),
+    )
 
 
-def extraction_sentence(found: Extraction, style: Style | None = None) -> str:
-    """What was cut out and whether it holds, in one line."""
-    style = style or Style()
+def extraction_sentence(extraction: Extraction) -> str:
+    """Return what was extracted and whether it was verified, in one line."""
     clauses = [
-        f"{_module(found.path)}: {formatting.plural(found.counts.nodes, 'node')}",
-        formatting.plural(len(found.inputs), "input"),
-        formatting.plural(len(found.outputs), "output"),
-        formatting.size(found.counts.bytes),
+        f"{_module(extraction.path)}: {formatting.plural(extraction.counts.nodes, 'node')}",
+        formatting.plural(len(extraction.inputs), "input"),
+        formatting.plural(len(extraction.outputs), "output"),
+        formatting.size(extraction.counts.bytes),
     ]
-    if found.path != found.asked and found.straddling:
-        clauses.append(f"wider than {_module(found.asked)}")
-    against = "the live module" if found.live is not None else "the whole model"
-    clauses.append(proof(found.live or found.verdict) + (f" against {against}" if found.verdict is not None else ""))
-    where = "" if found.result.path is None else f" → {formatting.visible(found.result.path)}"
-    return style.strong(", ".join(clauses) + where)
+    if extraction.path != extraction.asked and extraction.straddling:
+        clauses.append(f"wider than {_module(extraction.asked)}")
+    against = "the live module" if extraction.live is not None else "the whole model"
+    suffix = f" against {against}" if extraction.verdict is not None else ""
+    clauses.append(verification(extraction.live or extraction.verdict) + suffix)
+    return ", ".join(clauses) + ("" if extraction.result.path is None else f" → {extraction.result.path}")
 
 
 def _module(path: str) -> str:
     return formatting.name(path) or "the model"
 
 
-def _heading(found: Extraction, view: View) -> list[str]:
-    lines = [view.style.strong(_module(found.path)) + f"  {formatting.name(found.tag, 100)}"]
-    if found.straddling:
-        names = found.straddling if view.verbose else found.straddling[:_SHOWN]
-        more = f" and {len(found.straddling) - len(names)} more" if len(names) < len(found.straddling) else ""
+def _heading_lines(extraction: Extraction, view: View) -> list[str]:
+    lines: list[str] = []
+    if extraction.straddling:
+        names = [formatting.name(node) for node in extraction.straddling]
         lines.append(
-            f"  wider than {_module(found.asked)}, because these nodes also do the work of other modules: "
-            + ", ".join(map(formatting.name, names))
-            + more
+            f"wider than {_module(extraction.asked)}, because these nodes also do the work of other modules: "
+            + listed(names, None if view.verbose else _SHOWN)
         )
-    if found.dropped:
-        lines.append(f"  not computed by this graph: {', '.join(map(formatting.name, found.dropped))}")
-    return lines + [f"  note: {formatting.one_line(note)}" for note in found.notes]
+    if extraction.dropped:
+        lines.append(f"not computed by this graph: {', '.join(map(formatting.name, extraction.dropped))}")
+    return lines + [f"note: {formatting.one_line(note)}" for note in extraction.notes]
 
 
-def _boundary(found: Extraction, view: View) -> list[str]:
-    headings = ("", "name", "type", "shape", "made by", *(("live module's",) if found.live is not None else ()))
-    lines = _lines("input", found.inputs, found) + _lines("output", found.outputs, found)
-    return [view.style.strong("Boundary"), *table([text_column(each) for each in headings], lines, view.style)]
+def _boundary(extraction: Extraction) -> Section:
+    live = ("live module's",) if extraction.live is not None else ()
+    columns = [text_column(heading) for heading in ("", "name", "type", "shape", "produced by", *live)]
+    rows = _rows("input", extraction.inputs, extraction) + _rows("output", extraction.outputs, extraction)
+    return Section("Boundary", (Table(columns, rows),))
 
 
-def _lines(kind: str, values: Sequence[BoundaryValue], found: Extraction) -> list[Line]:
+def _rows(kind: str, values: Sequence[BoundaryValue], extraction: Extraction) -> list[Row]:
     def cells(value: BoundaryValue) -> tuple[str, ...]:
         return (
             formatting.name(value.type),
-            _shape(value),
+            shape_text(value.shape),
             "model input" if value.module is None else _module(value.module),
-            *((formatting.name(value.live or "·"),) if found.live is not None else ()),
+            *((formatting.name(value.live or "·"),) if extraction.live is not None else ()),
         )
 
     groups = grouped(values, lambda value: value.name, cells)
-    return [Line((kind, label, *cells(first))) for label, (first, *_) in groups]
-
-
-def _shape(value: BoundaryValue) -> str:
-    if value.shape is None:
-        return "any rank"
-    return f"[{', '.join('?' if dim is None else formatting.name(str(dim)) for dim in value.shape)}]"
-
-
-def _titled(title: str, lines: list[str], view: View) -> list[str]:
-    """The block of a verdict under its own title."""
-    return [view.style.strong(title), *lines[1:]] if lines else []
+    return [Row((kind, label, *cells(first))) for label, (first, *_) in groups]

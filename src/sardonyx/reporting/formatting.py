@@ -1,61 +1,35 @@
-"""How numbers, names and emphasis are written: one place, so that every view reads alike.
+"""How numbers and names are written, the same in every view.
 
-Names come from model files and are hostile until shown otherwise: a character that would move the cursor, turn the
-reading direction or colour the terminal is spelled out instead of sent.
+Names come from model files and may contain anything: a character that would move the cursor, change the reading
+direction or colour the terminal is shown as an escape sequence.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 LONGEST_NAME = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Emphasis, or none where the reader is not a terminal."""
-
-    color: bool = False
-
-    def strong(self, text: str) -> str:
-        """Headings."""
-        return self._paint("1", text)
-
-    def faint(self, text: str) -> str:
-        """Remarks."""
-        return self._paint("2", text)
-
-    def good(self, text: str) -> str:
-        """What went well."""
-        return self._paint("32", text)
-
-    def bad(self, text: str) -> str:
-        """What went wrong."""
-        return self._paint("1;31", text)
-
-    def _paint(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
-
-
 def visible(text: str) -> str:
-    """The text with everything unprintable spelled out, on one line."""
+    """Return the text on one line with every unprintable character as an escape sequence."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _spelled(char) for char in text)
+    return "".join(char if char.isprintable() else _escape_sequence(char) for char in text)
 
 
-def _spelled(char: str) -> str:
+def _escape_sequence(char: str) -> str:
     return char.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def one_line(text: str) -> str:
-    """Several lines as one, nothing unprintable left."""
+    """Return several lines as one, without unprintable characters."""
     return visible(" ".join(text.split()))
 
 
 def name(text: str, longest: int = LONGEST_NAME) -> str:
-    """A name from a model, safe to print; a very long one loses its middle."""
+    """Return a printable name; the middle of a very long one is left out."""
     shown = visible(text)
     if len(shown) <= longest:
         return shown
@@ -64,17 +38,17 @@ def name(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def count(number: int) -> str:
-    """12345 as 12,345."""
+    """Return 12345 as 12,345."""
     return f"{number:,}".replace("-", "−")
 
 
 def change(number: int) -> str:
-    """A difference with its sign; nothing for none."""
+    """Return a difference with its sign, or a dot for zero."""
     return f"+{number:,}" if number > 0 else count(number) if number else "·"
 
 
 def percent(before: int, after: int) -> str:
-    """The change in percent; one decimal where whole percents would say nothing."""
+    """Return the change in percent, with one decimal if it is below one percent."""
     if not before or before == after:
         return "±0 %"
     share = 100 * (after - before) / before
@@ -84,12 +58,12 @@ def percent(before: int, after: int) -> str:
 
 
 def size(octets: int) -> str:
-    """Bytes in the unit that gives three digits."""
+    """Return bytes in the unit that gives three digits."""
     return _three_digits(octets, ("B", "kB", "MB", "GB", "TB"))
 
 
 def amount(number: int) -> str:
-    """A large count in the unit that gives three digits: 35.2 G."""
+    """Return a large count in the unit that gives three digits: 35.2 G."""
     return _three_digits(number, ("", "k", "M", "G", "T", "P")).rstrip()
 
 
@@ -104,30 +78,35 @@ def _three_digits(number: int, units: tuple[str, ...]) -> str:
 
 
 def size_change(octets: int) -> str:
-    """A difference in bytes with its sign; nothing for none."""
+    """Return a difference in bytes with its sign, or a dot for zero."""
     return "·" if not octets else size(octets) if octets < 0 else f"+{size(octets)}"
 
 
 def from_to(before: str, after: str) -> str:
-    """Before and after; a shared unit is said once."""
+    """Return before and after; a shared unit is written once."""
     number, _space, unit = before.rpartition(" ")
     return f"{number if number and after.endswith(' ' + unit) else before} → {after}"
 
 
 def seconds(duration: float) -> str:
-    """A duration with three digits at most."""
+    """Return a duration with three digits at most."""
     if duration < 0.9995:
         return f"{1000 * duration:.0f} ms"
     return f"{duration:.0f} s" if duration >= 100 else f"{duration:.1f} s"
 
 
+def phases(times: Mapping[str, float]) -> str:
+    """Return how long each phase took: load 12 ms, verify 3.4 s."""
+    return ", ".join(f"{name(phase)} {seconds(time)}" for phase, time in times.items())
+
+
 def difference(value: float) -> str:
-    """A deviation: 0, or two digits and a power; infinite from the largest number on."""
+    """Return a deviation: 0, or two digits and a power; infinite from the largest float on."""
     if value >= sys.float_info.max:
         return "∞"
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
-    """1 node, 2 nodes."""
+    """Return a count with its noun: 1 node, 2 nodes."""
     return f"{count(number)} {noun if number == 1 else several or noun + 's'}"

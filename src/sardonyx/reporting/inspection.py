@@ -1,10 +1,11 @@
-"""An Inspection as text: what the model is, its interface, its operators and its module tree."""
+"""An Inspection as a document: what the model is, its interface, its operators and its module tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from sardonyx.records.inspection import (
+    Adoption,
     Coverage,
     Family,
     Fingerprint,
@@ -17,172 +18,183 @@ from sardonyx.records.inspection import (
     Weight,
 )
 from sardonyx.reporting import formatting
-from sardonyx.reporting.module_rows import module_label, module_rows
+from sardonyx.reporting.document import (
+    Column,
+    Document,
+    Facts,
+    Notes,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    text_column,
+)
+from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
+
+_PLACES_SHOWN = 6  # axes of a dynamic dimension
+_WEIGHTS_SHOWN = 12
+_SHARED_SHOWN = 5  # nodes
+_FAMILY_NAMES = {Family.VISION_TRANSFORMER: "vision transformer", Family.MLP: "MLP"}
 
 
-def render_inspection(found: Inspection, view: View | None = None) -> str:
-    """The whole answer of `inspect`; its last line is the sentence."""
-    view = view or View()
-    blocks = [
-        _facts(found, view),
-        interface(found.inputs, found.outputs, view),
-        _dynamic(found, view),
-        _inside(found, view),
-        operators(found.ops, view),
-        module_table(found.modules, view),
-        _tied(found, view),
-        _root_nodes(found, view),
-        [view.style.strong(inspection_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+def inspection_document(inspection: Inspection, view: View) -> Document:
+    """Return the answer of `inspect`."""
+    return Document(
+        title=inspection.path or formatting.name(inspection.graph) or "model in memory",
+        head=(_facts(inspection, view),),
+        blocks=(
+            interface(inspection.inputs, inspection.outputs),
+            _dynamic(inspection, view),
+            _functions(inspection),
+            operators(inspection.ops),
+            module_table(inspection.modules, view),
+            weight_table("Weights of several modules", inspection.tied if view.verbose else ()),
+            root_table(inspection.root_nodes if view.verbose else ()),
+        ),
+        sentence=Span(inspection_sentence(inspection), Tone.STRONG),
+    )
 
 
-def inspection_sentence(found: Inspection) -> str:
-    """The model in one line."""
-    opset = found.opsets.get("", found.opsets.get("ai.onnx"))
+def inspection_sentence(inspection: Inspection) -> str:
+    """Return the model in one line."""
+    opset = inspection.opsets.get("", inspection.opsets.get("ai.onnx"))
     parts = [
-        formatting.plural(found.counts.nodes, "node"),
-        formatting.plural(found.parameters, "parameter"),
-        formatting.size(found.file_bytes or found.counts.bytes),
+        formatting.plural(inspection.counts.nodes, "node"),
+        formatting.plural(inspection.parameters, "parameter"),
+        formatting.size(inspection.file_bytes or inspection.counts.bytes),
         "no standard opset" if opset is None else f"opset {opset}",
     ]
-    free = dict.fromkeys(dim or "?" for port in found.inputs for dim in port.shape or () if not isinstance(dim, int))
-    if free:  # what a caller may choose; names that only outputs have are the exporter's
-        parts.append("dynamic " + ", ".join(map(formatting.name, free)))
+    dims = (dim or "?" for port in inspection.inputs for dim in port.shape or () if not isinstance(dim, int))
+    dynamic = dict.fromkeys(dims)
+    if dynamic:  # a caller can choose only the dimensions of inputs
+        parts.append("dynamic " + ", ".join(map(formatting.name, dynamic)))
     return ", ".join(parts)
 
 
-def _facts(found: Inspection, view: View) -> list[str]:
-    counts = found.counts
-    opsets = ", ".join(f"{formatting.name(domain) or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
-    facts = {
-        "family": family_line(found.fingerprint),
-        "opsets": opsets,
-        "IR version": str(found.ir_version),
-        "producer": formatting.name(found.producer) or "unknown",
-        "file": formatting.size(found.file_bytes) if found.file_bytes else "in memory",
+def _facts(inspection: Inspection, view: View) -> Facts:
+    counts = inspection.counts
+    opsets = (f"{formatting.name(domain) or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
+    facts: dict[str, Text] = {
+        "architecture (guess)": architecture(inspection.fingerprint),
+        "opsets": ", ".join(opsets),
+        "IR version": str(inspection.ir_version),
+        "producer": formatting.name(inspection.producer) or "unknown",
+        "file": formatting.size(inspection.file_bytes) if inspection.file_bytes else "in memory",
         "weights": f"{formatting.size(counts.bytes)} in {formatting.plural(counts.initializers, 'initializer')}",
-        "parameters": formatting.count(found.parameters),
-        "nodes": f"{formatting.count(counts.nodes)}, and {formatting.plural(counts.constants, 'Constant')} apart",
-        "nodes by module": coverage_line(found.coverage),
+        "parameters": formatting.count(inspection.parameters),
+        "nodes": node_count(counts.nodes, counts.constants),
+        "nodes by module": coverage_line(inspection.coverage),
     }
     if view.verbose:
-        facts |= {formatting.name(key): formatting.name(value, 100) for key, value in found.metadata.items()}
-    title = formatting.visible(found.path) if found.path else formatting.name(found.graph) or "model in memory"
-    return titled(title, facts, view)
+        facts |= {formatting.name(key): formatting.name(value, 100) for key, value in inspection.metadata.items()}
+    return Facts(facts)
+
+
+def node_count(nodes: int, constants: int) -> str:
+    """Return the number of nodes, with that of Constant nodes apart: 215 (plus 65 constants)."""
+    return f"{formatting.count(nodes)} (plus {formatting.plural(constants, 'constant')})"
 
 
 def family_name(family: Family) -> str:
-    """A family as prose has it."""
-    return {Family.VISION_TRANSFORMER: "vision transformer", Family.MLP: "perceptron (MLP)"}.get(family, family.value)
+    """Return an architecture family in words."""
+    return _FAMILY_NAMES.get(family, family.value)
 
 
-def family_line(found: Fingerprint) -> str:
-    """What kind of network it is, how sure that is, and why."""
-    return f"{family_name(found.family)} ({100 * found.confidence:.0f} % sure): {', '.join(found.evidence)}"
+def architecture(fingerprint: Fingerprint) -> str:
+    """Return the guessed architecture with the confidence and the evidence."""
+    evidence = ", ".join(fingerprint.evidence)
+    return f"{family_name(fingerprint.family)} ({100 * fingerprint.confidence:.0f} % sure): {evidence}"
 
 
-def titled(title: str, facts: Mapping[str, str], view: View) -> list[str]:
-    """A heading, and facts below it."""
-    width = max(map(len, facts))
-    return [view.style.strong(title), *(f"  {key:<{width}}  {value}" for key, value in facts.items())]
-
-
-def coverage_line(found: Coverage) -> str:
-    """How the modules of the nodes are known, root ones never passed off as known."""
-    own = f" ({formatting.count(found.own)} of them in the model's own forward)" if found.own else ""
+def coverage_line(coverage: Coverage) -> str:
+    """Return how the modules of the nodes are known."""
+    own = f" ({formatting.count(coverage.own)} of them in the model's own forward)" if coverage.own else ""
     return (
-        f"{formatting.count(found.direct)} direct{own}, {formatting.count(found.inherited)} inherited, "
-        f"{formatting.count(found.root)} at the root"
+        f"{formatting.count(coverage.direct)} direct{own}, {formatting.count(coverage.inherited)} inherited, "
+        f"{formatting.count(coverage.root)} at the root"
     )
 
 
-def interface(inputs: Iterable[Port], outputs: Iterable[Port], view: View) -> list[str]:
-    """What goes in and what comes out."""
+def interface(inputs: Iterable[Port], outputs: Iterable[Port]) -> Section:
+    """Return the inputs and outputs with their types and shapes."""
     columns = (text_column(""), text_column("name"), text_column("type"), text_column("shape"))
-    lines = [
-        Line((kind, label, *_port(port)))
+    rows = [
+        Row((kind, label, *_port(port)))
         for kind, ports in (("input", inputs), ("output", outputs))
         for label, (port, *_) in grouped(ports, lambda port: port.name, _port)
     ]
-    return [view.style.strong("Interface"), *table(columns, lines, view.style)] if lines else []
+    return Section("Interface", (Table(columns, rows),))
 
 
 def _port(port: Port) -> tuple[str, str]:
-    """What is shown of an input or output besides its name."""
-    if port.shape is None:
-        shape = "any rank"
-    else:
-        shape = f"[{', '.join('?' if dim is None else formatting.name(str(dim)) for dim in port.shape)}]"
-    return formatting.name(port.type), shape + (" has a default" if port.overridable else "")
+    return formatting.name(port.type), shape_text(port.shape) + (" has a default" if port.overridable else "")
 
 
-def _dynamic(found: Inspection, view: View) -> list[str]:
-    if not found.dynamic_dims:
-        return []
-    columns = (text_column("dim"), text_column("where"))
-    lines: list[Line] = []
-    for dim in found.dynamic_dims:
-        where = _places(dim.where)
-        places = where if view.verbose else where[:6]
-        more = f" and {len(where) - len(places)} more" if len(places) < len(where) else ""
-        lines.append(Line((formatting.name(dim.name), ", ".join(places) + more)))
-    return [view.style.strong("Dynamic dims"), *table(columns, lines, view.style)]
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """Return a shape in brackets, unknown dimensions as question marks."""
+    if shape is None:
+        return "any rank"
+    return f"[{', '.join('?' if dim is None else formatting.name(str(dim)) for dim in shape)}]"
+
+
+def _dynamic(inspection: Inspection, view: View) -> Section:
+    rows: list[Row] = []
+    for dim in inspection.dynamic_dims:
+        places = _places(dim.where)
+        rows.append(Row((formatting.name(dim.name), listed(places, None if view.verbose else _PLACES_SHOWN))))
+    return Section("Dynamic dimensions", (Table((text_column("dimension"), text_column("where")), rows),))
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """Return names in a line, at most `most` of them and the number of the others."""
+    shown = names if most is None else names[:most]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
 
 
 def _places(where: Iterable[str]) -> list[str]:
-    """Axes of inputs and outputs, given as name[axis]."""
+    """Return axes of inputs and outputs, given as name[axis], with similar names grouped."""
     parts = {place: place.rpartition("[") for place in where}
-    found = grouped(parts, lambda place: parts[place][0], lambda place: parts[place][2])
-    return [f"{label}[{formatting.name(parts[first][2])}" for label, (first, *_) in found]
+    groups = grouped(parts, lambda place: parts[place][0], lambda place: parts[place][2])
+    return [f"{label}[{formatting.name(parts[first][2])}" for label, (first, *_) in groups]
 
 
-def _inside(found: Inspection, view: View) -> list[str]:
-    """Functions and control-flow bodies, where there are any."""
+def _functions(inspection: Inspection) -> Section:
     lines = [
-        f"  function {formatting.name(f.domain)}.{formatting.name(f.name)}: {formatting.plural(f.nodes, 'node')},"
+        f"function {formatting.name(f.domain)}.{formatting.name(f.name)}: {formatting.plural(f.nodes, 'node')},"
         f" called {f.calls}×"
-        for f in found.functions
+        for f in inspection.functions
     ]
     lines += [
-        f"  body {formatting.name(body.attribute)} of {formatting.name(body.op_type)} {formatting.name(body.node)}: "
+        f"body {formatting.name(body.attribute)} of {formatting.name(body.op_type)} {formatting.name(body.node)}: "
         + formatting.plural(body.nodes, "node")
-        for body in found.bodies
+        for body in inspection.bodies
     ]
-    return [view.style.strong("Functions and bodies"), *lines] if lines else []
+    return Section("Functions and bodies", (Notes(lines),))
 
 
-def operators(uses: Iterable[OpUse], view: View) -> list[str]:
-    """How often each operator occurs."""
-    columns = (text_column("operator"), Column("nodes"))
-    lines = [Line((operator_name(use.domain, use.op_type), formatting.count(use.count))) for use in uses]
-    return [view.style.strong("Operators"), *table(columns, lines, view.style)] if lines else []
+def operators(uses: Iterable[OpUse]) -> Section:
+    """Return how often each operator occurs."""
+    rows = [Row((operator_name(use.domain, use.op_type), formatting.count(use.count))) for use in uses]
+    return Section("Operators", (Table((text_column("operator"), Column("nodes")), rows),))
 
 
 def operator_name(domain: str, op_type: str) -> str:
-    """An operator, with its domain where it is not ONNX's own."""
+    """Return an operator, with its domain if it is not a standard one."""
     return (f"{formatting.name(domain)}::" if domain else "") + formatting.name(op_type)
 
 
-def module_table(modules: Sequence[Module], view: View, top: str = "") -> list[str]:
-    """The tree of modules from `top` down, with what each owns and holds."""
-    if not modules:
-        return []
-    columns = (
-        text_column("module"),
-        Column("own nodes"),
-        Column("nodes"),
-        Column("own parameters"),
-        Column("parameters"),
-        text_column("kind"),
-    )
-    lines = [
-        Line(
+def module_table(modules: Sequence[Module], view: View, top: str = "") -> Section:
+    """Return the tree of modules from `top` down: what each owns, and the totals with the modules below it."""
+    rows = [
+        Row(
             (
-                module_label(row),
+                module_cell(row),
                 formatting.count(row.own[0]),
                 formatting.count(row.total[0]),
                 formatting.count(row.own[1]),
@@ -192,102 +204,124 @@ def module_table(modules: Sequence[Module], view: View, top: str = "") -> list[s
         )
         for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in modules), view, top)
     ]
-    return [view.style.strong("Modules"), *table(columns, lines, view.style)]
+    headings = ("own nodes", "nodes", "own parameters", "parameters")
+    return Section("Modules", (Table((text_column("module"), *map(Column, headings), text_column("kind")), rows),))
 
 
-def weight_table(heading: str, weights: Iterable[Weight], view: View) -> list[str]:
-    """Weights, and the modules that read each."""
+def weight_table(title: str, weights: Iterable[Weight]) -> Section:
+    """Return weights and the modules that read each."""
     columns = (text_column("weight"), text_column("type"), text_column("shape"), text_column("read by"))
-    lines = [
-        Line(
+    rows = [
+        Row(
             (
-                formatting.name(w.name),
-                formatting.name(w.type),
-                str(list(w.shape)),
-                ", ".join(map(module_name, w.modules)),
+                formatting.name(weight.name),
+                formatting.name(weight.type),
+                str(list(weight.shape)),
+                ", ".join(map(module_name, weight.modules)),
             )
         )
-        for w in weights
+        for weight in weights
     ]
-    return [view.style.strong(heading), *table(columns, lines, view.style)] if lines else []
+    return Section(title, (Table(columns, rows),))
 
 
 def module_name(path: str) -> str:
-    """An instance path; the model itself has an empty one."""
+    """Return the path of a module; that of the model itself is empty."""
     return formatting.name(path) or "(model)"
 
 
-def _tied(found: Inspection, view: View) -> list[str]:
-    return weight_table("Weights of several modules", found.tied, view) if view.verbose else []
-
-
-def _root_nodes(found: Inspection, view: View) -> list[str]:
-    return root_table(found.root_nodes, view) if view.verbose else []
-
-
-def root_table(nodes: Iterable[RootNode], view: View) -> list[str]:
-    """Nodes that no module could be found for, and why."""
+def root_table(nodes: Iterable[RootNode]) -> Section:
+    """Return the nodes without a module, and why they have none."""
     columns = (text_column("node"), text_column("operator"), text_column("why"))
-    lines = [Line((formatting.name(n.name), formatting.name(n.op_type), formatting.visible(n.reason))) for n in nodes]
-    return [view.style.strong("Nodes at the root"), *table(columns, lines, view.style)] if lines else []
+    rows = [Row((formatting.name(node.name), formatting.name(node.op_type), node.reason)) for node in nodes]
+    return Section("Nodes at the root", (Table(columns, rows),))
 
 
-# A ModuleInspection as text: one module, what it takes and gives, what is in it, what it shares.
-
-_WEIGHTS = 12  # rows that still read at a glance
+# A single module: its interface, its contents, and what it shares with other modules.
 
 
-def render_module(found: ModuleInspection, view: View | None = None) -> str:
-    """The whole answer of `inspect --module`; its last line is the sentence."""
-    view = view or View()
-    tied = [weight for weight in found.weights if _is_shared(weight.modules, found.path)]
-    shown = found.weights if view.verbose or len(found.weights) <= _WEIGHTS else ()
-    blocks = [
-        _module_facts(found, view),
-        interface(found.inputs, found.outputs, view),
-        operators(found.ops, view),
-        module_table(found.modules, view, found.path),
-        weight_table("Weights", shown, view),
-        weight_table("Weights that other modules read too", tied, view),
-        _shared_nodes(found, view),
-        [view.style.strong(module_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def module_sentence(found: ModuleInspection) -> str:
-    """The module in one line."""
-    parts = (
-        formatting.plural(found.nodes, "node"),
-        formatting.plural(found.parameters, "parameter"),
-        formatting.plural(len(found.inputs), "input"),
-        formatting.plural(len(found.outputs), "output"),
+def module_document(module: ModuleInspection, view: View) -> Document:
+    """Return the answer of `inspect --module`."""
+    weights = module.weights if view.verbose or len(module.weights) <= _WEIGHTS_SHOWN else ()
+    shared = [weight for weight in module.weights if _is_shared(weight.modules, module.path)]
+    shared_nodes = [formatting.name(node) for node in module.shared_nodes]
+    return Document(
+        title=module.tag,
+        head=(_module_facts(module),),
+        blocks=(
+            interface(module.inputs, module.outputs),
+            operators(module.ops),
+            module_table(module.modules, view, module.path),
+            weight_table("Weights", weights),
+            weight_table("Weights that other modules read too", shared),
+            Section(
+                "Nodes shared with other modules, which own them",
+                (Paragraph(listed(shared_nodes, None if view.verbose else _SHARED_SHOWN)),),
+            ),
+        ),
+        sentence=Span(module_sentence(module), Tone.STRONG),
     )
-    return f"{module_name(found.path)}: {', '.join(parts)}"
 
 
-def _module_facts(found: ModuleInspection, view: View) -> list[str]:
-    facts = {
-        "model": formatting.visible(found.model),
-        "path": module_name(found.path),
-        "class": formatting.name(found.kind or "unknown", 100),
-        "parameters": formatting.count(found.parameters),
-        "nodes": f"{formatting.count(found.nodes)}, and {formatting.plural(found.constants, 'Constant')} apart",
-        "nodes by module": coverage_line(found.coverage),
+def module_sentence(module: ModuleInspection) -> str:
+    """Return the module in one line."""
+    parts = (
+        formatting.plural(module.nodes, "node"),
+        formatting.plural(module.parameters, "parameter"),
+        formatting.plural(len(module.inputs), "input"),
+        formatting.plural(len(module.outputs), "output"),
+    )
+    return f"{module_name(module.path)}: {', '.join(parts)}"
+
+
+def _module_facts(module: ModuleInspection) -> Facts:
+    facts: dict[str, Text] = {
+        "model": module.model,
+        "path": module_name(module.path),
+        "class": formatting.name(module.kind or "unknown", 100),
+        "parameters": formatting.count(module.parameters),
+        "nodes": node_count(module.nodes, module.constants),
+        "nodes by module": coverage_line(module.coverage),
     }
-    if found.calls:
-        facts["called"] = f"{len(found.calls)}×: {', '.join(map(formatting.name, found.calls))}"
-    return titled(formatting.visible(found.tag), facts, view)
+    if module.calls:
+        facts["called"] = f"{len(module.calls)}×: {', '.join(map(formatting.name, module.calls))}"
+    return Facts(facts)
 
 
 def _is_shared(modules: tuple[str, ...], path: str) -> bool:
     return path != "" and any(module != path and not module.startswith(path + ".") for module in modules)
 
 
-def _shared_nodes(found: ModuleInspection, view: View) -> list[str]:
-    if not found.shared_nodes:
-        return []
-    names = found.shared_nodes if view.verbose else found.shared_nodes[:5]
-    more = f" and {len(found.shared_nodes) - len(names)} more" if len(names) < len(found.shared_nodes) else ""
-    listed = "  " + ", ".join(map(formatting.name, names)) + more
-    return [view.style.strong("Nodes shared with other modules, which own them"), listed]
+# What `adopt` found in a file of another exporter.
+
+_ROOTS_SHOWN = 10
+
+
+def adoption_document(adoption: Adoption) -> Document:
+    """Return the answer of `adopt`."""
+    evidence = (f"{formatting.count(number)} from {kind}" for kind, number in adoption.evidence.items())
+    facts: dict[str, Text] = {
+        "nodes by module": coverage_line(adoption.coverage),
+        "evidence": ", ".join(evidence) or "none",
+        "modules": f"{formatting.count(adoption.modules)} own nodes",
+    }
+    shown = adoption.root_nodes[:_ROOTS_SHOWN]
+    lines = [
+        f"{formatting.name(node.op_type)} {formatting.name(node.name)}: {formatting.one_line(node.reason)}"
+        for node in shown
+    ]
+    if len(adoption.root_nodes) > len(shown):
+        lines.append(f"and {formatting.count(len(adoption.root_nodes) - len(shown))} more; --json lists them all")
+    return Document(
+        title=adoption.source,
+        head=(Facts(facts), Notes(lines)),
+        blocks=(),
+        sentence=Span(adoption_sentence(adoption), Tone.STRONG),
+    )
+
+
+def adoption_sentence(adoption: Adoption) -> str:
+    """Return how many nodes have a module, in one line."""
+    known = adoption.coverage.direct + adoption.coverage.inherited
+    nodes = f"{formatting.count(known)} of {formatting.plural(adoption.nodes, 'node')} with a module"
+    return nodes + (", nothing written" if adoption.output is None else f" → {adoption.output}")

@@ -1,4 +1,4 @@
-"""The module tree as lines of a table: what kind each module is, said once, and equal layers as one."""
+"""The module tree as rows of a table: the kind of each module, and equal layers as one row."""
 
 from __future__ import annotations
 
@@ -7,42 +7,39 @@ from collections.abc import Iterable
 
 from sardonyx.records import module_tree
 from sardonyx.reporting import formatting
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import Cell, View
 
-FITTING = 40  # rows that still read at a glance
+DEEPEST = 20  # levels that are indented
+FITTING = 40  # rows of a tree that is not asked for in full
 
 
 def module_rows(
     modules: Iterable[tuple[str, str, module_tree.Numbers]], view: View, top: str = ""
 ) -> list[module_tree.Row]:
-    """The tree over (path, tag, own numbers); a branch carries the kind of its module, "" where nothing is known.
+    """Return the rows of the tree over (path, tag, own numbers); the tag of a branch is the kind of its module.
 
-    Where all modules lie at or below `top`, the tree starts there.
+    If all modules lie at or below `top`, the tree starts there.
     """
-    known = list(modules)
-    tags = {path: tag for path, tag, _numbers in known}
-    entries = [module_tree.Entry(path, module_kind(path, tags), numbers) for path, _tag, numbers in known]
-    width = len(known[0][2]) if known else 0
-    root = module_tree.build(entries, width)
-    if top and root.children:
-        (root,) = root.children  # what lies between holds nothing else, so it is named together with the top
+    listed = list(modules)
+    if not listed:
+        return []
+    tags = {path: tag for path, tag, _numbers in listed}
+    entries = [module_tree.Entry(path, module_kind(path, tags), numbers) for path, _tag, numbers in listed]
+    root = module_tree.build(entries, len(listed[0][2]))
+    if top and len(root.children) == 1:
+        (root,) = root.children  # containers in between own nothing, so the label of the top includes them
     return list(module_tree.rows(root, view.depth)) if view.verbose or view.depth is not None else _fitting(root)
 
 
-def module_label(row: module_tree.Row) -> str:
-    """A module in the tree: indented, how many equal ones it stands for, and whether something below is not shown."""
+def module_cell(row: module_tree.Row) -> Cell:
+    """Return a module in the tree: how many equal ones it represents, and an ellipsis if modules below are hidden."""
     copies = f" ×{row.branch.copies}" if row.branch.copies > 1 else ""
-    below = " …" if row.hidden else ""
-    return f"{'  ' * min(row.depth, 20)}{formatting.name(row.branch.label, 48) or '(model)'}{copies}{below}"
-
-
-def nested_label(row: module_tree.Row) -> str:
-    """The same where spaces at the beginning are lost: in Markdown, and in cells of a page."""
-    return f"{'› ' * min(row.depth, 20)}{module_label(row).lstrip()}"
+    hidden = " …" if row.hidden else ""
+    return Cell(f"{formatting.name(row.branch.label, 48) or '(model)'}{copies}{hidden}", min(row.depth, DEEPEST))
 
 
 def _fitting(root: module_tree.Branch) -> list[module_tree.Row]:
-    """As many levels as a reader takes in, at least one."""
+    """Return as many levels as fit into `FITTING` rows, at least one."""
     shown = list(module_tree.rows(root, 1))
     for depth in itertools.count(2):
         deeper = list(itertools.islice(module_tree.rows(root, depth), FITTING + 1))
@@ -53,7 +50,7 @@ def _fitting(root: module_tree.Branch) -> list[module_tree.Row]:
 
 
 def module_kind(path: str, tags: dict[str, str]) -> str:
-    """The last step of a tag without its index; nothing for a tag that is the path again, or that of a module above."""
+    """Return the last step of a tag without its index, or "" if the tag repeats the path or that of a module above."""
     tag = tags[path]
     if tag.strip("/") == path.replace(".", "/") or tag == _tag_above(path, tags):
         return ""

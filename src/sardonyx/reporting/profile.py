@@ -1,27 +1,109 @@
-"""A Profile as text: how it was measured, what each file takes as a whole, and the module tree with its times."""
+"""A Profile as a document: how it was measured, the whole files, and the module tree with its times."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sardonyx.records import module_tree
 from sardonyx.records.profile import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
 from sardonyx.reporting import formatting
-from sardonyx.reporting.inspection import module_name, titled
-from sardonyx.reporting.module_rows import module_kind, module_label, module_rows
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
+from sardonyx.reporting.document import (
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Notes,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    text_column,
+)
+from sardonyx.reporting.inspection import listed, module_name
+from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
+from sardonyx.reporting.writers import csv
 
-# What of a Profile stands side by side: modules as lines with the times of every file, and time by operator.
-#
-# Text and Markdown draw the same lines, so that no view can say something else than another.
+KERNELS_SHOWN, OPERATORS_SHOWN = 8, 12
+BAR = 12  # characters of a bar
+FIELDS = (
+    "file", "scope", "name", "kind", "module", "self_ms", "total_ms", "share", "kernels", "calls", "traced_by", "nodes",
+)  # fmt: skip
+_TRACES = {
+    TracedBy.NAME: "by its name",
+    TracedBy.ATTRIBUTE: "by a tag it carries",
+    TracedBy.VALUES: "by what it reads and writes",
+    TracedBy.NEIGHBOURS: "by its neighbours",
+    TracedBy.NOTHING: "not traced",
+}
+
+
+def profile_document(profile: Profile, view: View) -> Document:
+    """Return the answer of `profile`."""
+    return Document(
+        title=" → ".join(model.label for model in profile.models),
+        head=(Facts(conditions(profile)),),
+        blocks=(
+            _totals(profile.models),
+            _modules(profile, view),
+            _operators(profile, view),
+            *(_kernels(model, profile, view) for model in profile.models),
+            *(_unattributed(model, profile, view) for model in profile.models),
+            Notes(_notes(profile)),
+        ),
+        sentence=Span(profile_sentence(profile), Tone.STRONG),
+    )
+
+
+def profile_sentence(profile: Profile) -> str:
+    """Return where the time goes in one line. Whether one file is faster is for `bench` to tell."""
+    last = profile.models[-1]
+    times = " → ".join(ms(model.kernel_ms) for model in profile.models)
+    most = operator_times([last])[:1]
+    hot = (
+        f", most in {formatting.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})" if most else ""
+    )
+    modules = formatting.plural(sum(module.kernels > 0 for module in last.modules), "module")
+    return f"{times} ms in kernels, {share(last.attributed)} of it attributed to {modules}{hot}"
+
+
+def profile_csv(profile: Profile) -> str:
+    """Return one line for each file, each of its modules and each kernel, with every number in full."""
+    lines = (line for model in profile.models for line in _csv_lines(model))
+    return csv.write(FIELDS, ([line.get(field, "") for field in FIELDS] for line in lines))
+
+
+def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
+    yield {
+        "file": model.label, "scope": "model", "total_ms": model.kernel_ms, "self_ms": model.kernel_ms, "share": 1.0,
+        "kernels": len(model.kernels), "calls": sum(kernel.calls for kernel in model.kernels), "nodes": model.nodes,
+    }  # fmt: skip
+    classes = kinds(model)
+    for module in model.modules:
+        yield {
+            "file": model.label, "scope": "module", "name": module.path, "kind": classes[module.path],
+            "module": module.path, "self_ms": module.self_ms, "total_ms": module.total_ms, "share": module.share,
+            "kernels": module.kernels, "calls": module.calls,
+        }  # fmt: skip
+    for kernel in model.kernels:
+        yield {
+            "file": model.label, "scope": "kernel", "name": kernel.name, "kind": kernel.op_type,
+            "module": kernel.owner, "self_ms": kernel.milliseconds, "total_ms": kernel.milliseconds,
+            "share": _part(kernel.milliseconds, model), "kernels": 1, "calls": kernel.calls,
+            "traced_by": kernel.traced_by.value, "nodes": " ".join(kernel.nodes),
+        }  # fmt: skip
+
+
+# Times by module and by operator.
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What one file spends on one line."""
+    """What one file spends on one row."""
 
     self_ms: float
     total_ms: float
@@ -31,31 +113,31 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleLine:
-    """A module, or equal ones together, with the times of every file."""
+class TimedModule:
+    """A module, or several equal ones together, with the times of every file."""
 
     row: module_tree.Row
     times: tuple[Times, ...]
 
 
-def module_lines(found: Profile, view: View) -> list[ModuleLine]:
-    """The module tree; layers with equally many kernels in every file are one line with the sums of all."""
-    by_path = [{module.path: module for module in model.modules} for model in found.models]
+def timed_modules(profile: Profile, view: View) -> list[TimedModule]:
+    """Return the module tree; layers with equally many kernels in every file are one row with the sums of all."""
+    by_path = [{module.path: module for module in model.modules} for model in profile.models]
     tags: dict[str, str] = {}
-    for model in found.models:
+    for model in profile.models:
         first = first_kernels(model)
-        for module in sorted(model.modules, key=lambda each: first.get(each.path, -1)):
+        for module in sorted(model.modules, key=lambda module: first.get(module.path, -1)):
             tags[module.path] = tags.get(module.path) or module.tag
-    known = [
+    counts = [
         (path, tag, tuple(modules[path].kernels if path in modules else 0 for modules in by_path))
         for path, tag in tags.items()
     ]
     return [
-        ModuleLine(
+        TimedModule(
             row,
-            tuple(_times(row.paths, modules, model) for modules, model in zip(by_path, found.models, strict=True)),
+            tuple(_times(row.paths, modules, model) for modules, model in zip(by_path, profile.models, strict=True)),
         )
-        for row in module_rows(known, view)
+        for row in module_rows(counts, view)
     ]
 
 
@@ -67,12 +149,16 @@ def _times(paths: Iterable[str], modules: dict[str, ModuleTime], model: Profiled
         total,
         sum(module.kernels for module in own),
         sum(module.calls for module in own),
-        total / model.kernel_ms if model.kernel_ms else 0.0,
+        _part(total, model),
     )
 
 
+def _part(milliseconds: float, model: ProfiledModel) -> float:
+    return milliseconds / model.kernel_ms if model.kernel_ms else 0.0
+
+
 def first_kernels(model: ProfiledModel) -> dict[str, int]:
-    """When each module first runs, or one below it."""
+    """Return the place of the first kernel of each module or of one below it, by path."""
     first: dict[str, int] = {}
     for place, kernel in enumerate(model.kernels):
         path = kernel.owner
@@ -83,37 +169,37 @@ def first_kernels(model: ProfiledModel) -> dict[str, int]:
 
 
 def kinds(model: ProfiledModel) -> dict[str, str]:
-    """The class of every module, by path; nothing where none is known."""
+    """Return the class of every module by path, "" if it is unknown."""
     tags = {module.path: module.tag for module in model.modules}
     return {path: module_kind(path, tags) for path in tags}
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorLine:
+class OperatorTime:
     """All kernels of one operator: (kernels, milliseconds) in every file."""
 
     op_type: str
     spent: tuple[tuple[int, float], ...]
 
 
-def operator_lines(models: Sequence[ProfiledModel]) -> list[OperatorLine]:
-    """By operator, those that take longest in any file first."""
-    found: dict[str, list[tuple[int, float]]] = defaultdict(lambda: [(0, 0.0)] * len(models))
+def operator_times(models: Sequence[ProfiledModel]) -> list[OperatorTime]:
+    """Return the times by operator, the slowest in any file first."""
+    totals: dict[str, list[tuple[int, float]]] = defaultdict(lambda: [(0, 0.0)] * len(models))
     for place, model in enumerate(models):
         for kernel in model.kernels:
-            spent = found[kernel.op_type]
+            spent = totals[kernel.op_type]
             spent[place] = (spent[place][0] + 1, spent[place][1] + kernel.milliseconds)
-    lines = [OperatorLine(op_type, tuple(spent)) for op_type, spent in found.items()]
-    return sorted(lines, key=lambda line: (-max(ms for _, ms in line.spent), line.op_type))
+    times = [OperatorTime(op_type, tuple(spent)) for op_type, spent in totals.items()]
+    return sorted(times, key=lambda time: (-max(ms for _, ms in time.spent), time.op_type))
 
 
 def hottest(model: ProfiledModel, most: int | None = None) -> list[KernelTime]:
-    """Kernels by their time, longest first."""
+    """Return kernels by their time, longest first."""
     return sorted(model.kernels, key=lambda kernel: (-kernel.milliseconds, kernel.name))[:most]
 
 
 def ms(milliseconds: float) -> str:
-    """Milliseconds with three digits, as far as a microsecond."""
+    """Return milliseconds with three digits, down to a microsecond."""
     if 0 < milliseconds < 0.0005:
         return "<0.001"
     if milliseconds >= 99.95:
@@ -123,12 +209,12 @@ def ms(milliseconds: float) -> str:
 
 
 def share(part: float) -> str:
-    """A share in percent."""
+    """Return a share in percent."""
     return "·" if not part else "<0.1 %" if part < 0.0005 else f"{100 * part:.1f} %"
 
 
 def change(before: float, after: float) -> str:
-    """From one time to another in percent, with its sign."""
+    """Return the change from one time to another in percent, with its sign."""
     if before == after:
         return "·"
     if not before:
@@ -138,40 +224,151 @@ def change(before: float, after: float) -> str:
     return f"{sign}<0.1 %" if abs(percent) < 0.05 else f"{sign}{abs(percent):.{0 if abs(percent) >= 10 else 1}f} %"
 
 
-# Operators and kernels of a Profile as text: which take the time, and which belong to no module.
-
-KERNELS_SHOWN, OPERATORS_SHOWN = 8, 12
+# The blocks of the document.
 
 
-def operator_block(found: Profile, view: View) -> list[str]:
-    """Time by operator, side by side."""
-    every = operator_lines(found.models)
-    shown = every if view.verbose else every[:OPERATORS_SHOWN]
-    lines = [Line((formatting.name(line.op_type), *_operator_cells(line))) for line in shown]
-    rest = every[len(shown) :]
-    if rest:
-        spent = tuple(
-            (sum(line.spent[at][0] for line in rest), sum(line.spent[at][1] for line in rest))
-            for at in range(len(found.models))
+def conditions(profile: Profile) -> dict[str, Text]:
+    """Return how the numbers were measured."""
+    options = profile.options
+    runs, threads = (int(number) for number in (profile.models[0].runs, options.get("threads") or 0))
+    level = formatting.name(str(options.get("level")))
+    facts: dict[str, Text] = {
+        "measured": f"median of {formatting.plural(runs, 'run')} on {formatting.name(str(options.get('provider')))}, "
+        f"{formatting.plural(threads, 'thread')}, the runtime's optimizations: {level}"
+    }
+    sizes: dict[str, int] = options.get("sizes") or {}
+    swept: list[dict[str, int]] = options.get("at") or []
+    sizes = {dim: size for dim, size in sizes.items() if not any(dim in point for point in swept)}
+    if sizes:
+        facts["sizes"] = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in sizes.items())
+    if len(profile.models) > 1:
+        facts["changes"] = (
+            "without an interval; ",
+            Span("sardonyx bench", code=True),
+            " tells whether a file is faster",
         )
-        label = f"({formatting.plural(len(rest), 'other')})"
-        lines.append(Line((label, *_operator_cells(OperatorLine("", spent))), view.style.faint))
-    first, *others = (formatting.name(model.label, 28) for model in found.models)
-    heads = ["kernels", first if others else "ms"]
-    heads += [cell for label in others for cell in ("kernels", label, "change")]
-    return [view.style.strong("By operator"), *table((text_column("operator"), *map(Column, heads)), lines, view.style)]
+    return facts
 
 
-def _operator_cells(line: OperatorLine) -> list[str]:
-    (kernels, first), *others = line.spent
+def _of(model: ProfiledModel, profile: Profile) -> str:
+    """Return which file is meant, if there are several."""
+    return "" if len(profile.models) == 1 else f" ({formatting.name(model.label)})"
+
+
+def _totals(models: Sequence[ProfiledModel]) -> Table:
+    """Return the figures of each whole file, side by side."""
+    times = [
+        ("one run, not profiled, ms", [model.plain_ms for model in models]),
+        ("one run, profiled, ms", [model.wall_ms for model in models]),
+        ("in kernels, ms", [model.kernel_ms for model in models]),
+        ("outside of them, not profiled, ms", [max(0.0, model.plain_ms - model.kernel_ms) for model in models]),
+    ]
+    rows = [Row((label, *_with_changes([(ms(v), change(values[0], v)) for v in values]))) for label, values in times]
+    counts = [("kernels", [len(model.kernels) for model in models]), ("nodes of the file", [m.nodes for m in models])]
+    for label, numbers in counts:
+        cells = [(formatting.count(number), formatting.change(number - numbers[0])) for number in numbers]
+        rows.append(Row((label, *_with_changes(cells))))
+    attributed = _with_changes([(share(model.attributed), "") for model in models])
+    rows.append(Row(("time in kernels with a module", *attributed)))
+    rows += _trace_rows(models)
+    first, *others = _labels(models)
+    headings = [first, *(text for label in others for text in (label, "change"))]
+    return Table((text_column(""), *map(Column, headings)), rows)
+
+
+def _labels(models: Sequence[ProfiledModel]) -> list[str]:
+    return [formatting.name(model.label, 28) for model in models]
+
+
+def _with_changes(cells: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the first value, then each other one with its change."""
+    return [cells[0][0], *(cell for pair in cells[1:] for cell in pair)]
+
+
+def _trace_rows(models: Sequence[ProfiledModel]) -> Iterator[Row]:
+    """Yield which share of the time was attributed by which method."""
+    spent: list[dict[TracedBy, float]] = []
+    for model in models:
+        by_trace: dict[TracedBy, float] = defaultdict(float)
+        for kernel in model.kernels:
+            by_trace[kernel.traced_by] += kernel.milliseconds
+        spent.append(by_trace)
+    for trace, label in _TRACES.items():
+        if any(by_trace[trace] for by_trace in spent):
+            shares = [share(_part(times[trace], model)) for times, model in zip(spent, models, strict=True)]
+            yield Row((Cell(label, depth=1), *_with_changes([(part, "") for part in shares])))
+
+
+def _modules(profile: Profile, view: View) -> Section:
+    rows = [
+        Row(
+            (
+                module_cell(module.row),
+                *_module_cells(module.times, view),
+                _bar(module.times[-1].share),
+                formatting.name(module.row.branch.tag),
+            )
+        )
+        for module in timed_modules(profile, view)
+    ]
+    headings = map(Column, _module_headings(profile, view))
+    columns = (text_column("module"), *headings, text_column(""), text_column("kind"))
+    return Section("Modules, milliseconds a run", (Table(columns, rows),))
+
+
+def _module_headings(profile: Profile, view: View) -> list[str]:
+    if len(profile.models) == 1:
+        return ["kernels", "calls", "self", "total", "share"]
+    first, *others = _labels(profile.models)
+    more = ["self"] if view.verbose else []
+    return [first, *more, *(cell for label in others for cell in (label, *more, "change")), "share"]
+
+
+def _module_cells(times: Sequence[Times], view: View) -> list[str]:
+    first = times[0]
+    if len(times) == 1:
+        counts = [formatting.count(number) if number else "·" for number in (first.kernels, first.calls)]
+        return [*counts, ms(first.self_ms), ms(first.total_ms), share(first.share)]
+    cells = [ms(first.total_ms), *([ms(first.self_ms)] if view.verbose else [])]
+    for other in times[1:]:
+        own = [ms(other.self_ms)] if view.verbose else []
+        cells += [ms(other.total_ms), *own, change(first.total_ms, other.total_ms)]
+    return [*cells, share(times[-1].share)]
+
+
+def _bar(part: float) -> str:
+    """Return a bar of the share; a thin one for a share that rounds to zero."""
+    cells = round(BAR * min(max(part, 0.0), 1.0))
+    return "█" * cells if cells else "▏" if part else ""
+
+
+def _operators(profile: Profile, view: View) -> Section:
+    times = operator_times(profile.models)
+    shown = times if view.verbose else times[:OPERATORS_SHOWN]
+    rows = [Row((formatting.name(time.op_type), *_operator_cells(time.spent))) for time in shown]
+    rest = times[len(shown) :]
+    if rest:
+        spent = [
+            (sum(time.spent[place][0] for time in rest), sum(time.spent[place][1] for time in rest))
+            for place in range(len(profile.models))
+        ]
+        rows.append(Row((f"({formatting.plural(len(rest), 'other')})", *_operator_cells(spent)), Tone.FAINT))
+    first, *others = _labels(profile.models)
+    headings = ["kernels", first if others else "ms"]
+    headings += [cell for label in others for cell in ("kernels", label, "change")]
+    return Section("By operator", (Table((text_column("operator"), *map(Column, headings)), rows),))
+
+
+def _operator_cells(spent: Sequence[tuple[int, float]]) -> list[str]:
+    (kernels, first), *others = spent
     cells = [formatting.count(kernels) if kernels else "·", ms(first)]
-    for number, spent in others:
-        cells += [formatting.count(number) if number else "·", ms(spent), change(first, spent)]
+    for number, milliseconds in others:
+        cells += [formatting.count(number) if number else "·", ms(milliseconds), change(first, milliseconds)]
     return cells
 
 
-def kernel_block(model: ProfiledModel, found: Profile, view: View) -> list[str]:
-    """The kernels that take longest, each with its module and the nodes whose work it does."""
+def _kernels(model: ProfiledModel, profile: Profile, view: View) -> Section:
+    """Return the slowest kernels, each with its module and the nodes that it runs."""
     columns = (
         text_column("kernel"),
         text_column("operator"),
@@ -179,217 +376,40 @@ def kernel_block(model: ProfiledModel, found: Profile, view: View) -> list[str]:
         text_column("module"),
         text_column("nodes of the file"),
     )
-    kernels = hottest(model, None if view.verbose else KERNELS_SHOWN)
-    lines = [Line(_kernel_cells(kernel, model, view)) for kernel in kernels]
-    if not lines:
-        return []
-    return [view.style.strong(f"Hottest kernels{of(model, found)}"), *table(columns, lines, view.style)]
+    rows = [
+        Row(
+            (
+                formatting.name(kernel.name, 40),
+                formatting.name(kernel.op_type),
+                formatting.count(kernel.calls),
+                ms(kernel.milliseconds),
+                share(_part(kernel.milliseconds, model)),
+                "not attributed" if kernel.owner is None else module_name(kernel.owner),
+                listed([formatting.name(node, 40) for node in kernel.nodes], None if view.verbose else 1)
+                or "inserted by the runtime",
+            )
+        )
+        for kernel in hottest(model, None if view.verbose else KERNELS_SHOWN)
+    ]
+    return Section(f"Hottest kernels{_of(model, profile)}", (Table(columns, rows),))
 
 
-def _kernel_cells(kernel: KernelTime, model: ProfiledModel, view: View) -> tuple[str, ...]:
-    return (
-        formatting.name(kernel.name, 40),
-        formatting.name(kernel.op_type),
-        formatting.count(kernel.calls),
-        ms(kernel.milliseconds),
-        share(kernel.milliseconds / model.kernel_ms if model.kernel_ms else 0.0),
-        "not attributed" if kernel.owner is None else module_name(kernel.owner),
-        _nodes(kernel.nodes, all_of_them=view.verbose),
-    )
-
-
-def _nodes(nodes: Sequence[str], *, all_of_them: bool) -> str:
-    if not nodes:
-        return "put in by the runtime"
-    shown = nodes if all_of_them else nodes[:1]
-    more = f" and {len(nodes) - len(shown)} more" if len(nodes) > len(shown) else ""
-    return ", ".join(formatting.name(node, 40) for node in shown) + more
-
-
-def unattributed_block(model: ProfiledModel, found: Profile, view: View) -> list[str]:
-    """What belongs to no module is named, not hidden."""
+def _unattributed(model: ProfiledModel, profile: Profile, view: View) -> Section:
     kernels = [kernel for kernel in hottest(model) if kernel.owner is None]
-    if not kernels:
-        return []
     spent = sum(kernel.milliseconds for kernel in kernels)
-    part = share(spent / model.kernel_ms if model.kernel_ms else 0.0)
-    heading = (
-        f"Not attributed{of(model, found)}: {ms(spent)} ms ({part}) in {formatting.plural(len(kernels), 'kernel')}"
+    title = (
+        f"Not attributed{_of(model, profile)}: {ms(spent)} ms ({share(_part(spent, model))}) "
+        f"in {formatting.plural(len(kernels), 'kernel')}"
     )
     shown = kernels if view.verbose else kernels[:KERNELS_SHOWN]
     lines = [
-        f"  {formatting.name(kernel.op_type)} {formatting.name(kernel.name)}: {ms(kernel.milliseconds)} ms"
+        f"{formatting.name(kernel.op_type)} {formatting.name(kernel.name)}: {ms(kernel.milliseconds)} ms"
         for kernel in shown
     ]
-    more = [f"  and {len(kernels) - len(shown)} more"] if len(kernels) > len(shown) else []
-    return [view.style.strong(heading), *lines, *more]
+    lines += [f"and {len(kernels) - len(shown)} more"] if len(kernels) > len(shown) else []
+    return Section(title, (Notes(lines),))
 
 
-def of(model: ProfiledModel, found: Profile) -> str:
-    """Which file is meant, where there are several."""
-    return "" if len(found.models) == 1 else f" ({formatting.name(model.label)})"
-
-
-BAR = 12  # cells of a bar
-
-
-def render_profile(found: Profile, view: View | None = None) -> str:
-    """The whole answer of `profile`; its last line is the sentence."""
-    view = view or View()
-    blocks = [
-        titled(" → ".join(formatting.visible(model.label) for model in found.models), measured(found), view),
-        _whole(found, view),
-        _modules(found, view),
-        operator_block(found, view),
-        *(kernel_block(model, found, view) for model in found.models),
-        *(unattributed_block(model, found, view) for model in found.models),
-        remarks(found),
-        [view.style.strong(profile_sentence(found))],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def profile_sentence(found: Profile) -> str:
-    """Where the time goes, in one line; whether one file is faster is for `bench` to say."""
-    last = found.models[-1]
-    times = " → ".join(ms(model.kernel_ms) for model in found.models)
-    most = operator_lines([last])[:1]
-    hot = (
-        f", most in {formatting.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})" if most else ""
-    )
-    modules = formatting.plural(sum(module.kernels > 0 for module in last.modules), "module")
-    return f"{times} ms in kernels, {share(last.attributed)} of it attributed to {modules}{hot}"
-
-
-def measured(found: Profile) -> dict[str, str]:
-    """How the numbers were got."""
-    options = found.options
-    runs, threads = (int(number) for number in (found.models[0].runs, options.get("threads") or 0))
-    level = formatting.name(str(options.get("level")))
-    facts = {
-        "measured": f"median of {formatting.plural(runs, 'run')} on {formatting.name(str(options.get('provider')))}, "
-        f"{formatting.plural(threads, 'thread')}, the runtime's optimizations: {level}"
-    }
-    sizes: dict[str, int] = options.get("sizes") or {}
-    at: list[dict[str, int]] = options.get("at") or []
-    sizes = {dim: size for dim, size in sizes.items() if not any(dim in each for each in at)}
-    if sizes:
-        facts["sizes"] = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in sizes.items())
-    if len(found.models) > 1:
-        facts["changes"] = "without an interval; `sardonyx bench` says whether a file is faster"
-    return facts
-
-
-def _whole(found: Profile, view: View) -> list[str]:
-    """What is true of each file as a whole, side by side."""
-    models = found.models
-    rows = [
-        ("one run, not profiled, ms", [model.plain_ms for model in models]),
-        ("one run, profiled, ms", [model.wall_ms for model in models]),
-        ("in kernels, ms", [model.kernel_ms for model in models]),
-        ("outside of them, not profiled, ms", [max(0.0, model.plain_ms - model.kernel_ms) for model in models]),
-    ]
-    lines = [Line((label, *_side_by_side(values))) for label, values in rows]
-    counts = [("kernels", [len(model.kernels) for model in models]), ("nodes of the file", [m.nodes for m in models])]
-    for label, numbers in counts:
-        cells = [formatting.count(numbers[0])]
-        for number in numbers[1:]:
-            cells += [formatting.count(number), formatting.change(number - numbers[0])]
-        lines.append(Line((label, *cells)))
-    attributed = [share(model.attributed) for model in models]
-    cells = [attributed[0], *(cell for each in attributed[1:] for cell in (each, ""))]
-    lines.append(Line(("time in kernels with a module", *cells)))
-    lines += [Line((f"  {label}", *cells)) for label, cells in _traced(models)]
-    return table((text_column(""), *map(Column, headings(models))), lines, view.style)
-
-
-def headings(models: Sequence[ProfiledModel]) -> list[str]:
-    """Each file, and after every one but the first what changed."""
-    first, *others = (formatting.name(model.label, 28) for model in models)
-    return [first, *(text for label in others for text in (label, "change"))]
-
-
-def _side_by_side(values: Sequence[float]) -> list[str]:
-    return [ms(values[0]), *(cell for value in values[1:] for cell in (ms(value), change(values[0], value)))]
-
-
-_TRACES = {
-    TracedBy.NAME: "by its name",
-    TracedBy.ATTRIBUTE: "by a tag it carries",
-    TracedBy.VALUES: "by what it reads and writes",
-    TracedBy.NEIGHBOURS: "by its neighbours",
-    TracedBy.NOTHING: "not traced",
-}
-
-
-def _traced(models: Sequence[ProfiledModel]) -> list[tuple[str, list[str]]]:
-    """Which share of the time was attributed by what."""
-    spent = [_by_trace(model) for model in models]
-    lines: list[tuple[str, list[str]]] = []
-    for trace, label in _TRACES.items():
-        if any(each[trace] for each in spent):
-            parts = [
-                share(each[trace] / model.kernel_ms if model.kernel_ms else 0.0)
-                for each, model in zip(spent, models, strict=True)
-            ]
-            lines.append((label, [parts[0], *(cell for part in parts[1:] for cell in (part, ""))]))
-    return lines
-
-
-def _by_trace(model: ProfiledModel) -> dict[TracedBy, float]:
-    spent: dict[TracedBy, float] = defaultdict(float)
-    for kernel in model.kernels:
-        spent[kernel.traced_by] += kernel.milliseconds
-    return spent
-
-
-def _modules(found: Profile, view: View) -> list[str]:
-    lines = module_lines(found, view)
-    if not lines:
-        return []
-    shown = [
-        Line((module_label(line.row), *_module_cells(line, view), _bar(line.times[-1].share), _kind(line)))
-        for line in lines
-    ]
-    columns = (text_column("module"), *map(Column, _module_heads(found, view)), text_column(""), text_column("kind"))
-    return [view.style.strong("Modules, milliseconds a run"), *table(columns, shown, view.style)]
-
-
-def _module_heads(found: Profile, view: View) -> list[str]:
-    if len(found.models) == 1:
-        return ["kernels", "calls", "self", "total", "share"]
-    first, *others = (formatting.name(model.label, 28) for model in found.models)
-    more = ["self"] if view.verbose else []
-    return [first, *more, *(cell for label in others for cell in (label, *more, "change")), "share"]
-
-
-def _module_cells(line: ModuleLine, view: View) -> list[str]:
-    first = line.times[0]
-    if len(line.times) == 1:
-        counts = [formatting.count(number) if number else "·" for number in (first.kernels, first.calls)]
-        return [*counts, ms(first.self_ms), ms(first.total_ms), share(first.share)]
-    cells = [ms(first.total_ms), *([ms(first.self_ms)] if view.verbose else [])]
-    for each in line.times[1:]:
-        own = [ms(each.self_ms)] if view.verbose else []
-        cells += [ms(each.total_ms), *own, change(first.total_ms, each.total_ms)]
-    return [*cells, share(line.times[-1].share)]
-
-
-def _kind(line: ModuleLine) -> str:
-    return formatting.name(line.row.branch.tag)
-
-
-def _bar(part: float) -> str:
-    """A bar of the share; a little one for what would round to nothing."""
-    cells = round(BAR * min(max(part, 0.0), 1.0))
-    return "█" * cells if cells else "▏" if part else ""
-
-
-def remarks(found: Profile) -> list[str]:
-    """What a reader should know besides."""
-    own = [
-        f"  {formatting.name(model.label)}: {formatting.one_line(note)}"
-        for model in found.models
-        for note in model.notes
-    ]
-    return [*(f"  {formatting.one_line(note)}" for note in found.notes), *own]
+def _notes(profile: Profile) -> list[str]:
+    own = (f"{formatting.name(model.label)}: {note}" for model in profile.models for note in model.notes)
+    return [formatting.one_line(note) for note in (*profile.notes, *own)]

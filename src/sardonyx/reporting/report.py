@@ -28,7 +28,7 @@ class Report:
 
     format: Format
     files: dict[str, str]  # text by name; pictures are several
-    dossiers: tuple[RunBundle, ...]  # what is shown
+    bundles: tuple[RunBundle, ...]  # the models that are shown
 
     @property
     def text(self) -> str:

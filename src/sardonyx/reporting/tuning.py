@@ -1,46 +1,45 @@
-"""What tuning found, as text: the models side by side, what was undone and what it cost, what there was no time for."""
+"""The result of tuning as a section: the models side by side, what was undone and why, what there was no time for."""
 
 from __future__ import annotations
 
 from sardonyx.records.tuning import Decision, Pace, Question, Tuning
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, percent, size
-from sardonyx.reporting.options import View
-from sardonyx.reporting.table import Column, Line, table, text_column
+from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column
 
 UNDECIDED = "not examined"
-STANDING = (
-    text_column("model"),
-    Column("nodes"),
-    Column("median ms"),
-    text_column("time / source"),
-    text_column(""),
-)
-CHANGES = (text_column("rewrites"), text_column("are"), text_column("time with the change"), text_column(""))
 _CHANGED = ("undone", "added")
+_FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
 
 
-def tuning_lines(tuning: Tuning | None, view: View) -> list[str]:
-    """The whole block; nothing where nothing was measured."""
+def tuning_section(tuning: Tuning | None, view: View) -> Section:
+    """Return everything about a tuning; an empty section if nothing was tuned."""
+    title = "On this machine"
     if tuning is None:
-        return []
-    return [
-        view.style.strong("On this machine"),
-        f"  {conditions(tuning)}",
-        *_standing(tuning, view),
-        "",
-        *_decisions(tuning, view),
-        *([*_questions(tuning, view)] if view.verbose else []),
-        f"  the result is the {tuning.chosen} one: {formatting.one_line(tuning.why)}",
-        *(f"  {formatting.one_line(note)}" for note in tuning.notes),
-    ]
+        return Section(title, ())
+    return Section(
+        title,
+        (
+            Paragraph(conditions(tuning)),
+            standing_table(tuning),
+            change_table(tuning),
+            Notes(unchanged(tuning)),
+            *([_question_table(tuning)] if view.verbose else []),
+            Notes([result(tuning), *map(formatting.one_line, tuning.notes)]),
+        ),
+    )
+
+
+def result(tuning: Tuning) -> str:
+    """Return which model was chosen, and why."""
+    return f"the result is the {tuning.chosen} one: {formatting.one_line(tuning.why)}"
 
 
 def tuning_clause(tuning: Tuning | None) -> str | None:
-    """What a closing sentence says of the time; None where nothing was measured."""
+    """Return what a closing sentence says about the time, or None if nothing was tuned."""
     if tuning is None:
         return None
-    pace = next(each for each in tuning.standing if each.name == tuning.chosen)
+    pace = next(pace for pace in tuning.standing if pace.name == tuning.chosen)
     if tuning.chosen == "source":
         return "left as it was, since every result is slower here"
     if pace.finding == "no difference":
@@ -50,8 +49,8 @@ def tuning_clause(tuning: Tuning | None) -> str | None:
 
 
 def conditions(tuning: Tuning) -> str:
-    """What was measured on and how much."""
-    said = [
+    """Return the settings of the measurement and how much was measured."""
+    parts = [
         formatting.plural(tuning.threads, "thread"),
         f"provider {formatting.name(tuning.provider)}",
         f"{tuning.clock} clock",
@@ -60,61 +59,61 @@ def conditions(tuning: Tuning) -> str:
         f"of {formatting.seconds(tuning.budget)}",
         *([f"load {tuning.load:.1f} before"] if tuning.load is not None else []),
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
-def _standing(tuning: Tuning, view: View) -> list[str]:
-    lines = [
-        Line(pace_cells(pace, tuning), view.style.strong if pace.name == tuning.chosen else None)
+def standing_table(tuning: Tuning) -> Table:
+    """Return the models with their times; the chosen one is strong."""
+    columns = (
+        text_column("model"),
+        Column("nodes"),
+        Column("median ms"),
+        text_column("time / source"),
+        text_column(""),
+    )
+    rows = [
+        Row(_pace_cells(pace, tuning), Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN)
         for pace in tuning.standing
     ]
-    return table(STANDING, lines, view.style)
+    return Table(columns, rows)
 
 
-def pace_cells(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
-    """One row under `STANDING`."""
-    reference = pace is tuning.standing[0]
-    compared = "reference" if reference else f"{pace.ratio:.3f} [{pace.low:.3f}, {pace.high:.3f}]"
-    finding = f"± {percent(tuning.floor)} %" if reference else pace.finding
+def _pace_cells(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
+    is_reference = pace is tuning.standing[0]
+    compared = "reference" if is_reference else f"{pace.ratio:.3f} [{pace.low:.3f}, {pace.high:.3f}]"
+    finding = f"± {percent(tuning.floor)} %" if is_reference else pace.finding
     return (pace.name, formatting.count(pace.nodes), milliseconds(pace.milliseconds / 1000), compared, finding)
 
 
-def _decisions(tuning: Tuning, view: View) -> list[str]:
-    """What was changed line by line, then what was not in as few lines as there are reasons."""
-    lines = [Line(cells) for cells in change_rows(tuning)]
-    return [*(table(CHANGES, lines, view.style) if lines else []), *(f"  {line}" for line in unchanged(tuning))]
-
-
-def change_rows(tuning: Tuning) -> list[tuple[str, ...]]:
-    """What was changed, one row a unit under `CHANGES`."""
-    changed = (each for each in tuning.decisions if each.choice in _CHANGED)
-    return [(formatting.name(each.unit), each.choice, *_answer(tuning, each)) for each in changed]
+def change_table(tuning: Tuning) -> Table:
+    """Return the units that were changed."""
+    headings = ("rewrites", "are", "time with the change", "")
+    changed = (decision for decision in tuning.decisions if decision.choice in _CHANGED)
+    rows = [Row((formatting.name(decision.unit), decision.choice, *_answer(tuning, decision))) for decision in changed]
+    return Table([text_column(heading) for heading in headings], rows)
 
 
 def unchanged(tuning: Tuning) -> list[str]:
-    """What was not changed, one line a reason."""
+    """Return the units that were not changed, one line for each reason."""
     reasons: dict[str, list[str]] = {}
-    for each in tuning.decisions:
-        if each.choice not in (*_CHANGED, UNDECIDED):
-            reasons.setdefault(_why(tuning, each), []).append(each.unit)
-    said = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
-    return [f"{why}: {', '.join(map(formatting.name, units))}" for why, units in said if units]
-
-
-_FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
+    for decision in tuning.decisions:
+        if decision.choice not in (*_CHANGED, UNDECIDED):
+            reasons.setdefault(_why(tuning, decision), []).append(decision.unit)
+    groups = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
+    return [f"{why}: {', '.join(map(formatting.name, units))}" for why, units in groups if units]
 
 
 def _why(tuning: Tuning, decision: Decision) -> str:
-    """Why a unit is as usual: what was found about the other way."""
+    """Return why a unit is as usual: the finding about the alternative."""
     question = _question(tuning, decision)
     finding = _FINDINGS.get(question.finding, question.finding)
     if question.does == "restore" and finding == "faster":
-        finding = "slower"  # the other way round
+        finding = "slower"  # the question was asked the other way round
     return f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
 
 
 def _question(tuning: Tuning, decision: Decision) -> Question:
-    assert decision.question is not None, "what was examined was asked about"
+    assert decision.question is not None, "every examined unit has a question"
     return tuning.questions[decision.question]
 
 
@@ -132,7 +131,7 @@ def _ratio(question: Question) -> str:
     return f"{question.ratio:.3f} [{question.low:.3f}, {question.high:.3f}]"
 
 
-def _questions(tuning: Tuning, view: View) -> list[str]:
+def _question_table(tuning: Tuning) -> Table:
     columns = (
         Column("question"),
         text_column("to"),
@@ -141,10 +140,10 @@ def _questions(tuning: Tuning, view: View) -> list[str]:
         Column("took"),
         text_column("units"),
     )
-    lines = [
-        Line(
+    rows = [
+        Row(
             (
-                str(place + 1),
+                str(number),
                 question.does,
                 "·" if question.ratio is None else _ratio(question),
                 f"{question.finding}{', done' if question.accepted else ''}",
@@ -152,6 +151,6 @@ def _questions(tuning: Tuning, view: View) -> list[str]:
                 ", ".join(map(formatting.name, question.units)),
             )
         )
-        for place, question in enumerate(tuning.questions)
+        for number, question in enumerate(tuning.questions, 1)
     ]
-    return ["", *table(columns, lines, view.style), ""] if lines else []
+    return Table(columns, rows)

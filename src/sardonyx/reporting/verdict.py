@@ -1,4 +1,4 @@
-"""A Verdict as text: what was compared, how far apart the outputs were, and how it was found out."""
+"""A Verdict as a document: what was compared, how far the outputs differ, and what the trials did not cover."""
 
 from __future__ import annotations
 
@@ -6,49 +6,47 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.run import OutputDifference, RuntimeCheck, Trial, Verdict
+from sardonyx.records.run import OutputDifference, RuntimeCheck, Verdict
 from sardonyx.reporting import formatting
-from sardonyx.reporting.formatting import Style
+from sardonyx.reporting.document import (
+    Column,
+    Document,
+    Notes,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    text_column,
+)
 from sardonyx.reporting.name_groups import grouped, short_lines
-from sardonyx.reporting.table import Column, Line, table, text_column
 
 SHOWN_FAILURES = 10
 SHOWN_GAPS = 2
-OUTPUTS = (
-    text_column("output"),
-    text_column("dtype"),
-    Column("max abs"),
-    Column("max rel"),
-    Column("max ulp"),
-    Column("rtol"),
-    Column("atol"),
-    text_column(""),
-)
-TRIALS = (Column("seed"), text_column("values"), text_column("sizes"), text_column(""))
 
 
-def render_verdict(verdict: Verdict, first: str, second: str, style: Style | None = None, *, verbose: bool) -> str:
-    """The whole answer of `verify`; its last line is the sentence."""
-    style = style or Style()
-    lines = verdict_lines(verdict, style, verbose=verbose)
-    return "\n".join([*lines, "", verdict_sentence(verdict, first, second, style)]) + "\n"
+def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> Document:
+    """Return the answer of `verify`."""
+    tone = Tone.STRONG if verdict.passed else Tone.BAD
+    return Document(
+        blocks=(verdict_section(verdict, view),),
+        sentence=Span(verdict_sentence(verdict, first, second), tone),
+    )
 
 
-def verdict_sentence(verdict: Verdict, first: str, second: str, style: Style | None = None) -> str:
-    """Equal or not, in one line."""
-    style = style or Style()
-    pair = f"{formatting.visible(second)} against {formatting.visible(first)}"
-    if verdict.passed:
-        return style.strong(f"{proof(verdict)}: {pair}")
-    return style.bad(f"{failed_sentence(verdict)}: {pair}")
+def verdict_sentence(verdict: Verdict, first: str, second: str) -> str:
+    """Return in one line whether the models match."""
+    return f"{verification(verdict) if verdict.passed else failure(verdict)}: {second} against {first}"
 
 
-def proof(verdict: Verdict | None) -> str:
-    """What the proof amounts to, as a clause."""
+def verification(verdict: Verdict | None) -> str:
+    """Return the result of the verification as a clause."""
     if verdict is None:
         return "not verified"
     if not verdict.passed:
-        return failed_sentence(verdict)
+        return failure(verdict)
     worst = _worst(verdict)
     how = "bit for bit" if worst == 0 else f"worst {formatting.difference(worst)}"
     where = f" in {verdict.computed_in}" if verdict.computed_in else ""
@@ -56,79 +54,83 @@ def proof(verdict: Verdict | None) -> str:
     return f"verified on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how}){tokens}"
 
 
-def failed_sentence(verdict: Verdict | None) -> str:
-    """That it failed, and the first reason."""
+def failure(verdict: Verdict | None) -> str:
+    """Return that the verification failed, with the first reason."""
     reasons = () if verdict is None else verdict.failures or tuple(f for t in verdict.trials for f in t.failures)
     return f"verification failed: {formatting.one_line(reasons[0])}" if reasons else "verification failed"
 
 
-def verdict_lines(verdict: Verdict | None, style: Style, *, verbose: bool) -> list[str]:
-    """The block under "Proof"; empty where nothing was verified."""
+def verdict_section(verdict: Verdict | None, view: View, title: str = "Verification") -> Section:
+    """Return everything about a verification; an empty section if nothing was verified."""
     if verdict is None:
-        return []
-    state = style.good("equal") if verdict.passed else style.bad("not equal")
-    lines = [
-        style.strong("Proof"),
-        f"  {state}, {conditions(verdict)}",
-        f"  reference: {formatting.one_line(verdict.reference)}",
-    ]
-    lines += _outputs(verdict, style)
-    failures = verdict.failures if verbose else verdict.failures[:SHOWN_FAILURES]
-    lines += [style.bad(f"  ✗ {formatting.one_line(failure)}") for failure in failures]
-    if len(failures) < len(verdict.failures):
-        lines.append(f"  and {len(verdict.failures) - len(failures)} more failures (-v shows them)")
-    lines += [f"  {line}" for line in rewrite_lines(verdict)]
-    lines += [f"  {line}" for line in generation_lines(verdict)]
-    lines += [f"  note: {formatting.one_line(note)}" for note in notes(verdict)]
-    lines += [f"  {line}" for line in runtime_lines(verdict)]
-    lines += _not_covered(verdict, verbose=verbose)
-    return lines + (_trials(verdict.trials, style) if verbose else [])
+        return Section(title, ())
+    state = Span("matches", Tone.GOOD) if verdict.passed else Span("does not match", Tone.BAD)
+    shown = verdict.failures if view.verbose else verdict.failures[:SHOWN_FAILURES]
+    failures: list[Text] = [Span(f"✗ {formatting.one_line(reason)}", Tone.BAD) for reason in shown]
+    if len(shown) < len(verdict.failures):
+        failures.append(f"and {len(verdict.failures) - len(shown)} more failures (-v shows them)")
+    details = (
+        *rewrite_lines(verdict),
+        *generation_lines(verdict),
+        *(f"note: {formatting.one_line(note)}" for note in notes(verdict)),
+        *runtime_lines(verdict),
+        *_not_covered(verdict, view),
+    )
+    return Section(
+        title,
+        (
+            Notes([(state, f", {conditions(verdict)}"), f"reference: {formatting.one_line(verdict.reference)}"]),
+            output_table(verdict),
+            Notes([*failures, *details]),
+            *([trial_table(verdict)] if view.verbose else []),
+        ),
+    )
 
 
 def notes(verdict: Verdict) -> list[str]:
-    """What a reader should know besides; what was not covered has a line of its own."""
+    """Return the notes of a verdict without those about gaps, which have a line of their own."""
     return short_lines(note for note in verdict.notes if note not in verdict.not_covered)
 
 
 def gaps(verdict: Verdict) -> list[str]:
-    """What the trials did not cover."""
+    """Return what the trials did not cover."""
     return short_lines(verdict.not_covered)
 
 
 def runtime_lines(verdict: Verdict) -> list[str]:
-    """One line for each further runtime: whether it agrees, and where a disagreement comes from."""
-    return [_runtime_line(each) for each in verdict.runtimes]
+    """Return one line for each further runtime: whether it agrees, and the cause of a disagreement."""
+    return [_runtime_line(check) for check in verdict.runtimes]
 
 
 def _runtime_line(check: RuntimeCheck) -> str:
-    found = [f"ran both models on {formatting.plural(check.trials, 'trial')}"]
+    clauses = [f"ran both models on {formatting.plural(check.trials, 'trial')}"]
     if check.from_rewrite:
-        found.append(f"the two differ ({formatting.one_line(check.from_rewrite[0])})")
+        clauses.append(f"the two differ ({formatting.one_line(check.from_rewrite[0])})")
     elif check.trials:
-        found.append("they match")
+        clauses.append("they match")
     if check.from_runtime:
         count, first = formatting.plural(len(check.from_runtime), "place"), formatting.one_line(check.from_runtime[0])
-        found.append(f"differs from the first runtime on the reference alone in {count} ({first})")
+        clauses.append(f"differs from the first runtime on the reference alone in {count} ({first})")
     if check.not_run:
-        found.append(f"not everything ran: {formatting.one_line(check.not_run)}")
-    return f"{formatting.one_line(check.runtime)}: {'; '.join(found)}"
+        clauses.append(f"not everything ran: {formatting.one_line(check.not_run)}")
+    return f"{formatting.one_line(check.runtime)}: {'; '.join(clauses)}"
 
 
-def _not_covered(verdict: Verdict, *, verbose: bool) -> list[str]:
-    """One line, or one line each."""
-    listed = [formatting.one_line(each) for each in gaps(verdict)]
-    if verbose or not listed:
-        return [f"  not covered: {each}" for each in listed]
-    more = f"; and {len(listed) - SHOWN_GAPS} more (-v lists them)" if len(listed) > SHOWN_GAPS else ""
-    return [f"  not covered: {'; '.join(listed[:SHOWN_GAPS])}{more}"]
+def _not_covered(verdict: Verdict, view: View) -> list[str]:
+    """Return the gaps in one line, or in one line each if verbose."""
+    lines = [formatting.one_line(gap) for gap in gaps(verdict)]
+    if view.verbose or not lines:
+        return [f"not covered: {line}" for line in lines]
+    more = f"; and {len(lines) - SHOWN_GAPS} more (-v lists them)" if len(lines) > SHOWN_GAPS else ""
+    return [f"not covered: {'; '.join(lines[:SHOWN_GAPS])}{more}"]
 
 
 def rewrite_lines(verdict: Verdict) -> list[str]:
-    """How many rewrites were checked one by one, and how many were not."""
+    """Return how many rewrites were checked one by one, and how many were not."""
     checks = verdict.rewrites
     if checks is None:
         return []
-    gaps = [
+    unchecked = [
         text
         for count, text in (
             (checks.not_runnable, f"{checks.not_runnable} cannot be run by themselves"),
@@ -137,11 +139,12 @@ def rewrite_lines(verdict: Verdict) -> list[str]:
         if count
     ]
     rewrites = formatting.plural(checks.rewrites, "rewrite")
-    return ["; ".join([f"{checks.matching} of {rewrites} ({checks.distinct} distinct) also match one by one", *gaps])]
+    checked = f"{checks.matching} of {rewrites} ({checks.distinct} distinct) also match one by one"
+    return ["; ".join([checked, *unchecked])]
 
 
 def generation_lines(verdict: Verdict) -> list[str]:
-    """How many generated tokens are equal, from which prompts, and where a tie decided."""
+    """Return how many generated tokens are equal, from which prompts, and where two tokens tied."""
     batches = verdict.generation
     if not batches:
         return []
@@ -153,7 +156,7 @@ def generation_lines(verdict: Verdict) -> list[str]:
     lines = [f"generation: {equal_tokens(verdict)} from {prompts} of {span}{padded}; logits differ by {worst} at most"]
     for batch in batches:
         lines += [
-            f"  tie: prompt of {batch.prompts[tie.row]} tokens, step {tie.step + 1}: {tie.token} or {tie.other}, "
+            f"tie: prompt of {batch.prompts[tie.row]} tokens, step {tie.step + 1}: {tie.token} or {tie.other}, "
             f"{formatting.difference(tie.gap)} apart in PyTorch"
             for tie in batch.ties
             if batch.passed
@@ -162,14 +165,14 @@ def generation_lines(verdict: Verdict) -> list[str]:
 
 
 def equal_tokens(verdict: Verdict) -> str:
-    """How many of the generated tokens are PyTorch's."""
+    """Return how many of the generated tokens are those of PyTorch."""
     total = sum(len(batch.prompts) * batch.steps for batch in verdict.generation)
     equal = sum(batch.equal for batch in verdict.generation)
     return f"all {total} greedy tokens equal" if equal == total else f"{equal} of {total} greedy tokens equal"
 
 
 def conditions(verdict: Verdict) -> str:
-    """How much was tried, and what may differ."""
+    """Return the number of trials, their seeds and the accuracy class."""
     seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
     return (
         formatting.plural(len(verdict.trials), "trial")
@@ -179,7 +182,7 @@ def conditions(verdict: Verdict) -> str:
 
 
 def output_groups(verdict: Verdict) -> list[OutputDifference]:
-    """The outputs, numbered ones that passed as one: the largest differences, and the smallest tolerances."""
+    """Return the outputs; numbered ones that passed are one, with the largest differences and smallest tolerances."""
 
     def worst(label: str, group: list[OutputDifference]) -> OutputDifference:
         if len(group) == 1:
@@ -187,53 +190,58 @@ def output_groups(verdict: Verdict) -> list[OutputDifference]:
         return replace(
             group[0],
             name=label,
-            max_abs=max(each.max_abs for each in group),
-            max_rel=max(each.max_rel for each in group),
-            max_ulp=max(each.max_ulp for each in group),
-            rtol=min(each.rtol for each in group),
-            atol=min(each.atol for each in group),
+            max_abs=max(output.max_abs for output in group),
+            max_rel=max(output.max_rel for output in group),
+            max_ulp=max(output.max_ulp for output in group),
+            rtol=min(output.rtol for output in group),
+            atol=min(output.atol for output in group),
         )
 
-    found = grouped(verdict.outputs, lambda each: each.name, lambda each: (each.dtype, each.passed or each.name))
-    return [worst(label, group) for label, group in found]
+    groups = grouped(verdict.outputs, lambda output: output.name, lambda o: (o.dtype, o.passed or o.name))
+    return [worst(label, group) for label, group in groups]
 
 
-def output_cells(output: OutputDifference) -> tuple[str, ...]:
-    """One row under `OUTPUTS`."""
-    return (
-        formatting.name(output.name, 100),
-        formatting.name(output.dtype),
-        formatting.difference(output.max_abs),
-        formatting.difference(output.max_rel),
-        f"{output.max_ulp:.3g}",
-        formatting.difference(output.rtol),
-        formatting.difference(output.atol),
-        "ok" if output.passed else "DIFFERS",
-    )
+def output_table(verdict: Verdict) -> Table:
+    """Return the differences of each output."""
+    numbers = ("max abs", "max rel", "max ulp", "rtol", "atol")
+    rows = [
+        Row(
+            (
+                formatting.name(output.name, 100),
+                formatting.name(output.dtype),
+                formatting.difference(output.max_abs),
+                formatting.difference(output.max_rel),
+                f"{output.max_ulp:.3g}",
+                formatting.difference(output.rtol),
+                formatting.difference(output.atol),
+                "ok" if output.passed else "DIFFERS",
+            ),
+            Tone.PLAIN if output.passed else Tone.BAD,
+        )
+        for output in output_groups(verdict)
+    ]
+    return Table((text_column("output"), text_column("dtype"), *map(Column, numbers), text_column("")), rows)
 
 
-def trial_cells(trial: Trial) -> tuple[str, ...]:
-    """One row under `TRIALS`."""
-    return (
-        "given" if trial.seed is None else str(trial.seed),
-        formatting.name(trial.style),
-        ", ".join(f"{formatting.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
-        "ok" if trial.passed else formatting.one_line("; ".join(trial.failures) or "failed"),
-    )
-
-
-def _outputs(verdict: Verdict, style: Style) -> list[str]:
-    lines = [Line(output_cells(output), None if output.passed else style.bad) for output in output_groups(verdict)]
-    return table(OUTPUTS, lines, style) if lines else []
-
-
-def _trials(trials: tuple[Trial, ...], style: Style) -> list[str]:
-    lines = [Line(trial_cells(trial), None if trial.passed else style.bad) for trial in trials]
-    return table(TRIALS, lines, style) if lines else []
+def trial_table(verdict: Verdict) -> Table:
+    """Return the inputs of each trial and whether it passed."""
+    rows = [
+        Row(
+            (
+                "supplied" if trial.seed is None else str(trial.seed),
+                formatting.name(trial.style),
+                ", ".join(f"{formatting.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
+                "ok" if trial.passed else formatting.one_line("; ".join(trial.failures) or "failed"),
+            ),
+            Tone.PLAIN if trial.passed else Tone.BAD,
+        )
+        for trial in verdict.trials
+    ]
+    return Table((Column("seed"), text_column("values"), text_column("sizes"), text_column("")), rows)
 
 
 def _worst(verdict: Verdict) -> float:
-    """The largest absolute difference; NaN counts as the worst there is."""
+    """Return the largest absolute difference; NaN counts as infinite."""
     return max((math.inf if math.isnan(o.max_abs) else o.max_abs for o in verdict.outputs), default=0.0)
 
 

@@ -65,37 +65,36 @@ def test_equal_layers_are_one_line_that_leads_to_each_of_them() -> None:
     assert "×3" in html
     for place in range(3):
         assert f'href="#module=layer.{place}.attn"' in html
-    assert "all of them became one operator" in html
+    assert "3 attention blocks, all fused into one operator" in html
 
 
 def test_layers_that_differ_in_anything_shown_are_lines_of_their_own() -> None:
     first, second, third = _layers()
     other = [replace(second, heads=8), replace(second, mask="none"), replace(second, after=PARTS, why="no")]
     for each in other:
-        assert [len(line.sites) for line in figures.lines((first, each, third))] == [2, 1]
-        assert [line.label for line in figures.lines((first, each, third))] == ["layer.0,2.attn", "layer.1.attn"]
+        assert [len(line.sites) for line in figures.groups((first, each, third))] == [2, 1]
+        assert [line.label for line in figures.groups((first, each, third))] == ["layer.0,2.attn", "layer.1.attn"]
     elsewhere = replace(second, module="layer.1.cross")
-    assert [line.label for line in figures.lines((first, elsewhere, third))] == ["layer.0,2.attn", "layer.1.cross"]
+    assert [line.label for line in figures.groups((first, elsewhere, third))] == ["layer.0,2.attn", "layer.1.cross"]
 
 
 def test_heads_masks_and_forms_are_said_as_far_as_they_are_known() -> None:
     assert figures.heads(SITE) == "4 × 16"
     assert figures.heads(replace(SITE, key_value_heads=2)) == "4 × 16, keys and values 2"
     assert figures.heads(replace(SITE, heads=None, key_value_heads=None)) == "? × 16"
-    assert figures.heads(replace(SITE, heads=None, key_value_heads=None, head_size=None)) == "not said"
+    assert figures.heads(replace(SITE, heads=None, key_value_heads=None, head_size=None)) == "unknown"
     assert figures.mask(replace(SITE, cached=True, cross=True)) == "causal, with a cache, cross"
-    assert [figures.form(each) for each in (PARTS, WHOLE, None)] == ["2 nodes in parts", WHOLE.operator, "gone"]
+    assert [figures.form(each) for each in (PARTS, WHOLE, None)] == ["decomposed (2 nodes)", WHOLE.operator, "removed"]
 
 
 def test_the_sentence_counts_what_became_of_them() -> None:
     already, fused = replace(SITE, before=WHOLE), SITE
     parts, gone = replace(SITE, after=PARTS), replace(SITE, after=None)
-    assert figures.sentence([SITE]) == "The model attends in 1 place: it became one operator"
-    assert figures.sentence([already]) == "The model attends in 1 place: it was one operator already"
+    assert figures.sentence([SITE]) == "1 attention block, fused into one operator"
+    assert figures.sentence([already]) == "1 attention block, one operator already"
     mixed = figures.sentence([fused, fused, already, already, parts, gone])
     assert mixed == (
-        "The model attends in 6 places: 2 became one operator; 2 were one operator already; "
-        "1 is spelled out in parts; 1 is gone"
+        "6 attention blocks: 2 fused into one operator, 2 one operator already, 1 still decomposed, 1 removed"
     )
 
 
@@ -117,9 +116,9 @@ def test_time_is_that_of_the_kernels_of_its_nodes() -> None:
 def test_where_nodes_tell_of_no_kernel_its_modules_still_do() -> None:
     strange = tuple(replace(each, after=AttentionForm("Attention", ("nobody",))) for each in _layers())
     html = _words(_shown(_run(*strange), profile=sample_profile()))
-    assert re.search(r"6\.60 ms \d+ % → not told 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
+    assert re.search(r"6\.60 ms \d+ % → unknown 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
     nobody = replace(SITE, module="nowhere", before=None, after=AttentionForm("Attention", ("nobody",)))
-    assert _words(_shown(_run(nobody), profile=sample_profile())).count("not told") == 2
+    assert _words(_shown(_run(nobody), profile=sample_profile())).count("unknown") == 2
 
 
 def test_a_kernel_that_several_places_share_counts_once_in_the_sum() -> None:
@@ -142,7 +141,7 @@ def test_memory_is_that_of_its_modules_and_the_peak_is_named() -> None:
 
 def test_what_the_model_itself_owns_is_not_called_attention() -> None:
     html = _words(_shown(_run(replace(SITE, module="")), sample_profile(), _analysis()))
-    assert html.count("not told") == 3
+    assert html.count("unknown") == 3
 
 
 def test_without_records_it_says_how_to_get_them() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from reporting.sample_bench import point, sample_benchmark
 from reporting.sample_run import sample_run
 from reporting.sample_tuning import sample_tuning
-from sardonyx.reporting.bench import bench_sentence, facts
+from sardonyx.reporting.bench import bench_sentence, conditions
 from sardonyx.reporting.page.measurements import section
 from sardonyx.reporting.run_bundle import RunBundle
 
@@ -24,7 +24,7 @@ def test_times_come_with_their_intervals_a_picture_and_where_they_were_taken() -
     assert bench_sentence(bench) in html
     assert "0.877 [0.865, 0.890]" in html
     assert html.count("<svg") == 1
-    assert all(fact in html for fact in facts(bench).values())
+    assert all(fact in html for fact in conditions(bench).values())
 
 
 def test_each_size_of_a_sweep_has_its_rows() -> None:

@@ -103,8 +103,8 @@ def test_a_failed_proof_comes_first() -> None:
 
 
 def test_no_proof_and_rewrites_undone_come_first(clean: Run) -> None:
-    assert _alarms(replace(clean, verdict=None))[0].startswith("Not proven")
-    assert _alarms(sample_run()) == ["2 rewrites failed their proof and were undone; “Proof” says which and why."]
+    assert _alarms(replace(clean, verdict=None))[0].startswith("Not verified")
+    assert _alarms(sample_run()) == ["2 rewrites failed verification and were undone; see “Verification”."]
 
 
 def test_an_output_without_a_number_is_the_worst(clean: Run) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_profile import sample_profile
+from reporting.written import in_terminal
 from sardonyx.records.profile import ModuleTime, Profile, Slice
 from sardonyx.reporting.plots.icicle import icicle_svg
-from sardonyx.reporting.profile import render_profile
+from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.viewers.perfetto import trace
 
 FOUND = sample_profile()
@@ -172,4 +173,4 @@ def test_a_path_may_be_as_deep_as_it_likes() -> None:
     found = replace(FOUND, models=(model,))
     check(found)
     assert "Deep" in icicle_svg(found, "t")
-    assert "Deep" in render_profile(found)
+    assert "Deep" in in_terminal(profile_document, found)

@@ -1,4 +1,4 @@
-"""Where the model attends, on the page: heads, masks, forms, what it costs; and memory while the model runs."""
+"""The attention blocks on the page: heads, masks, forms, costs; and the memory while the model runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.records.analysis import Form
-from sardonyx.reporting import attention_sites as figures
-from sardonyx.reporting import formatting
-from sardonyx.reporting.attention_sites import Line, Moved, Spent
+from sardonyx.reporting import attention_sites, formatting
+from sardonyx.reporting.attention_sites import Moved, SiteGroup, Spent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.timeline import timeline
 from sardonyx.reporting.run_bundle import RunBundle
@@ -17,50 +16,50 @@ from sardonyx.reporting.run_bundle import RunBundle
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line and what it costs before and after; empty where that was not measured, None where nothing tells."""
+    """A group of blocks with its costs before and after: empty if not measured, None if unknown."""
 
-    line: Line
+    group: SiteGroup
     time: tuple[Spent | None, ...] = ()
     within: tuple[Spent | None, ...] = ()  # its modules
     memory: tuple[Moved | None, ...] = ()
 
 
-def section(dossier: RunBundle) -> Section:
-    """The places of attention, and the memory timeline."""
-    sites = dossier.run.attention
-    rows = [_row(line, dossier) for line in figures.lines(sites)]
+def section(bundle: RunBundle) -> Section:
+    """Return the attention blocks and the memory timeline."""
+    sites = bundle.run.attention
+    rows = [_row(group, bundle) for group in attention_sites.groups(sites)]
     html = rendered(
         "attention",
-        figures=figures,
-        sentence=figures.sentence(sites),
+        figures=attention_sites,
+        sentence=attention_sites.sentence(sites),
         rows=rows,
-        total=_row(Line("all", "", sites), dossier) if len(rows) > 1 else None,
-        timed=dossier.profiled is not None,
-        weighed=dossier.forms is not None,
-        memory=None if dossier.forms is None else _memory(dossier, dossier.forms),
+        total=_row(SiteGroup("all", "", sites), bundle) if len(rows) > 1 else None,
+        timed=bundle.profiled is not None,
+        weighed=bundle.forms is not None,
+        memory=None if bundle.forms is None else _memory(bundle, bundle.forms),
     )
     return Section("attention", "Attention and memory", html)
 
 
-def _row(line: Line, dossier: RunBundle) -> Row:
-    forms = [[site.before for site in line.sites], [site.after for site in line.sites]]
-    modules = [module for module in line.modules if module]  # what of the model's own work is attention's, none says
-    profiled, analysed = dossier.profiled or (), dossier.forms or ()
+def _row(group: SiteGroup, bundle: RunBundle) -> Row:
+    forms = [[site.before for site in group.sites], [site.after for site in group.sites]]
+    modules = [module for module in group.modules if module]  # which of the model's own nodes are attention is unknown
+    profiled, analysed = bundle.profiled or (), bundle.forms or ()
     return Row(
-        line,
-        time=tuple(figures.spent(each, model) for each, model in zip(forms, profiled, strict=False)),
-        within=tuple(figures.spent_within(modules, model) for model in profiled),
-        memory=tuple(figures.moved(modules, form) for form in analysed),
+        group,
+        time=tuple(attention_sites.spent(own, model) for own, model in zip(forms, profiled, strict=False)),
+        within=tuple(attention_sites.spent_within(modules, model) for model in profiled),
+        memory=tuple(attention_sites.moved(modules, form) for form in analysed),
     )
 
 
-def _memory(dossier: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
-    """The picture, and its numbers in words."""
+def _memory(bundle: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
+    """Return the picture and its numbers."""
     labels = ("before", "after")
     timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}
-    sizes = dossier.analysis.sizes if dossier.analysis is not None else {}
+    sizes = bundle.analysis.sizes if bundle.analysis is not None else {}
     return {
-        "picture": timeline(timelines, dossier.label).inline(),
+        "picture": timeline(timelines, bundle.label).inline(),
         "forms": list(zip(labels, forms, strict=True)),
         "sizes": ", ".join(f"{formatting.name(name)}={formatting.count(size)}" for name, size in sizes.items()),
     }

@@ -1,4 +1,4 @@
-"""The head of the page: the verdict in one sentence, three numbers with how sure they are, and what else to know."""
+"""The head of the page: the result in one sentence, three numbers with their uncertainty, and facts about the files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from sardonyx.records.bench import Comparison, Finding, Timing
 from sardonyx.records.run import OutputDifference, Run
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
+from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import failed_sentence
+from sardonyx.reporting.verdict import failure
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The result's time as a multiple of the source's, and how it was found."""
+    """The time of the result as a multiple of that of the source, and how it was measured."""
 
     compared: Comparison
     before_ms: str
@@ -25,14 +26,14 @@ class Pace:
     how: str
 
 
-def section(dossier: RunBundle) -> Section:
-    """What a reader should know who reads nothing else."""
-    run = dossier.run
-    pace = _pace(dossier)
+def section(bundle: RunBundle) -> Section:
+    """Return the summary of one model."""
+    run = bundle.run
+    pace = _pace(bundle)
     html = rendered(
         "verdict",
         alarms=_alarms(run),
-        sentence=_sentence(dossier.label, run, pace),
+        sentence=_sentence(bundle.label, run, pace),
         run=run,
         fewer=formatting.percent(run.before.nodes, run.after.nodes),
         pace=pace,
@@ -40,23 +41,24 @@ def section(dossier: RunBundle) -> Section:
         interval=None if pace is None else _interval(pace.compared),
         worst=_worst(run),
         facts=_facts(run),
-        notes=[formatting.one_line(note) for note in (*run.notes, *dossier.notes)],
+        notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
     )
     return Section("verdict", "Verdict", html)
 
 
 def _alarms(run: Run) -> list[str]:
-    """What comes before everything else, because it takes away from the rest."""
+    """Return warnings that qualify everything else."""
     alarms: list[str] = []
     if run.status != "done":
-        alarms.append(f"{_capital(failed_sentence(run.verdict))}. Nothing was written.")
+        alarms.append(f"{_capital(failure(run.verdict))}. Nothing was written.")
     elif run.verdict is None:
-        alarms.append("Not proven: verification was switched off, so nothing says that both files compute the same.")
+        alarms.append("Not verified: verification was switched off, so whether both files compute the same is unknown.")
     elif not run.verdict.passed:
-        alarms.append(f"{_capital(failed_sentence(run.verdict))}.")
+        alarms.append(f"{_capital(failure(run.verdict))}.")
     if run.rolled_back:
-        did = "failed its proof and was undone" if len(run.rolled_back) == 1 else "failed their proof and were undone"
-        alarms.append(f"{formatting.plural(len(run.rolled_back), 'rewrite')} {did}; “Proof” says which and why.")
+        undone = "was undone" if len(run.rolled_back) == 1 else "were undone"
+        rewrites = formatting.plural(len(run.rolled_back), "rewrite")
+        alarms.append(f"{rewrites} failed verification and {undone}; see “Verification”.")
     return alarms
 
 
@@ -70,8 +72,8 @@ def _sentence(label: str, run: Run, pace: Pace | None) -> str:
         _output, worst = _worst(run) or (None, 0.0)
         how = "bit for bit" if worst == 0 else f"deviating by {formatting.difference(worst)} at most"
         clauses.append(f"gave the same outputs on {trials}, {how}")
-    said = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
-    return f"{formatting.name(label)} {said}{'; its time was not measured' if pace is None else ''}."
+    joined = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+    return f"{formatting.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
 
 
 def _nodes_clause(run: Run, *, would: bool) -> str:
@@ -96,14 +98,14 @@ def _pace_words(compared: Comparison) -> str:
     return f"{bench.percent(1 - compared.ratio)} % {compared.finding.value}"
 
 
-def _pace(dossier: RunBundle) -> Pace | None:
-    """From the benchmark; else from what tuning measured; None where nobody did."""
-    timed = _timed(dossier)
-    if timed is not None and timed[1].against_first is not None and dossier.point is not None:
+def _pace(bundle: RunBundle) -> Pace | None:
+    """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
+    timed = _timed(bundle)
+    if timed is not None and timed[1].against_first is not None and bundle.point is not None:
         first, second = timed
         compared = timed[1].against_first
         rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
-        sizes = bench.size(dossier.point.sizes)
+        sizes = bench.size(bundle.point.sizes)
         return Pace(
             compared,
             bench.milliseconds(first.median),
@@ -113,24 +115,24 @@ def _pace(dossier: RunBundle) -> Pace | None:
             f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
             "as no difference.",
         )
-    return _tuned(dossier.run)
+    return _tuned(bundle.run)
 
 
-def _timed(dossier: RunBundle) -> tuple[Timing, Timing] | None:
-    """The times of source and result, where the source is what all others are compared with."""
-    if dossier.bench is None or dossier.point is None:
+def _timed(bundle: RunBundle) -> tuple[Timing, Timing] | None:
+    """Return the times of source and result, or None if the source is not the reference of the benchmark."""
+    if bundle.bench is None or bundle.point is None:
         return None
-    names = [PurePath(each.path or each.label).name for each in dossier.bench.files]
-    source, result = (PurePath(each.path or "").name for each in (dossier.run.source, dossier.run.result))
+    names = [PurePath(file.path or file.label).name for file in bundle.bench.files]
+    source, result = (PurePath(artifact.path or "").name for artifact in (bundle.run.source, bundle.run.result))
     if names[0] != source:
         return None
-    return dossier.point.timings[0], dossier.point.timings[names.index(result)]
+    return bundle.point.timings[0], bundle.point.timings[names.index(result)]
 
 
 def _tuned(run: Run) -> Pace | None:
     if run.tuning is None:
         return None
-    paces = {each.name: each for each in run.tuning.standing}
+    paces = {pace.name: pace for pace in run.tuning.standing}
     source, chosen = paces.get("source"), paces.get(run.tuning.chosen)
     if source is None or chosen is None or chosen is source:
         return None
@@ -140,12 +142,12 @@ def _tuned(run: Run) -> Pace | None:
         bench.milliseconds(source.milliseconds / 1000),
         bench.milliseconds(chosen.milliseconds / 1000),
         ", ".join(filter(None, ("measured while tuning", bench.size(run.tuning.sizes)))),
-        "From the last race of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
+        "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
     )
 
 
 def _interval(compared: Comparison) -> dict[str, float]:
-    """Where the ends of the interval, the ratio and "as fast as before" lie on a line, in percent of its length."""
+    """Return the positions of the interval, the ratio and 1.0 on a line, in percent of its length."""
     low, high = min(compared.low, 1.0), max(compared.high, 1.0)
     room = 0.15 * (high - low) or 0.01
     span = high - low + 2 * room
@@ -154,27 +156,25 @@ def _interval(compared: Comparison) -> dict[str, float]:
 
 
 def _worst(run: Run) -> tuple[OutputDifference, float] | None:
-    """The output that deviates most, and by how much; one without a number deviates infinitely."""
+    """Return the output with the largest difference, and the difference; NaN counts as infinite."""
     if run.verdict is None or not run.verdict.outputs:
         return None
-    by_output = [(each, math.inf if math.isnan(each.max_abs) else each.max_abs) for each in run.verdict.outputs]
+    by_output = [(o, math.inf if math.isnan(o.max_abs) else o.max_abs) for o in run.verdict.outputs]
     return max(by_output, key=lambda pair: pair[1])
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
-    """What else there is to know of the files, a word and what it says."""
+    """Return facts about the files, each with its label."""
     source = "a model in memory" if run.source.path is None else formatting.visible(PurePath(run.source.path).name)
     result = "not written" if run.result.path is None else formatting.visible(PurePath(run.result.path).name)
     facts = [
         ("Files", f"{source} → {result}"),
         ("Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))),
     ]
-    if run.fingerprint is not None:
-        family = formatting.name(run.fingerprint.family.replace("-", " "))
-        facts.append(("Looks like", f"{family}: {formatting.one_line(', '.join(run.fingerprint.evidence))}"))
-    for domain, (old, new) in sorted(run.opset_changes.items()):
-        facts.append(("Opset", f"{formatting.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it"))
-    return facts
+    guess = architecture_guess(run)
+    if guess is not None:
+        facts.append(("Architecture (guess)", guess))
+    return [*facts, *(("Opset", change) for change in opset_changes(run))]
 
 
 def _capital(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What was measured, on the page: times with their intervals, what tuning found, where it ran, how to read it."""
+"""The measurements on the page: times with their intervals, the result of tuning, and where they were taken."""
 
 from __future__ import annotations
 
@@ -8,63 +8,61 @@ from typing import Any
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.run import Run
 from sardonyx.records.tuning import Tuning
-from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import bench_sentence, columns, facts, rows
+from sardonyx.reporting import formatting, tuning
+from sardonyx.reporting.bench import bench_sentence, conditions, timing_table
+from sardonyx.reporting.document import Notes, Text
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.boxplot import boxplot
+from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.tuning import CHANGES, STANDING, change_rows, conditions, pace_cells, unchanged
+from sardonyx.reporting.writers import html
 
 
-def section(dossier: RunBundle) -> Section:
-    """Times, tuning, machine, and how to read them."""
-    run, bench = dossier.run, dossier.bench
-    html = rendered(
+def section(bundle: RunBundle) -> Section:
+    """Return times, tuning, the machine, and how to read them."""
+    run, bench = bundle.run, bundle.bench
+    markup = rendered(
         "measured",
         bench=None if bench is None else _times(bench),
         tuning=None if run.tuning is None else _tuned(run.tuning),
         facts=_facts(run, bench),
-        notes=(*run.notes, *dossier.notes),
+        notes=(*run.notes, *bundle.notes),
     )
-    return Section("measured", "Measured", html)
+    return Section("measured", "Measured", markup)
 
 
 def _times(bench: Benchmark) -> dict[str, Any]:
     return {
         "sentence": bench_sentence(bench),
         "plot": boxplot(bench).inline(),
-        "columns": columns(bench),
-        "rows": rows(bench),
+        "table": html.table(timing_table(bench), "Time of a run, by file"),
         "notes": bench.notes,
     }
 
 
-def _tuned(tuning: Tuning) -> dict[str, Any]:
+def _tuned(tuned: Tuning) -> dict[str, Any]:
+    changes = tuning.change_table(tuned)
     return {
-        "conditions": conditions(tuning),
-        "standing_columns": STANDING,
-        "standing": [pace_cells(each, tuning) for each in tuning.standing],
-        "chosen": [place for place, each in enumerate(tuning.standing) if each.name == tuning.chosen],
-        "change_columns": CHANGES,
-        "changes": change_rows(tuning),
-        "unchanged": [*unchanged(tuning), *map(formatting.one_line, tuning.notes)],
-        "result": f"the result is the {tuning.chosen} one: {formatting.one_line(tuning.why)}",
+        "conditions": tuning.conditions(tuned),
+        "standing": html.table(tuning.standing_table(tuned), "Models that were tuned, side by side"),
+        "changes": html.table(changes, "What tuning changed") if changes.rows else "",
+        "unchanged": html.write([Notes([*tuning.unchanged(tuned), *map(formatting.one_line, tuned.notes)])]),
+        "result": tuning.result(tuned),
     }
 
 
-def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
+def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, Text]]:
     env = run.environment
     packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
     yield "optimized on", formatting.one_line(f"{env.platform}, {formatting.plural(env.cpus, 'core')}")
     yield "with", formatting.one_line(f"sardonyx {env.sardonyx}, Python {env.python}, {packages}")
-    asked = ", ".join(f"{name}={value}" for name, value in run.options.items() if value not in (None, False, ""))
-    yield "options", formatting.one_line(asked) or "none"
-    spent = ", ".join(f"{formatting.name(phase)} {formatting.seconds(time)}" for phase, time in run.seconds.items())
-    yield "it took", spent or "not known"
-    for domain, (old, new) in sorted(run.opset_changes.items()):
-        yield "opset", f"{formatting.name(domain) or 'ai.onnx'} raised {old} → {new}: a fusion needed it"
-    if run.fingerprint is not None:
-        family = formatting.name(run.fingerprint.family.replace("-", " "))
-        yield "looks like", f"{family} ({formatting.one_line(', '.join(run.fingerprint.evidence))})"
+    options = ", ".join(f"{name}={value}" for name, value in run.options.items() if value not in (None, False, ""))
+    yield "options", formatting.one_line(options) or "none"
+    yield "it took", formatting.phases(run.seconds) or "not known"
+    for change in opset_changes(run):
+        yield "opset", change
+    guess = architecture_guess(run)
+    if guess is not None:
+        yield "architecture (guess)", guess
     if bench is not None:
-        yield from facts(bench).items()
+        yield from conditions(bench).items()

@@ -9,8 +9,8 @@ from typing import Any
 from sardonyx.records import module_tree as tree
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting
+from sardonyx.reporting.document import View
 from sardonyx.reporting.module_rows import module_rows
-from sardonyx.reporting.options import View
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.profile import ms
 from sardonyx.reporting.run_bundle import RunBundle

@@ -1,4 +1,4 @@
-"""Several models at a glance: a row for each, and which pass did how much on which."""
+"""The overview of several models: a row for each, and how much each pass did on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes
 from sardonyx.reporting.study.heat import strength
-from sardonyx.reporting.verdict import proof
+from sardonyx.reporting.verdict import verification
+from sardonyx.reporting.writers import html
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +22,18 @@ class Row:
     """One model."""
 
     place: int
-    dossier: RunBundle
+    bundle: RunBundle
     compared: Comparison | None  # None: not timed
 
     @property
     def time(self) -> str:
-        """The result's time as a multiple of the source's, with its interval."""
+        """The time of the result as a multiple of that of the source, with its interval."""
         return "not timed" if self.compared is None else ratio(self.compared)
 
     @property
-    def proven(self) -> str:
-        """What the proof amounts to."""
-        return proof(self.dossier.run.verdict)
+    def verification(self) -> str:
+        """The result of the verification."""
+        return verification(self.bundle.run.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,69 +60,78 @@ class Matrix:
 class _Measure:
     id: str
     title: str
-    of: Callable[[PassRecord], int]  # what there is less of counts below zero
+    of: Callable[[PassRecord], int]  # negative if there is less than before
     whole: Callable[[RunBundle], int]
     write: Callable[[int], str]
 
 
 _MEASURES = (
     _Measure(
-        "nodes", "change in nodes", lambda each: each.nodes, lambda each: each.run.before.nodes, formatting.change
+        "nodes",
+        "change in nodes",
+        lambda record: record.nodes,
+        lambda bundle: bundle.run.before.nodes,
+        formatting.change,
     ),
     _Measure(
         "rewrites",
         "rewrites",
-        lambda each: each.rewrites,
-        lambda each: sum(record.rewrites for record in each.run.passes),
+        lambda record: record.rewrites,
+        lambda bundle: sum(record.rewrites for record in bundle.run.passes),
         lambda number: formatting.count(number) if number else "·",
     ),
     _Measure(
-        "bytes", "change in bytes", lambda each: each.bytes, lambda each: each.run.before.bytes, formatting.size_change
+        "bytes",
+        "change in bytes",
+        lambda record: record.bytes,
+        lambda bundle: bundle.run.before.bytes,
+        formatting.size_change,
     ),
 )
 
 
-def overview(dossiers: Sequence[RunBundle]) -> Section | None:
-    """What comes first on a page of several models; nothing for one."""
-    if len(dossiers) < 2:
+def overview(bundles: Sequence[RunBundle]) -> Section | None:
+    """Return the overview of several models, or None for a single one."""
+    if len(bundles) < 2:
         return None
-    html = rendered(
+    markup = rendered(
         "overview",
-        rows=[Row(place, each, _compared(each)) for place, each in enumerate(dossiers)],
-        matrices=[_matrix(dossiers, each) for each in _MEASURES],
+        rows=[Row(place, bundle, _compared(bundle)) for place, bundle in enumerate(bundles)],
+        matrices=[_matrix(bundles, measure) for measure in _MEASURES],
     )
-    return Section("overview", "All models", html)
+    return Section("overview", "All models", markup)
 
 
-def _compared(dossier: RunBundle) -> Comparison | None:
-    return None if dossier.point is None else dossier.point.timings[1].against_first
+def _compared(bundle: RunBundle) -> Comparison | None:
+    return None if bundle.point is None else bundle.point.timings[1].against_first
 
 
-def _matrix(dossiers: Sequence[RunBundle], measure: _Measure) -> Matrix:
-    did = [{each.name: each for each in dossier.run.passes} for dossier in dossiers]
-    names = dict.fromkeys(each.name for dossier in dossiers for each in dossier.run.passes)
-    busy = [name for name in names if any(name in each and each[name].rewrites for each in did)]
+def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> Matrix:
+    records = [{record.name: record for record in bundle.run.passes} for bundle in bundles]
+    names = dict.fromkeys(record.name for bundle in bundles for record in bundle.run.passes)
+    active = [name for name in names if any(name in by_name and by_name[name].rewrites for by_name in records)]
     lines = tuple(
-        (name, tuple(_cell(each.get(name), dossier, measure) for each, dossier in zip(did, dossiers, strict=True)))
-        for name in busy
+        (name, tuple(_cell(own.get(name), bundle, measure) for own, bundle in zip(records, bundles, strict=True)))
+        for name in active
     )
-    totals = tuple(measure.write(sum(map(measure.of, dossier.run.passes))) for dossier in dossiers)
+    totals = tuple(measure.write(sum(map(measure.of, bundle.run.passes))) for bundle in bundles)
     return Matrix(measure.id, measure.title, lines, totals)
 
 
-def _cell(record: PassRecord | None, dossier: RunBundle, measure: _Measure) -> Cell | None:
+def _cell(record: PassRecord | None, bundle: RunBundle, measure: _Measure) -> Cell | None:
     if record is None:
         return None
-    number, whole = measure.of(record), measure.whole(dossier) or 1
-    hover = f"{record.name} on {dossier.label}: {measure.title} {measure.write(number)} of {formatting.count(whole)}"
+    number, whole = measure.of(record), measure.whole(bundle) or 1
+    hover = f"{record.name} on {bundle.label}: {measure.title} {measure.write(number)} of {formatting.count(whole)}"
     heat = round(60 * strength(abs(number) / whole))
     return Cell(measure.write(number), heat, number <= 0 or measure.id == "rewrites", formatting.one_line(hover))
 
 
-# What changed from one run to another, as the first thing on a page of both.
+# What changed from one run to another, first on a page of both.
 
 
 def compared(first: RunBundle, second: RunBundle) -> Section:
-    """The sentence, what differs besides, and a table for each thing that changed."""
-    html = rendered("compared", found=changes(first, second), first=first, second=second)
-    return Section("compared", "What changed", html)
+    """Return the sentence, what differs besides the results, and a table for each kind of change."""
+    changed = changes(first, second)
+    markup = rendered("compared", changes=changed, tables=html.write(changed.sections), first=first, second=second)
+    return Section("compared", "What changed", markup)

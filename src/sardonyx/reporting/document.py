@@ -1,0 +1,195 @@
+"""The document model: what a view shows, independent of the format that it is written in.
+
+Every record has one function that turns it into a `Document`; `writers/` turns documents into text for a terminal,
+Markdown and HTML. Texts in a document are raw: names come from model files and may contain anything. Each writer
+escapes them in one place, so no view can forget to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+
+class Tone(Enum):
+    """How a text is emphasized."""
+
+    PLAIN = "plain"
+    FAINT = "faint"
+    GOOD = "good"
+    BAD = "bad"
+    STRONG = "strong"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text with its emphasis."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    code: bool = False  # a formula or an identifier, in a fixed-width font where the format has one
+    target: str = ""  # the relative path of a file that the text links to, where the format has links
+
+
+Text: TypeAlias = "str | Span | tuple[str | Span, ...]"
+
+
+def spans(text: Text) -> tuple[Span, ...]:
+    """Return the pieces of a text."""
+    pieces = text if isinstance(text, tuple) else (text,)
+    return tuple(Span(piece) if isinstance(piece, str) else piece for piece in pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading and the side on which the cells are aligned."""
+
+    heading: str
+    right: bool = True
+
+
+def text_column(heading: str) -> Column:
+    """Return a column of words, aligned left."""
+    return Column(heading, right=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An entry of a table that is indented, because it lies below another one in a tree."""
+
+    text: Text
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table. A row with a single cell is a remark that spans all columns."""
+
+    cells: Sequence[Text | Cell]
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """One sentence or a few."""
+
+    text: Text
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """A list of sentences."""
+
+    items: Sequence[Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Values under their labels."""
+
+    values: Mapping[str, Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A block of code in the given language."""
+
+    text: str
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in a file beside the document."""
+
+    title: str
+    target: str  # relative path
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a title."""
+
+    title: Text
+    blocks: Sequence[Block]
+    folded: bool = False  # hidden until the reader opens it, where the format has that
+
+
+Block: TypeAlias = "Paragraph | Notes | Facts | Table | Code | Image | Section"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole view."""
+
+    blocks: Sequence[Block]
+    title: Text = ""
+    head: Sequence[Block] = ()  # directly below the title
+    sentence: Span | None = None  # the summary: the last line on a terminal, the first paragraph elsewhere
+    level: int = 1  # of the title among headings; sections are one level below
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How much of a record a document shows."""
+
+    verbose: bool = False
+    depth: int | None = None  # levels of the module tree; None: as many as are readable, or all if verbose
+
+
+def table_section(
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Text | Cell]],
+    *,
+    text_columns: int = 1,
+    above: str = "",
+    below: str = "",
+    most: int | None = None,
+) -> Section:
+    """Return a section with one table.
+
+    Args:
+        title: the title of the section.
+        headings: of the columns.
+        rows: the cells of each row; without any, the section is empty.
+        text_columns: how many columns from the left hold text; the others hold numbers.
+        above: a sentence before the table.
+        below: a sentence after it.
+        most: how many rows are shown; the number of the others stands below.
+    """
+    columns = [Column(heading, right=place >= text_columns) for place, heading in enumerate(headings)]
+    shown = rows[:most]
+    below = below or (f"and {len(rows) - len(shown)} more" if len(shown) < len(rows) else "")
+    table = Table(columns, [Row(cells) for cells in shown])
+    return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if rows else ())
+
+
+def is_empty(block: Block) -> bool:
+    """Return whether a block has nothing to show. Writers skip such blocks, sections without content included."""
+    match block:
+        case Paragraph(text=text):
+            return not any(span.text for span in spans(text))
+        case Notes(items=items):
+            return not items
+        case Facts(values=values):
+            return not values
+        case Table(rows=rows):
+            return not rows
+        case Code(text=text):
+            return not text
+        case Image():
+            return False
+        case Section(blocks=blocks):
+            return all(map(is_empty, blocks))

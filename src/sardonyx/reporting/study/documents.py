@@ -1,0 +1,223 @@
+"""A study as documents: the page of findings, its tables, and the summary for the terminal.
+
+Each finding comes from the record with the table that supports it; nothing is concluded here. The page leaves out how
+long the study took and what it reused from an earlier run, so that equal results give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from sardonyx.records import study as records
+from sardonyx.records.study import Entry, Finding, Study
+from sardonyx.reporting import formatting
+from sardonyx.reporting.document import (
+    Column,
+    Document,
+    Image,
+    Notes,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    View,
+    table_section,
+)
+from sardonyx.reporting.writers import csv, markdown
+
+MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
+_LONGEST_LIST = 12  # models named in a line
+_FAILURES = 5  # listed unless verbose
+
+
+def study_document(study: Study, view: View) -> Document:
+    """Return the answer of `study`: findings, open questions and failures; the folder has the rest."""
+    shown = study.failures if view.verbose else study.failures[:_FAILURES]
+    failures = [f"{_cell_name(f)}: {formatting.one_line(f.reason)}" for f in shown]
+    rest = len(study.failures) - len(shown)
+    return Document(
+        blocks=(
+            _conclusions("The data support", study, certain=True),
+            _conclusions("The data do not settle", study, certain=False),
+            Section(
+                Span(f"{formatting.plural(len(study.failures), 'cell')} failed", Tone.BAD),
+                (
+                    Notes(failures),
+                    Paragraph(f"and {formatting.count(rest)} more; -v shows them" if rest else "", Tone.FAINT),
+                ),
+            ),
+            Notes([Span(formatting.one_line(note), Tone.FAINT) for note in study.notes]),
+        ),
+        sentence=Span(study_sentence(study), Tone.STRONG),
+    )
+
+
+def study_sentence(study: Study) -> str:
+    """Return the study in one line."""
+    models, tables = formatting.plural(len(study.models), "model"), formatting.plural(len(study.tables), "table")
+    failed = f", {formatting.plural(len(study.failures), 'cell')} failed" if study.failures else ""
+    return f"{models}, {formatting.plural(study.cells, 'cell')}, {tables}{failed}"
+
+
+def _conclusions(title: str, study: Study, *, certain: bool) -> Section:
+    lines = [
+        (f"{formatting.one_line(finding.text)} ", Span(f"[{formatting.name(finding.table)}]", Tone.FAINT))
+        for finding in study.findings
+        if finding.certain is certain
+    ]
+    return Section(title, (Notes(lines),))
+
+
+def _cell_name(failure: records.Failure) -> str:
+    names = (failure.experiment, failure.model) if failure.model else (failure.experiment,)
+    return ", ".join(map(formatting.name, names))
+
+
+# The page of findings.
+
+
+def findings_document(study: Study, pictures: Mapping[str, str]) -> Document:
+    """Return the page of findings; `pictures` are titles by file name."""
+    tables = {table.name: table for table in study.tables}
+    certain = [finding for finding in study.findings if finding.certain]
+    uncertain = [finding for finding in study.findings if not finding.certain]
+    return Document(
+        title="Findings",
+        head=(Paragraph(f"{formatting.plural(len(study.models), 'model')}: {_model_names(study.models)}."),),
+        blocks=(
+            Section("What the data support", (Notes(_sourced(certain, tables)) if certain else Paragraph("Nothing."),)),
+            Section("What the data do not settle", (Notes(_sourced(uncertain, tables)),)),
+            *(Image(title, f"pictures/{name}") for name, title in pictures.items()),
+            _failures(study),
+            _measured(study),
+            Section("Tables", (Notes([(_link(table), f": {_row_count(table)}") for table in study.tables]),)),
+        ),
+    )
+
+
+def _sourced(findings: Iterable[Finding], tables: Mapping[str, records.Table]) -> list[Text]:
+    """Return findings with the tables that support them."""
+    lines: list[Text] = []
+    for finding in findings:
+        text, source = formatting.one_line(finding.text), tables.get(finding.table)
+        lines.append(text if source is None else (f"{text} (", _link(source), f", {_row_count(source)})"))
+    return lines
+
+
+def _link(table: records.Table) -> Span:
+    return Span(table.title, target=f"tables/{table.name}.md")
+
+
+def _row_count(table: records.Table) -> str:
+    return formatting.plural(len(table.rows), "row")
+
+
+def _model_names(models: Iterable[str]) -> str:
+    names = [formatting.name(model) for model in models]
+    rest = len(names) - _LONGEST_LIST
+    return ", ".join(names[:_LONGEST_LIST]) + (f" and {formatting.count(rest)} more" if rest > 0 else "")
+
+
+def _failures(study: Study) -> Section:
+    counts = Counter((failure.experiment, failure.reason) for failure in study.failures)
+    models: dict[tuple[str, str], dict[str, None]] = {}
+    for failure in study.failures:
+        models.setdefault((failure.experiment, failure.reason), {})[failure.model] = None
+    rows = [
+        (experiment, ", ".join(models[experiment, reason]), formatting.count(count), formatting.one_line(reason))
+        for (experiment, reason), count in sorted(counts.items())
+    ]
+    above = f"{formatting.plural(len(study.failures), 'cell')} could not be computed and are in no number above."
+    headings = ("experiment", "models", "cells", "why")
+    return table_section("What could not be run", headings, rows, text_columns=4, above=above)
+
+
+def _measured(study: Study) -> Section:
+    here = study.environment
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(here.packages.items()))
+    facts = (
+        f"Sardonyx {here.sardonyx}, Python {here.python}, {versions}",
+        f"{here.platform}, {formatting.plural(here.cpus, 'CPU')}",
+        "; ".join(f"{name} {_option(value)}" for name, value in sorted(study.options.items())),
+        *study.notes,
+    )
+    lines: list[Text] = [formatting.one_line(fact) for fact in facts if fact]
+    lines += [
+        (_link(table), f": {formatting.one_line(table.about)}{' Times are of this machine.' if table.timed else ''}")
+        for table in study.tables
+        if table.about
+    ]
+    return Section("How it was measured", (Notes(lines),))
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, cast("list[Any]", value))) or "none"
+    return "not given" if value is None else str(value)
+
+
+# Tables: CSV and JSON hold every number in full, Markdown rounds. A row is one observation in all three.
+
+
+def table_files(table: records.Table) -> Iterator[tuple[str, bytes]]:
+    """Yield file names and their contents."""
+    yield f"{table.name}.csv", csv.write(table.columns, table.rows).encode()
+    yield f"{table.name}.json", table_json(table)
+    yield f"{table.name}.md", markdown.write(table_document(table)).encode()
+
+
+def table_json(table: records.Table) -> bytes:
+    """Return the table with its rows as objects."""
+    document = {
+        "name": table.name,
+        "title": table.title,
+        "about": table.about,
+        "timed": table.timed,
+        "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def table_document(table: records.Table, most: int = MOST_SHOWN) -> Document:
+    """Return how the numbers were measured, and the first rows."""
+    columns = [
+        Column(column.replace("_", " "), right=all(not isinstance(row[place], str) for row in table.rows))
+        for place, column in enumerate(table.columns)
+    ]
+    rows = [Row([shown(entry) for entry in row]) for row in table.rows[:most]]
+    rest = len(table.rows) - most
+    more = (f"and {formatting.plural(rest, 'more row')} in ", Span(f"{table.name}.csv", code=True)) if rest > 0 else ""
+    return Document(
+        title=table.title,
+        head=(Paragraph(formatting.one_line(table.about)),),
+        blocks=(Table(columns, rows), Paragraph(more)),
+    )
+
+
+def shown(entry: Entry) -> str:
+    """Return an entry as it is shown: four digits, and a dash for an unknown value."""
+    match entry:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if entry else "no"
+        case int():
+            return formatting.count(entry)
+        case float():
+            return _four_digits(entry)
+        case str():
+            return formatting.name(entry, 120)
+
+
+def _four_digits(value: float) -> str:
+    """Return a number in four digits; very small and very large ones with a power of ten."""
+    if value == 0:
+        return "0"
+    return f"{value:.2e}" if not 1e-3 <= abs(value) < 1e6 else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,124 @@
+"""Blocks of documents as HTML for the report page. Every text passes through `_text`, which escapes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup, escape
+
+from sardonyx.reporting.document import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Image,
+    Notes,
+    Paragraph,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    is_empty,
+    spans,
+)
+from sardonyx.reporting.formatting import visible
+
+_CLASSES = {Tone.FAINT: "soft", Tone.GOOD: "good", Tone.BAD: "bad"}
+_NESTED = "› "  # in place of the indent
+_UNNAMED = "result"  # the heading of a column without one: a screen reader reads it
+
+
+def write(blocks: Sequence[Block], level: int = 3) -> Markup:
+    """Return the markup of blocks; `level` is that of the headings of sections."""
+    return Markup("\n").join(_block(block, level) for block in blocks if not is_empty(block))
+
+
+def table(content: Table, caption: str = "") -> Markup:
+    """Return a table that scrolls sideways; a caption is read aloud but not shown."""
+    label = Markup(' aria-label="{}"').format(_text(caption)) if caption else Markup("")
+    hidden = Markup('<caption class="visually-hidden">{}</caption>\n').format(_text(caption)) if caption else Markup("")
+    heads = Markup("").join(
+        Markup('<th scope="col"{}>{}</th>').format(_side(column.right), _text(column.heading or _UNNAMED))
+        for column in content.columns
+    )
+    rows = Markup("\n").join(_row(row, content) for row in content.rows)
+    return Markup(
+        '<div class="scroll" tabindex="0" role="group"{}>\n<table class="plain">\n{}'
+        "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>\n</div>"
+    ).format(label, hidden, heads, rows)
+
+
+def _block(block: Block, level: int) -> Markup:
+    match block:
+        case Paragraph(text=text, tone=tone):
+            return Markup("<p{}>{}</p>").format(_tone(tone), _text(text))
+        case Notes(items=items):
+            return _list(items)
+        case Facts(values=values):
+            pairs = (
+                Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(_text(label), _text(value))
+                for label, value in values.items()
+            )
+            return Markup("<dl>\n{}\n</dl>").format(Markup("\n").join(pairs))
+        case Table():
+            return table(block)
+        case Code(text=text):
+            return Markup("<pre><code>{}</code></pre>").format("\n".join(map(visible, text.split("\n"))))
+        case Image(title=title, target=target):
+            return Markup('<img src="{}" alt="{}">').format(target, _text(title))
+        case Section(title=title, blocks=blocks, folded=folded):
+            body = write(blocks, level + 1)
+            if folded:
+                return Markup("<details><summary>{}</summary>\n{}\n</details>").format(_text(title), body)
+            return Markup("<h{0}>{1}</h{0}>\n{2}").format(min(level, 6), _text(title), body)
+
+
+def _list(items: Sequence[Text]) -> Markup:
+    return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(_text(item)) for item in items))
+
+
+def _row(row: Row, content: Table) -> Markup:
+    marked = Markup(' class="marked"') if row.tone in (Tone.STRONG, Tone.BAD) else Markup("")
+    if len(row.cells) != len(content.columns):
+        spanning = Markup('<td colspan="{}"{}>{}</td>')
+        cells = spanning.format(len(content.columns), _tone(row.tone), _cell(row.cells[0]))
+    else:
+        cells = Markup("").join(
+            Markup('<th scope="row">{}</th>').format(_cell(cell))
+            if place == 0 and not column.right
+            else Markup("<td{}>{}</td>").format(_side(column.right), _cell(cell))
+            for place, (cell, column) in enumerate(zip(row.cells, content.columns, strict=True))
+        )
+    return Markup("<tr{}>{}</tr>").format(marked, cells)
+
+
+def _cell(cell: Text | Cell) -> Markup:
+    return _NESTED * cell.depth + _text(cell.text) if isinstance(cell, Cell) else _text(cell)
+
+
+def _side(right: bool) -> Markup:
+    return Markup(' class="num"') if right else Markup("")
+
+
+def _tone(tone: Tone) -> Markup:
+    return Markup(' class="{}"').format(_CLASSES[tone]) if tone in _CLASSES else Markup("")
+
+
+def _text(text: Text) -> Markup:
+    """Return a text with markup escaped and unprintable characters made visible: the only place where that happens."""
+    return Markup("").join(map(_span, spans(text)))
+
+
+def _span(span: Span) -> Markup:
+    written = escape(visible(span.text))
+    if span.target:
+        return Markup('<a href="{}">{}</a>').format(span.target, written)
+    if span.code:
+        return Markup("<code>{}</code>").format(written)
+    if span.tone is Tone.STRONG:
+        return Markup("<b>{}</b>").format(written)
+    if span.tone in _CLASSES:
+        return Markup('<span class="{}">{}</span>').format(_CLASSES[span.tone], written)
+    return written
