@@ -9,8 +9,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gates import Gating
 from sardonyx.reporting import gate
-from sardonyx.reporting.adoption import adoption_sentence, render_adoption
-from sardonyx.reporting.formatting import Style
+from sardonyx.reporting.inspection import adoption_document, adoption_sentence
 
 SUMMARY = "Tag a model that another tool exported or changed."
 HELP = f"""\b
@@ -52,9 +51,8 @@ def adopt(
     adoption = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
     show(
         adoption.to_json,
-        lambda style: adoption_sentence(adoption, style),
-        lambda style: render_adoption(adoption, style),
+        lambda: adoption_document(adoption),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(adoption, adoption_sentence(adoption, Style()))
+    return gating.outcome(adoption, adoption_sentence(adoption))

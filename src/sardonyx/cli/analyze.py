@@ -14,10 +14,10 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
 from sardonyx.records.analysis import Analysis
 from sardonyx.reporting import gate
-from sardonyx.reporting.analysis import analysis_sentence, render_analysis
-from sardonyx.reporting.analysis_export import analysis_csv, analysis_markdown
-from sardonyx.reporting.options import View
+from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysis_sentence
+from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
+from sardonyx.reporting.writers import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,12 +136,11 @@ def _svg(analysis: Analysis) -> str:
 
 def _show(analysis: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(analysis_markdown(analysis) if form is Format.MARKDOWN else analysis_csv(analysis))
+        put(markdown.write(analysis_document(analysis, view)) if form is Format.MARKDOWN else analysis_csv(analysis))
         return
     show(
         analysis.to_json,
-        lambda style: style.strong(analysis_sentence(analysis)),
-        lambda style: render_analysis(analysis, View(style, view.verbose, view.depth)),
+        lambda: analysis_document(analysis, view),
         as_json=as_json,
         quiet=quiet,
     )

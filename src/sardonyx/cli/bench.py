@@ -17,10 +17,10 @@ from sardonyx.cli.options import Format, RuntimeLevel, parse_duration, reject_bo
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
 from sardonyx.reporting import gate
-from sardonyx.reporting.bench import bench_sentence, render_benchmark
-from sardonyx.reporting.bench_export import benchmark_csv, benchmark_markdown
-from sardonyx.reporting.options import View
+from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
+from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
+from sardonyx.reporting.writers import markdown
 
 SUMMARY = "Time ONNX files against each other, with confidence intervals."
 HELP = f"""\b
@@ -161,12 +161,12 @@ def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def _show(benchmark: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(benchmark_markdown(benchmark) if form is Format.MARKDOWN else benchmark_csv(benchmark))
+        is_markdown = form is Format.MARKDOWN
+        put(markdown.write(bench_document(benchmark, View(verbose))) if is_markdown else bench_csv(benchmark))
         return
     show(
         benchmark.to_json,
-        lambda style: style.strong(bench_sentence(benchmark)),
-        lambda style: render_benchmark(benchmark, View(style, verbose)),
+        lambda: bench_document(benchmark, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -12,8 +12,8 @@ from sardonyx.cli.console import show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.reporting import gate
-from sardonyx.reporting.comparison import comparison_sentence, render_comparison
-from sardonyx.reporting.options import View
+from sardonyx.reporting.comparison import comparison_document, comparison_sentence
+from sardonyx.reporting.document import View
 
 SUMMARY = "Show how two models differ, module by module."
 HELP = f"""\b
@@ -58,8 +58,7 @@ def compare(
     comparison = run_compare(first, second)
     show(
         comparison.to_json,
-        lambda style: style.strong(comparison_sentence(comparison)),
-        lambda style: render_comparison(comparison, View(style, verbose, depth)),
+        lambda: comparison_document(comparison, View(verbose, depth)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -10,7 +10,10 @@ from collections.abc import Callable, Generator
 from typing import TextIO
 
 from sardonyx.errors import OutputError, SardonyxError
-from sardonyx.reporting.formatting import Style, one_line
+from sardonyx.reporting.document import Document, Tone
+from sardonyx.reporting.formatting import one_line
+from sardonyx.reporting.writers import terminal
+from sardonyx.reporting.writers.terminal import Style
 
 Progress = Callable[[str, float | None], None]
 
@@ -51,20 +54,20 @@ def put_json(data: bytes) -> None:
 
 def show(
     record: Callable[[], bytes],
-    sentence: Callable[[Style], str],
-    text: Callable[[Style], str],
+    document: Callable[[], Document],
     *,
     as_json: bool,
     quiet: bool,
+    after: str = "",
 ) -> None:
-    """Print the result of a command in the requested form: its record, its summary line, or its whole text."""
+    """Print the result of a command: its record, its summary line, or the whole document with a last line after it."""
     style = style_for(sys.stdout)
     if as_json:
         put_json(record())
     elif quiet:
-        put(sentence(style) + "\n")
+        put(terminal.sentence(document(), style))
     else:
-        put(text(style))
+        put(terminal.write(document(), style) + after)
 
 
 def complain(error: SardonyxError) -> None:
@@ -129,9 +132,9 @@ def _flag(match: re.Match[str]) -> str:
 
 def _print_error(message: str, hint: str | None) -> None:
     style = style_for(sys.stderr)
-    note(f"{style.bad('error:')} {one_line(message)}")
+    note(f"{style.paint(Tone.BAD, 'error:')} {one_line(message)}")
     if hint:
-        note(f"{style.strong('hint:')} {one_line(hint)}")
+        note(f"{style.paint(Tone.STRONG, 'hint:')} {one_line(hint)}")
 
 
 def _writable(text: str, stream: TextIO) -> str:

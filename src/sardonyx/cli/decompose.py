@@ -11,8 +11,8 @@ from sardonyx.cli.export import InputFile, InputSpec, Source
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.reporting import gate
-from sardonyx.reporting.decomposition import decomposed_sentence, render_decomposed
-from sardonyx.reporting.options import View
+from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
+from sardonyx.reporting.document import View
 
 SUMMARY = "Decompose every attention of a PyTorch model into primitive operations."
 HELP = f"""\b
@@ -69,9 +69,8 @@ def decompose(
         decomposed = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
     show(
         decomposed.to_json,
-        lambda style: style.strong(decomposed_sentence(decomposed)),
-        lambda style: render_decomposed(decomposed, View(style, verbose)),
+        lambda: decomposition_document(decomposed, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )
-    return gating.outcome(decomposed, decomposed_sentence(decomposed))
+    return gating.outcome(decomposed, decomposition_sentence(decomposed))

@@ -21,8 +21,9 @@ from sardonyx.cli import options
 from sardonyx.cli.console import put
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.frontend.installed import require_installed
-from sardonyx.reporting.formatting import Style, seconds, size
-from sardonyx.reporting.table import Column, Line, table, text_column
+from sardonyx.reporting.document import Column, Row, Table, text_column
+from sardonyx.reporting.formatting import seconds, size
+from sardonyx.reporting.writers.terminal import table_lines
 
 Say = Callable[[str], None]
 
@@ -144,8 +145,8 @@ def _run_command(arguments: Sequence[str], log: Path, say: Say) -> None:
 def _listed(folder: Path) -> list[str]:
     """Return a table of the files that the demo wrote."""
     files = [file for file in _files(folder) if file.path.is_file()]
-    lines = [Line((str(file.path), size(file.path.stat().st_size), file.description)) for file in files]
-    return table((text_column("file"), Column("size"), text_column("what it is")), lines, Style())
+    lines = [Row((str(file.path), size(file.path.stat().st_size), file.description)) for file in files]
+    return table_lines(Table((text_column("file"), Column("size"), text_column("what it is")), lines))
 
 
 def _files(folder: Path) -> list[_DemoFile]:

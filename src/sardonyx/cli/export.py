@@ -13,8 +13,8 @@ from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, reject_both
 from sardonyx.reporting import gate
-from sardonyx.reporting.export import export_sentence, render_export
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import View
+from sardonyx.reporting.export import export_document, export_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,8 +200,7 @@ def export(
     files.write_record(record, exported.to_json(), force=force)
     show(
         exported.to_json,
-        lambda style: export_sentence(exported, style),
-        lambda style: render_export(exported, View(style, verbose)),
+        lambda: export_document(exported, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -14,8 +14,8 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.reporting import gate
-from sardonyx.reporting.extraction import extraction_sentence, render_extraction
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import View
+from sardonyx.reporting.extraction import extraction_document, extraction_sentence
 
 if TYPE_CHECKING:
     from sardonyx.records.inspection import Inspection
@@ -116,8 +116,7 @@ def extract(
         )
     show(
         extraction.to_json,
-        lambda style: extraction_sentence(extraction, style),
-        lambda style: render_extraction(extraction, View(style, verbose)),
+        lambda: extraction_document(extraction, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -2,7 +2,7 @@
 
 gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(output, record))
 ...
-return gating.outcome(run, closing_sentence(run))
+return gating.outcome(run, run_sentence(run))
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Self
 from sardonyx.cli.console import complain
 from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
 from sardonyx.reporting import gate
-from sardonyx.reporting.ci_summary import Section, render_section
+from sardonyx.reporting.ci_summary import JobSummary, summary_document
+from sardonyx.reporting.writers import markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ class Gating:
         if self.summary is not None:
             numbers = self.kind.measures(record)
             title = self.kind.title.partition(" ")[2].capitalize()  # without its article
-            section = Section(title, sentence, bool(failed), results, numbers, self.baseline)
-            _append(self.summary, render_section(section))
+            summary = JobSummary(title, sentence, bool(failed), results, numbers, self.baseline)
+            _append(self.summary, markdown.write(summary_document(summary)))
         for result in results:
             if not result.met:
                 complain(GateNotMet(result.sentence()))
@@ -101,7 +102,8 @@ def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
     for page in map(Path, values[-1:]):
         with contextlib.suppress(SardonyxError):
             _check_page(page, ())
-            _append(page, render_section(Section(f"sardonyx {words[0]}", error.message, True, (), {}, None)))
+            summary = JobSummary(f"sardonyx {words[0]}", error.message, True, (), {}, None)
+            _append(page, markdown.write(summary_document(summary)))
 
 
 def _check_page(page: Path, others: Collection[Path | None]) -> None:

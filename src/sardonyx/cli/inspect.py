@@ -14,8 +14,8 @@ from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
 from sardonyx.reporting import gate
-from sardonyx.reporting.inspection import inspection_sentence, module_sentence, render_inspection, render_module
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import Document, View
+from sardonyx.reporting.inspection import inspection_document, inspection_sentence, module_document, module_sentence
 
 SUMMARY = "Show the modules, operators, sizes and interface of a model."
 HELP = f"""\b
@@ -82,8 +82,7 @@ def inspect(
     record = run_inspect(model) if module is None else run_inspect(model, module=module)
     show(
         record.to_json,
-        lambda style: style.strong(_sentence(record)),
-        lambda style: _text(record, View(style, verbose, depth)),
+        lambda: _document(record, View(verbose, depth)),
         as_json=as_json,
         quiet=quiet,
     )
@@ -94,14 +93,13 @@ def _show_opportunities(
     model: Path, target: options.Target, gating: Gating, as_json: bool, quiet: bool, verbose: bool
 ) -> int:
     from sardonyx import opportunities
-    from sardonyx.reporting.opportunities import opportunities_sentence, render_opportunities
+    from sardonyx.reporting.opportunities import opportunities_document, opportunities_sentence
 
     with progress(not quiet) as report:
         record = opportunities(model, target=target.value, progress=report)
     show(
         record.to_json,
-        lambda style: style.strong(opportunities_sentence(record)),
-        lambda style: render_opportunities(record, View(style, verbose)),
+        lambda: opportunities_document(record, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )
@@ -112,5 +110,5 @@ def _sentence(record: Inspection | ModuleInspection) -> str:
     return inspection_sentence(record) if isinstance(record, Inspection) else module_sentence(record)
 
 
-def _text(record: Inspection | ModuleInspection, view: View) -> str:
-    return render_inspection(record, view) if isinstance(record, Inspection) else render_module(record, view)
+def _document(record: Inspection | ModuleInspection, view: View) -> Document:
+    return inspection_document(record, view) if isinstance(record, Inspection) else module_document(record, view)

@@ -13,9 +13,9 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.reporting import gate
+from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import one_line, visible
-from sardonyx.reporting.options import View
-from sardonyx.reporting.run import closing_sentence, render_run
+from sardonyx.reporting.run import run_document, run_sentence
 
 if TYPE_CHECKING:
     from sardonyx.records.run import Run
@@ -203,8 +203,8 @@ def optimize(
     files.write_record(record, run.to_json(), force=force)
     show(
         run.to_json,
-        lambda style: closing_sentence(run, style),
-        lambda style: render_run(run, View(style, verbose)) + _where(run_folder),
+        lambda: run_document(run, View(verbose)),
+        after=_where(run_folder),
         as_json=as_json,
         quiet=quiet,
     )
@@ -228,6 +228,4 @@ def _where(folder: Path | None) -> str:
 def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:
     if run.status != "done" and as_json:  # the text output says so itself
         complain(VerificationFailed("the result does not compute the same as the original, so nothing was written"))
-    return gating.outcome(
-        run, closing_sentence(run), failed=0 if run.status == "done" else VerificationFailed.exit_code
-    )
+    return gating.outcome(run, run_sentence(run), failed=0 if run.status == "done" else VerificationFailed.exit_code)

@@ -10,8 +10,9 @@ import msgspec
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
 from sardonyx.records.run import Accuracy
+from sardonyx.reporting.document import Row, Table, text_column
 from sardonyx.reporting.formatting import one_line, plural
-from sardonyx.reporting.table import Line, table, text_column
+from sardonyx.reporting.writers.terminal import table_lines
 
 SUMMARY = "List the passes and what each rewrites."
 HELP = """\b
@@ -61,10 +62,10 @@ def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
     style = style_for(sys.stdout)
     columns = (text_column("pass"), text_column("accuracy"), text_column("targets"), text_column("algebra"))
     lines = [
-        Line((entry.name + "*" * bool(entry.slower), entry.accuracy.value, ", ".join(entry.targets), entry.algebra))
+        Row((entry.name + "*" * bool(entry.slower), entry.accuracy.value, ", ".join(entry.targets), entry.algebra))
         for entry in entries
     ]
     others = [f"{name} comes from the package {package}" for name, package in packages.items()]
     count = plural(len(entries), "pass", "passes")
-    put("\n".join([*table(columns, lines, style, indent=""), "", *map(one_line, others), count]) + "\n")
+    put("\n".join([*table_lines(Table(columns, lines), style, indent=""), "", *map(one_line, others), count]) + "\n")
     return 0

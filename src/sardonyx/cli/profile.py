@@ -13,11 +13,11 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel, reject_both
 from sardonyx.records.profile import Profile
 from sardonyx.reporting import gate
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.icicle import icicle_svg
-from sardonyx.reporting.profile import profile_sentence, render_profile
-from sardonyx.reporting.profile_export import profile_csv, profile_markdown
+from sardonyx.reporting.profile import profile_csv, profile_document, profile_sentence
 from sardonyx.reporting.viewers.perfetto import trace
+from sardonyx.reporting.writers import markdown
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b
@@ -132,12 +132,11 @@ def profile(
 
 def _show(result: Profile, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
     if form is not Format.TEXT:
-        put(profile_markdown(result, view) if form is Format.MARKDOWN else profile_csv(result))
+        put(markdown.write(profile_document(result, view)) if form is Format.MARKDOWN else profile_csv(result))
         return
     show(
         result.to_json,
-        lambda style: style.strong(profile_sentence(result)),
-        lambda style: render_profile(result, View(style, view.verbose, view.depth)),
+        lambda: profile_document(result, view),
         as_json=as_json,
         quiet=quiet,
     )

@@ -85,7 +85,7 @@ def _beside(source: Path, form: str) -> Path:
 def _sentence(result: Report, path: Path) -> str:
     """Return one line with the models, the path and its size."""
     octets = sum(len(text.encode()) for text in result.files.values())
-    models = ", ".join(formatting.name(run.label) for run in result.dossiers[:3])
-    more = f" and {len(result.dossiers) - 3} more" if len(result.dossiers) > 3 else ""
+    models = ", ".join(formatting.name(run.label) for run in result.bundles[:3])
+    more = f" and {len(result.bundles) - 3} more" if len(result.bundles) > 3 else ""
     files = f" in {formatting.plural(len(result.files), 'file')}" if result.format == "svg" else ""
     return f"{models}{more} → {formatting.visible(str(path))} ({formatting.size(octets)}{files})"

@@ -14,9 +14,9 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, parse_duration, reject_both
 from sardonyx.records.study import Study
 from sardonyx.reporting import gate
-from sardonyx.reporting.options import View
+from sardonyx.reporting.document import View
 from sardonyx.reporting.study import files as rendered
-from sardonyx.reporting.study import render_study, study_sentence
+from sardonyx.reporting.study import study_document, study_sentence
 
 SUMMARY = "Run experiments on a set of models: attribution, tolerance, order, correlation, …"
 HELP = f"""\b
@@ -121,10 +121,10 @@ def study(
     where = f"results in {output} (open {output / 'findings.md'})"
     show(
         result.to_json,
-        lambda style: style.strong(study_sentence(result)),
-        lambda style: f"{render_study(result, View(style, verbose)).rstrip()}\n\n{where}\n",
+        lambda: study_document(result, View(verbose)),
         as_json=as_json,
         quiet=quiet,
+        after=f"{where}\n",
     )
     return gating.outcome(result, study_sentence(result))
 

@@ -13,7 +13,8 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import VerificationFailed
 from sardonyx.reporting import gate
-from sardonyx.reporting.verdict import render_verdict, verdict_sentence
+from sardonyx.reporting.document import View
+from sardonyx.reporting.verdict import verdict_document, verdict_sentence
 
 SUMMARY = "Check whether two models compute the same."
 HELP = f"""\b
@@ -71,8 +72,7 @@ def verify(
     pair = (str(reference), str(candidate))
     show(
         verdict.to_json,
-        lambda style: verdict_sentence(verdict, *pair, style),
-        lambda style: render_verdict(verdict, *pair, style, verbose=verbose),
+        lambda: verdict_document(verdict, *pair, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )
