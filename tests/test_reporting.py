@@ -179,7 +179,7 @@ def test_the_output_says_the_format(tmp_path: Path) -> None:
     assert made.text.startswith("<!doctype html>")
     made = sardonyx.report(sample_run(), tmp_path / "page.md")
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("### ")
-    with pytest.raises(UsageError, match="does not say what it should be"):
+    with pytest.raises(UsageError, match="the format of .* is unknown"):
         sardonyx.report(sample_run(), tmp_path / "page.pdf")
     with pytest.raises(UsageError, match="no format 'pdf'"):
         sardonyx.report(sample_run(), format="pdf")  # pyright: ignore[reportArgumentType]

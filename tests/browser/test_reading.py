@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from browser.conftest import Open
 
-ORDER = ["verdict", "modules", "map", "rewrites", "refusals", "attention", "proof", "passes", "measured"]
+ORDER = ["verdict", "modules", "map", "rewrites", "missed", "attention", "verification", "passes", "measured"]
 LARGEST = 6_000_000  # bytes of the page of ten thousand nodes
 WIDE = """[...document.querySelectorAll("main *")]
   .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1)
@@ -39,7 +39,7 @@ def test_everything_is_there_in_order_and_starts(opened: Open, name: str) -> Non
     page = opened(name)
     assert sections(page) == ORDER
     page.evaluate("dispatchEvent(new Event('beforeprint'))")  # starts every section
-    assert page.locator("main .notice:has-text('could not be made to answer')").count() == 0
+    assert page.locator("main .notice:has-text('The script of this section failed')").count() == 0
 
 
 def test_ten_thousand_nodes_fit_and_open(opened: Open, folder_of: Callable[[str], Path]) -> None:
@@ -84,7 +84,7 @@ def test_it_prints_light_and_whole_without_controls(opened: Open) -> None:
     page.emulate_media(media="print")
     assert page.locator("#theme").is_hidden()
     assert page.locator("[data-section=modules] .toolbar").is_hidden()
-    assert page.locator("[data-section=proof] table").first.is_visible()
+    assert page.locator("[data-section=verification] table").first.is_visible()
     printed = page.pdf(prefer_css_page_size=True)
     assert printed.startswith(b"%PDF")
     assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
@@ -94,7 +94,7 @@ def test_without_a_script_it_still_says_what_happened(opened: Open) -> None:
     page = opened("transformer", java_script_enabled=False)
     assert "nodes" in page.inner_text("[data-section=verdict]")
     assert page.locator("[data-section=modules] tbody tr").count() > 3
-    assert "verified on" in page.inner_text("[data-section=proof]")
+    assert "verified on" in page.inner_text("[data-section=verification]")
     assert page.locator("[data-section=passes] tbody tr").count() > 3
     assert page.locator("[data-section=measured] svg").is_visible()
     assert page.locator("#theme").is_hidden(), "what does not answer is not shown"
@@ -102,7 +102,7 @@ def test_without_a_script_it_still_says_what_happened(opened: Open) -> None:
 
 def test_notes_open_by_keyboard_and_close(opened: Open) -> None:
     page = opened("transformer")
-    note = page.locator("[data-section=proof] details.help").first
+    note = page.locator("[data-section=verification] details.help").first
     note.locator("summary").focus()
     page.keyboard.press("Enter")
     assert note.locator(".help-text").is_visible()
@@ -121,8 +121,8 @@ def test_another_model_is_picked_and_linked_to(opened: Open) -> None:
     assert "model=1" in page.url
     page.go_back()
     first.wait_for(state="visible")
-    page = opened("two", "#section=proof&model=1")
-    assert page.locator("article.model").nth(1).locator("[data-section=proof]").is_visible()
+    page = opened("two", "#section=verification&model=1")
+    assert page.locator("article.model").nth(1).locator("[data-section=verification]").is_visible()
     assert page.locator("#picker").input_value() == "1"
 
 

@@ -84,9 +84,9 @@ def test_the_selected_module_filters_rewrites_and_refusals(opened: Open) -> None
     page = opened("transformer", "#module=encoder.layer.0&section=rewrites")
     few, all_of_them = shown(page)
     assert 0 < few < all_of_them
-    expect(part(page, "refusals").locator(".refusals-status")).to_contain_text("encoder.layer.0")
+    expect(part(page, "missed").locator(".missed-status")).to_contain_text("encoder.layer.0")
     part(page).get_by_role("button", name="show all").click()
-    expect(part(page, "refusals").locator(".refusals-status")).to_be_hidden()
+    expect(part(page, "missed").locator(".missed-status")).to_be_hidden()
 
 
 def test_a_link_to_a_rewrite_opens_it_whatever_is_filtered(opened: Open) -> None:
@@ -107,5 +107,5 @@ def test_what_is_typed_is_looked_for_in_names(page: Page) -> None:
 
 def test_refusals_say_why(opened: Open) -> None:
     page = opened("transformer")
-    first = part(page, "refusals").locator("details.refusals-pass").first
+    first = part(page, "missed").locator("details.missed-pass").first
     expect(first.locator("tbody tr").first).to_be_visible()

@@ -86,7 +86,7 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
     [
         (("bench.json",), "bench.json is a benchmark"),
         (("nothing.json",), "nothing.json cannot be read"),
-        (("run.json", "-o", "page.pdf"), "does not say what it should be"),
+        (("run.json", "-o", "page.pdf"), "the format of page.pdf is unknown"),
         (("run.json", "--format", "pdf"), "'pdf' is not one of"),
         (("run.json", "--compare", "run.json", "--format", "svg"), "a comparison has no pictures"),
         ((), "Missing argument"),

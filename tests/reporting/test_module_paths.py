@@ -28,7 +28,7 @@ def test_paths_that_differ_in_numbers_are_one_place(paths: list[str], label: str
 
 def test_other_names_are_other_places_most_first() -> None:
     assert [each.label for each in places({"a.x": 1, "b.x": 3, "a.01": 2})] == ["b.x", "a.01", "a.x"]
-    assert where({"a": 1, "b": 2, "c": 3, "d": 4}) == "d, c and 2 other places"
+    assert where({"a": 1, "b": 2, "c": 3, "d": 4}) == "d, c and 2 other modules"
 
 
 @given(st.dictionaries(st.text("ab01.\n²", max_size=9), st.integers(1, 9)))

@@ -65,7 +65,7 @@ def test_a_run_alone_has_no_empty_parts() -> None:
     run = structs.replace(WHOLE.run, verdict=None, rolled_back=(), modules=(), passes=())
     text = pull_request([RunBundle("m", run)])
     assert "time of a run" not in text
-    for title in ("By module", "By pass", "What did not fuse", "Rolled back"):
+    for title in ("By module", "By pass", "Missed fusions", "Rolled back"):
         assert title not in text
 
 

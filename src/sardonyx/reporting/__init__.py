@@ -1,1 +1,1 @@
-"""From plain records to what a person reads. Nothing here computes, and nothing here can change a number."""
+"""Views of records: documents, the report page, plots and viewer formats. Nothing here computes or changes a number."""

@@ -1,6 +1,6 @@
-"""Where something happened, in few words: the paths of many modules as a few, in which numbers that follow are ranges.
+"""Short lists of module paths, in which consecutive numbers are ranges.
 
-Twelve layers that were all rewritten alike read as `encoder.layer.0…11.attention`, not as twelve lines.
+Twelve layers that were rewritten in the same way are `encoder.layer.0…11.attention`, not twelve lines.
 """
 
 from __future__ import annotations
@@ -11,47 +11,48 @@ from dataclasses import dataclass
 
 from sardonyx.reporting import formatting
 
-RUNS = 4  # of numbers that follow each other, written out one by one
+RUNS = 4  # runs of consecutive numbers that are written in full
 MODEL = "(model)"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Modules whose paths differ in their numbers alone, as one."""
+    """Modules whose paths differ only in numbers."""
 
-    label: str  # not yet fit to be shown: names are what a file says
-    path: str  # the module itself, or what all of them lie in
+    label: str  # raw: may contain anything
+    path: str  # the module itself, or the innermost one that contains all of them
     count: int
 
 
 def places(modules: Mapping[str, int]) -> list[Place]:
-    """Where the counted things lie, most first."""
-    totals, alike = Counter[tuple[str | None, ...]](), defaultdict[tuple[str | None, ...], list[list[str]]](list)
+    """Return the modules with their counts, largest first."""
+    totals, members = Counter[tuple[str | None, ...]](), defaultdict[tuple[str | None, ...], list[list[str]]](list)
     for path, count in modules.items():
         steps = path.split(".")
         form = tuple(None if _is_number(step) else step for step in steps)
         totals[form] += count
-        alike[form].append(steps)
-    found = [_place(form, alike[form], total) for form, total in totals.items()]
-    return sorted(found, key=lambda each: (-each.count, each.label))
+        members[form].append(steps)
+    result = [_place(form, members[form], total) for form, total in totals.items()]
+    return sorted(result, key=lambda place: (-place.count, place.label))
 
 
 def where(modules: Mapping[str, int], most: int = 2) -> str:
-    """The places with most of it, fit to be shown, and how many more there are."""
-    found = places(modules)
-    shown = ", ".join(formatting.name(place.label, 72) for place in found[:most])
-    return f"{shown} and {formatting.plural(len(found) - most, 'other place')}" if len(found) > most else shown
+    """Return the modules with the largest counts, printable, and the number of the others."""
+    sorted_places = places(modules)
+    shown = ", ".join(formatting.name(place.label, 72) for place in sorted_places[:most])
+    rest = len(sorted_places) - most
+    return f"{shown} and {formatting.plural(rest, 'other module')}" if rest > 0 else shown
 
 
 def _place(form: tuple[str | None, ...], paths: list[list[str]], count: int) -> Place:
     numbers = [{path[at] for path in paths} if step is None else {step} for at, step in enumerate(form)]
-    steps = [min(each) if len(each) == 1 else _runs(set(map(int, each))) for each in numbers]
-    same = next((at for at, each in enumerate(numbers) if len(each) > 1), len(form))
-    return Place(".".join(steps) or MODEL, ".".join(min(each) for each in numbers[:same]), count)
+    steps = [min(values) if len(values) == 1 else _runs(set(map(int, values))) for values in numbers]
+    same = next((at for at, values in enumerate(numbers) if len(values) > 1), len(form))
+    return Place(".".join(steps) or MODEL, ".".join(min(values) for values in numbers[:same]), count)
 
 
 def _runs(numbers: set[int]) -> str:
-    """0…11; 0,2,4 where they do not follow each other; 0,2,…,22 where that are many."""
+    """Return numbers as 0…11, as 0,2,4 if they are not consecutive, as 0,2,…,22 if there are many."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:

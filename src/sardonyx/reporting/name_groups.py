@@ -1,7 +1,7 @@
-"""Lists of names in short: `past.0.key, past.0.value, past.1.key, …` as `past.{0-29}.{key,value}`.
+"""Short lists of names: `past.0.key, past.0.value, past.1.key, …` as `past.{0-29}.{key,value}`.
 
 A decoder has a key and a value for every layer, among its inputs and among its outputs. Names that differ only in
-numbers and in their last word are one line, where everything else that is shown of them is the same.
+numbers and in their last word are one line if everything else that is shown of them is the same.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple, TypeVar
 from sardonyx.reporting import formatting
 
 _T = TypeVar("_T")
-_FEWEST = 4  # names from which on a group reads better than a list
+_FEWEST = 4  # names that form a group
 _LONGEST = 100
 _NUMBER = re.compile(r"([0-9]{1,9})")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
 class _Name(NamedTuple):
-    """A name taken apart: the text around its numbers, the numbers, and the last word where it has no number."""
+    """A name in pieces: the text around its numbers, the numbers, and the last word if it has no number."""
 
     text: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -38,40 +38,40 @@ class _Name(NamedTuple):
 def grouped(
     items: Iterable[_T], name: Callable[[_T], str], alike: Callable[[_T], Hashable]
 ) -> list[tuple[str, list[_T]]]:
-    """Items under the label of their group, in the order of the first of each; an item alone goes by its name.
+    """Return items under the label of their group, in the order of the first of each; a single item under its name.
 
     Args:
-        items: What is listed.
-        name: The name of an item.
-        alike: What else is shown of it; only items that are equal in it form a group.
+        items: The items to list.
+        name: Returns the name of an item.
+        alike: Returns everything else that is shown of it; only items that are equal in it form a group.
     """
     families: dict[Hashable, list[tuple[_Name, int]]] = {}
     listed = list(items)
     for place, item in enumerate(listed):
         parts = _Name.of(name(item))
         families.setdefault((alike(item), parts.text), []).append((parts, place))
-    found = sorted((places, label) for family in families.values() for label, places in _groups(family))
+    groups = sorted((places, label) for family in families.values() for label, places in _groups(family))
     return [
         (label or formatting.name(name(listed[places[0]])), [listed[place] for place in places])
-        for places, label in found
+        for places, label in groups
     ]
 
 
 def short_names(names: Iterable[str]) -> list[str]:
-    """Names alone, in groups."""
+    """Return names in groups."""
     return [label for label, _ in grouped(names, str, lambda _: None)]
 
 
 def short_lines(lines: Iterable[str]) -> list[str]:
-    """Sentences that say the same of names in quotes, once for each group of names."""
+    """Return sentences that differ only in a quoted name once for each group of names."""
 
     def quoted(line: str) -> str:
-        found = _QUOTED.search(line)
-        return found[1] if found else line
+        match = _QUOTED.search(line)
+        return match[1] if match else line
 
     def rest(line: str) -> tuple[str, str]:
-        found = _QUOTED.search(line)
-        return (line[: found.start()], line[found.end() :]) if found else ("", line)
+        match = _QUOTED.search(line)
+        return (line[: match.start()], line[match.end() :]) if match else ("", line)
 
     return [
         group[0] if len(group) == 1 else f"'{label}'".join(rest(group[0]))
@@ -80,36 +80,36 @@ def short_lines(lines: Iterable[str]) -> list[str]:
 
 
 def _groups(family: Sequence[tuple[_Name, int]]) -> list[tuple[str, list[int]]]:
-    """The places of a family's members under a label, or each alone under none."""
+    """Return the places of a family's members under a label, or each by itself without one."""
     by_word: dict[str | None, set[tuple[str, ...]]] = {}
     for parts, _ in family:
         by_word.setdefault(parts.word, set()).add(parts.numbers)
     endings: dict[frozenset[tuple[str, ...]], list[str | None]] = {}
     for word, numbers in by_word.items():
         endings.setdefault(frozenset(numbers), []).append(word)
-    found: list[tuple[str, list[int]]] = []
+    groups: list[tuple[str, list[int]]] = []
     for numbers, last in endings.items():
         places = [place for parts, place in family if parts.word in last]
         label = _label(family[0][0].text, numbers, last) if len(places) >= _FEWEST else None
-        found += [(label, places)] if label else [("", [place]) for place in places]
-    return found
+        groups += [(label, places)] if label else [("", [place]) for place in places]
+    return groups
 
 
 def _label(text: tuple[str, ...], numbers: frozenset[tuple[str, ...]], endings: Sequence[str | None]) -> str | None:
-    """The name of a group with braces; None where no number varies, or not independently of the others."""
+    """Return the name of a group with braces, or None if no number varies, or not independently of the others."""
     columns = [sorted(set(column), key=lambda number: (int(number), number)) for column in zip(*numbers, strict=True)]
     if len(numbers) == 1 or math.prod(map(len, columns)) != len(numbers):
         return None
     pieces = [text[0]]
     for column, after in zip(columns, text[1:], strict=True):
         pieces += [_ranges(column), after]
-    known = [ending for ending in endings if ending is not None]
-    last = known[0] if len(known) == 1 else f"{{{','.join(known)}}}"
-    return formatting.name("".join(pieces) + (f".{last}" if known else ""), _LONGEST)
+    words = [ending for ending in endings if ending is not None]
+    last = words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+    return formatting.name("".join(pieces) + (f".{last}" if words else ""), _LONGEST)
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """0-3,7 in braces; a number alone as it is."""
+    """Return numbers as ranges in braces: {0-3,7}; a single number as it is."""
     if len(numbers) == 1:
         return numbers[0]
     runs: list[list[str]] = []

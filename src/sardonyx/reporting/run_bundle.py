@@ -1,4 +1,4 @@
-"""Everything that is known of one optimized model: its Run, and whatever other records lie beside it."""
+"""All records of one optimized model: its Run, and the other records of the same files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class RunBundle:
-    """One run and the records of the same two files; None where there is none."""
+    """One run and the other records of its two files, each None if there is none."""
 
     label: str  # short name of the model
     run: Run
@@ -28,22 +28,22 @@ class RunBundle:
     bench: Benchmark | None = None  # the source's time is the reference
     profile: Profile | None = None
     analysis: Analysis | None = None  # of both files
-    notes: tuple[str, ...] = ()  # what a reader should know of the records: one that was left out, and why
+    notes: tuple[str, ...] = ()  # about the records: which were left out, and why
 
     @property
     def profiled(self) -> tuple[ProfiledModel, ProfiledModel] | None:
-        """Where the time goes before and after."""
-        return None if self.profile is None else self._two(self.profile.models, lambda each: each.path or each.label)
+        """The profiles before and after, or None."""
+        return None if self.profile is None else self._two(self.profile.models, lambda model: model.path or model.label)
 
     @property
     def forms(self) -> tuple[Form, Form] | None:
-        """What the files cost before and after."""
-        return None if self.analysis is None else self._two(self.analysis.forms, lambda each: each.name)
+        """The costs before and after, or None."""
+        return None if self.analysis is None else self._two(self.analysis.forms, lambda form: form.name)
 
     @property
     def point(self) -> Point | None:
-        """The times of both files at the first size that was measured: of the source, then of the result."""
-        if self.bench is None or (two := self._two(self.bench.files, lambda each: each.path or each.label)) is None:
+        """The times of source and result at the first measured size, or None."""
+        if self.bench is None or (two := self._two(self.bench.files, lambda model: model.path or model.label)) is None:
             return None
         before, after = map(self.bench.files.index, two)
         timings = self.bench.points[0].timings
@@ -52,12 +52,12 @@ class RunBundle:
         return replace(self.bench.points[0], timings=(timings[before], timings[after]))
 
     def _two(self, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:
-        """Those of the source and of the result: by their paths, or by the names of their files."""
+        """Return the items of source and result, matched by path or by file name, or None if one is missing."""
         for key in (str, _name):
-            wanted = [key(each.path or "") for each in (self.run.source, self.run.result)]
-            found = {key(path(each)): each for each in items}
-            if wanted[0] != wanted[1] and all(each in found for each in wanted):
-                return found[wanted[0]], found[wanted[1]]
+            source, result = (key(artifact.path or "") for artifact in (self.run.source, self.run.result))
+            by_path = {key(path(item)): item for item in items}
+            if source != result and source in by_path and result in by_path:
+                return by_path[source], by_path[result]
         return None
 
 

@@ -134,7 +134,7 @@ def test_rewrites_and_refusals_are_counted_to_modules_of_the_tree() -> None:
     data = _data(changed)
     at = _paths(data).index("pooler")
     assert data["rewrites"] == [[first.name, [at, 5]]]
-    assert data["refusals"] == [[first.name, "why", [0, 1, at, 2]]]
+    assert data["missed"] == [[first.name, "why", [0, 1, at, 2]]]
     assert island(module_tree(RunBundle("m", changed)), changed) == data
 
 

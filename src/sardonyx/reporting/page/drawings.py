@@ -1,6 +1,6 @@
-"""Every module of both graphs from inside, laid out: data for `assets/drawings.js`, which draws the one asked for.
+"""The layout of the contents of every module in both graphs: data for `assets/drawings.js`.
 
-Modules of one form share one layout, so that a hundred equal layers cost as much as one and their names.
+Modules of equal form share one layout, so that a hundred equal layers take as much space as one and their names.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sardonyx.reporting.plots.module_contents import Inside, Part, insides
 from sardonyx.reporting.plots.module_drawings import Nodes, kind_of, nodes_of
 from sardonyx.reporting.run_bundle import RunBundle
 
-MOST = 400  # boxes; a module with more is told, not drawn
+MOST = 400  # boxes; a module with more is not drawn
 KINDS: tuple[Kind, ...] = ("op", "made", "gone", "module", "port")
 
 
-def section(dossier: RunBundle) -> Section | None:
-    """The graphs of all modules before and after; nothing where the Run has none."""
-    before, after = dossier.run.wiring_before, dossier.run.wiring_after
+def section(bundle: RunBundle) -> Section | None:
+    """Return the graphs of all modules before and after, or None if the Run has no graphs."""
+    before, after = bundle.run.wiring_before, bundle.run.wiring_after
     if before is None or after is None:
         return None
-    return Section("drawings", "Graphs", Markup(), _Book().data(before, after))
+    return Section("drawings", "Graphs", Markup(), _LayoutData().data(before, after))
 
 
-class _Book:
-    """Frames that modules share, and the modules that use them."""
+class _LayoutData:
+    """Layouts ("frames") that modules share, and the modules that use them."""
 
     def __init__(self) -> None:
         self._places: dict[object, int] = {}
@@ -42,15 +42,15 @@ class _Book:
     def data(self, before: Wiring, after: Wiring) -> dict[str, Any]:
         sides = (insides(before), insides(after))
         self._strings = Strings(text for side in sides for inside in side.values() for text in _texts(inside))
-        unknown = (nodes_of(after), nodes_of(before))
+        other_nodes = (nodes_of(after), nodes_of(before))
         drawn = [
             [self._module(inside, others, kind) for inside in side.values()]
-            for side, others, kind in zip(sides, unknown, ("gone", "made"), strict=True)
+            for side, others, kind in zip(sides, other_nodes, ("gone", "made"), strict=True)
         ]
         return {"strings": self._strings.data(), "frames": self._frames, "before": drawn[0], "after": drawn[1]}
 
     def _module(self, inside: Inside, others: Nodes, kind: Kind) -> list[Any]:
-        """Its path, its frame, what each box is called, and what stands in those boxes that the frame leaves open."""
+        """Return the path, the frame, the name of each box, and the texts that are not part of the frame."""
         path = self._strings.at[inside.path]
         if len(inside.parts) > MOST:
             return [path, -1, len(inside.parts)]

@@ -1,4 +1,4 @@
-"""What did not fuse, and why: the places where a pass nearly matched and left the graph as it was."""
+"""The missed fusions on the page: where a pass nearly matched and left the graph as it was, with the reasons."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from sardonyx.reporting.module_paths import places
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 
-OPEN = 3  # passes whose reasons are shown without being asked for
+OPEN = 3  # passes whose reasons are shown unfolded
 PLACES = 2  # of a reason
 
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """A pass that refused, and its reasons, most frequent first."""
+    """A pass that skipped matches, and its reasons, most frequent first."""
 
     record: PassRecord
     groups: tuple[RefusalGroup, ...]
 
     @property
     def count(self) -> int:
-        """Refusals of all reasons."""
+        """Skipped matches of all reasons."""
         return sum(group.count for group in self.groups)
 
 
-def section(dossier: RunBundle) -> Section:
-    """All refusals as text; the script only hides those that lie elsewhere than the selected module."""
-    found = refusing(dossier.run)
-    total = sum(each.count for each in found)
-    html = rendered("refusals", found=found, open=OPEN, places=places, most=PLACES, total=total)
-    return Section("refusals", "What did not fuse, and why", html, _data(found) if found else None)
+def section(bundle: RunBundle) -> Section:
+    """Return all missed fusions as text; the script hides those outside the selected module."""
+    skipping = refusing(bundle.run)
+    total = sum(skipped.count for skipped in skipping)
+    markup = rendered("missed", found=skipping, open=OPEN, places=places, most=PLACES, total=total)
+    return Section("missed", "Missed fusions", markup, _data(skipping) if skipping else None)
 
 
 def refusing(run: Run) -> list[Refusing]:
-    """The passes that refused something, those with most refusals first."""
-    found = [
+    """Return the passes that skipped matches, those with most of them first."""
+    skipping = [
         Refusing(record, tuple(sorted(record.refusals, key=lambda group: (-group.count, group.reason))))
         for record in run.passes
         if record.refusals
     ]
-    return sorted(found, key=lambda each: (-each.count, each.record.name))
+    return sorted(skipping, key=lambda skipped: (-skipped.count, skipped.record.name))
 
 
-def _data(found: list[Refusing]) -> dict[str, Any]:
-    """By pass and reason, in the order of the markup: how many there are, and in which modules."""
+def _data(skipping: list[Refusing]) -> dict[str, Any]:
+    """Return the counts and modules by pass and reason, in the order of the markup."""
     paths = {
-        path: None for each in found for group in each.groups for path in group.modules
+        path: None for skipped in skipping for group in skipped.groups for path in group.modules
     }  # in order, so that equal runs give equal pages
     at = {path: place for place, path in enumerate(paths)}
     counted = [
-        [[group.count, [[at[path], count] for path, count in group.modules.items()]] for group in each.groups]
-        for each in found
+        [[group.count, [[at[path], count] for path, count in group.modules.items()]] for group in skipped.groups]
+        for skipped in skipping
     ]
     return {"modules": list(paths), "passes": counted}

@@ -1,7 +1,7 @@
-"""The map of the page: the module tree as bars, as wide as their nodes, bytes or time, before over after.
+"""The map of the page: the module tree as bars, as wide as their nodes, bytes or time, before above after.
 
-Both on one scale and in the same colours, so that what became less is narrower and found again at once. The markup has
-the nodes; `assets/map.js` draws the others too, from the data of the module tree.
+Both share one scale and the same colours, so that a module that became smaller is narrower and easy to find. The markup
+shows the nodes; `assets/map.js` draws the other measures from the data of the module tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_FIRST = 2.0  # width of the narrowest bar in the markup; the script draws all
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something that modules have before and after."""
+    """A quantity that modules have before and after."""
 
     id: str
     title: str
@@ -37,40 +37,40 @@ MEASURES = (
 )
 
 
-def section(dossier: RunBundle) -> Section:
-    """The nodes as a picture, and which kinds of modules have which colour."""
-    found = module_tree(dossier)
-    colors = shared_colors(found)
-    picture = _picture(found, MEASURES[0], colors, narrowest=AT_FIRST, deepest=10)
-    measures = [(each, each.id != "ms" or found.timed) for each in MEASURES]
-    html = rendered("map", picture=picture.inline(), measures=measures, untimed=UNTIMED, colors=colors)
-    return Section("map", "Map", html, {"families": list(colors)})
+def section(bundle: RunBundle) -> Section:
+    """Return the nodes as a picture, and the colours of the kinds of modules."""
+    tree = module_tree(bundle)
+    colors = shared_colors(tree)
+    picture = _picture(tree, MEASURES[0], colors, narrowest=AT_FIRST, deepest=10)
+    measures = [(measure, measure.id != "ms" or tree.timed) for measure in MEASURES]
+    markup = rendered("map", picture=picture.inline(), measures=measures, untimed=UNTIMED, colors=colors)
+    return Section("map", "Map", markup, {"families": list(colors)})
 
 
-def map_picture(dossier: RunBundle, measure: Measure) -> svg.Picture | None:
-    """One measure by itself; None where it was not measured."""
-    found = module_tree(dossier)
-    if measure.id == "ms" and not found.timed:
+def map_picture(bundle: RunBundle, measure: Measure) -> svg.Picture | None:
+    """Return the picture of one measure, or None if it was not measured."""
+    tree = module_tree(bundle)
+    if measure.id == "ms" and not tree.timed:
         return None
-    return _picture(found, measure, shared_colors(found), title=f"{measure.title} of {dossier.label}")
+    return _picture(tree, measure, shared_colors(tree), title=f"{measure.title} of {bundle.label}")
 
 
-def shared_colors(found: ModuleTree) -> dict[str, int]:
-    """The same for all measures: of the families that have the largest parts of them."""
-    weighed: list[Amount] = []
+def shared_colors(tree: ModuleTree) -> dict[str, int]:
+    """Return the colours of the largest families of modules, the same for all measures."""
+    shares: list[Amount] = []
     for column in COLUMNS:
-        if column != "parameters" and (found.timed or not column.startswith("ms")):
+        if column != "parameters" and (tree.timed or not column.startswith("ms")):
             place = COLUMNS.index(column)
-            whole = sum(amounts[place] for amounts in found.own.values()) or 1.0
-            weighed += [
-                Amount(branch.path, branch.tag, found.own[branch.path][place] / whole, 0.0, "")
-                for branch in found.modules
+            total = sum(amounts[place] for amounts in tree.own.values()) or 1.0
+            shares += [
+                Amount(branch.path, branch.tag, tree.own[branch.path][place] / total, 0.0, "")
+                for branch in tree.modules
             ]
-    return families(weighed)
+    return families(shares)
 
 
 def _picture(
-    found: ModuleTree,
+    tree: ModuleTree,
     measure: Measure,
     colors: Mapping[str, int],
     *,
@@ -78,16 +78,16 @@ def _picture(
     narrowest: float = 0.4,
     deepest: int = 24,
 ) -> svg.Picture:
-    panels = [_panel(found, measure, side) for side in ("before", "after")]
-    about = "A bar is as wide as what a module has with all below it; what is its own is where nothing stands under it"
+    panels = [_panel(tree, measure, side) for side in ("before", "after")]
+    about = "A bar is as wide as the total of a module; the part without a bar below it is the module's own"
     return icicle(panels, title or measure.title, about, colors, narrowest=narrowest, deepest=deepest)
 
 
-def _panel(found: ModuleTree, measure: Measure, side: str) -> Panel:
-    column, totals = COLUMNS.index(f"{measure.id}_{side}"), found.totals()
+def _panel(tree: ModuleTree, measure: Measure, side: str) -> Panel:
+    column, totals = COLUMNS.index(f"{measure.id}_{side}"), tree.totals()
     modules: list[Amount] = []
-    for branch in found.modules:
-        own, total = found.own[branch.path][column], totals[branch.path][column]
+    for branch in tree.modules:
+        own, total = tree.own[branch.path][column], totals[branch.path][column]
         kind = f" {branch.tag}" if branch.tag else ""
         itself = "all of it" if own == total else f"{measure.written(own)} of it" if own else "nothing"
         hover = f"{branch.path or '(model)'}{kind}: {measure.written(total)}, {itself} itself"

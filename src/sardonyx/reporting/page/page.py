@@ -1,4 +1,4 @@
-"""The whole page: the sections of every model in order, the data island, and what makes the page stand alone."""
+"""The whole page: the sections of every model in order, the data island, styles and scripts, in one file."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ SCRIPTS = (
     "rewrite_book.js",
     "rewrite_detail.js",
     "rewrites.js",
-    "refusals.js",
-)  # in the order they are read; one scope for all
+    "missed.js",
+)  # in the order they are read; all share one scope
 STYLES = (
     "style.css",
     "overview.css",
@@ -67,9 +67,9 @@ STYLES = (
     "graph.css",
     "drawings.css",
     "rewrites.css",
-    "refusals.css",
+    "missed.css",
     "attention.css",
-    "proof.css",
+    "verification.css",
     "passes.css",
     "measured.css",
 )
@@ -78,60 +78,60 @@ EARLY = "theme.js"  # runs before anything is painted
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """One model of the page, with all that is said of it."""
+    """One model of the page with its sections."""
 
     label: str
     sections: tuple[Section, ...]
 
     @property
     def shown(self) -> list[Section]:
-        """Those with markup; others only bring data."""
+        """The sections with markup; others only contribute data."""
         return [section for section in self.sections if section.html]
 
 
-def render_page(dossiers: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
-    """The page of one model, or of several with a choice among them; `first` comes before all of them."""
-    models = [_Model(each.label, tuple(_sections(each))) for each in dossiers]
+def render_page(bundles: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
+    """Return the page of one model, or of several with a selection among them; `first` comes before all of them."""
+    models = [_Model(bundle.label, tuple(_sections(bundle))) for bundle in bundles]
     scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
     return rendered(
         "page",
-        title=title or ", ".join(each.label for each in dossiers),
+        title=title or ", ".join(bundle.label for bundle in bundles),
         models=models,
-        overview=first or overview(dossiers),
+        overview=first or overview(bundles),
         style=Markup(_palette() + _assets(STYLES)),
         early_script=Markup(scripts[0]),
         script=Markup(scripts[1]),
-        hashes=[base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts],
+        hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
         island=Markup(harmless(_island(models))),
         version=metadata.version("sardonyx"),
     )
 
 
-def _sections(dossier: RunBundle) -> list[Section]:
-    return [made for section in SECTIONS if (made := section(dossier)) is not None]
+def _sections(bundle: RunBundle) -> list[Section]:
+    return [section for build in SECTIONS if (section := build(bundle)) is not None]
 
 
 def _island(models: Sequence[_Model]) -> dict[str, Any]:
     described = [
-        {"label": each.label, "sections": {made.id: made.data for made in each.sections if made.data is not None}}
-        for each in models
+        {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
+        for model in models
     ]
     return {"models": described}
 
 
 def _assets(names: Sequence[str]) -> str:
     folder = resources.files("sardonyx.reporting.page") / "assets"
-    return "".join((folder / each).read_text("utf-8") for each in names)
+    return "".join((folder / name).read_text("utf-8") for name in names)
 
 
 def _palette() -> str:
-    """The colours of families, the same as in pictures that are files; and how pictures inside the page look."""
+    """Return the colours of families, the same as in picture files, and the style of pictures inside the page."""
     colors = "".join(f"--own{place}: light-dark({light}, {dark}); " for place, (light, dark) in enumerate(svg.COLORS))
     return f":root {{ {colors}}}{svg.PAGE_STYLE}"
 
 
 def harmless(data: object) -> str:
-    """JSON that no parser of HTML sees a tag, a comment or an entity in, and no parser of scripts the end of a line."""
+    """Return JSON in which an HTML parser sees no tag, comment or entity, and a script parser no end of a line."""
     text = msgspec.json.encode(data).decode()
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")

@@ -1,4 +1,4 @@
-"""What each pass did, on the page: one row a pass, and where it did most."""
+"""The passes on the page: one row for each pass, and the modules in which it did most."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ SHOWN_PLACES = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pass that did something."""
+    """A pass that rewrote something."""
 
     record: PassRecord
     places: list[Place]
     more: int
 
 
-def section(dossier: RunBundle) -> Section:
-    """The table of passes; those that found nothing in one line."""
-    passes = dossier.run.passes
-    html = rendered(
+def section(bundle: RunBundle) -> Section:
+    """Return the table of passes; those that found nothing are one line."""
+    passes = bundle.run.passes
+    markup = rendered(
         "passes",
-        active=[_row(each) for each in passes if each.rewrites],
-        silent=[each for each in passes if not each.rewrites],
-        total=sum(each.rewrites for each in passes),
-        seconds=sum(each.seconds for each in passes),
+        active=[_row(record) for record in passes if record.rewrites],
+        silent=[record for record in passes if not record.rewrites],
+        total=sum(record.rewrites for record in passes),
+        seconds=sum(record.seconds for record in passes),
     )
-    return Section("passes", "By pass", html)
+    return Section("passes", "By pass", markup)
 
 
 def _row(record: PassRecord) -> Row:
-    found = places(record.modules)
-    return Row(record, found[:SHOWN_PLACES], max(0, len(found) - SHOWN_PLACES))
+    modules = places(record.modules)
+    return Row(record, modules[:SHOWN_PLACES], max(0, len(modules) - SHOWN_PLACES))

@@ -1,4 +1,4 @@
-"""What was rewritten where and why: every rewrite of the run, by pass and shape, each with its small graph."""
+"""The rewrites on the page: every rewrite of the run, by pass and shape, each with a small graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.plots.drawing import LONGEST, box_width, frame_of
 from sardonyx.reporting.run_bundle import RunBundle
 
-# The shape of a rewrite: which operators it found, how they were joined, what it put there. Names are no part of it.
+# The shape of a rewrite: the operators it matched, how they were connected, and what replaced them, without names.
 #
-# Rewrites of one pass with one shape are told as one, and drawn from one layout with the names of each.
+# Rewrites of one pass with one shape are shown as one, and drawn from one layout with the names of each.
 
-LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are named one by one
-PORT = 15  # characters of a value's name that have room in a layout for many names; REWRITE_PORT in rewrite_detail.js
+LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are listed
+PORT = 15  # characters of a value's name that fit into a shared layout; REWRITE_PORT in rewrite_detail.js
 
 
 class State(StrEnum):
@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A node without its name; values are numbered in the order in which the rewrite mentions them, -1: left out."""
+    """A node without its name; values are numbered in the order in which the rewrite mentions them, -1 if omitted."""
 
     op_type: str
     state: State
@@ -43,22 +43,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What equal rewrites have in common."""
+    """The common part of equal rewrites."""
 
     pass_name: str
     kind: str
     source: str  # file:line of the pass
-    root: int  # the number of the value that was replaced; -1: not among those of the nodes
-    parts: tuple[Part, ...]  # what was found, then what was made
-    counted: tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]  # operators before, after; most first
+    root: int  # the number of the value that was replaced, -1 if no node mentions it
+    parts: tuple[Part, ...]  # the matched nodes, then the new ones
+    counted: tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]  # operators before and after
 
     @property
     def is_wired(self) -> bool:
-        """Whether the record says what the nodes read and make."""
+        """Whether the record lists the inputs and outputs of the nodes."""
         return any(part.inputs or part.outputs for part in self.parts)
 
     def drawings(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Before and after; None where there is nothing to draw."""
+        """Return the drawings before and after, None if there is nothing to draw."""
         if not self.is_wired:
             return None, None
         before = [at for at, part in enumerate(self.parts) if part.state is not State.MADE]
@@ -66,16 +66,16 @@ class Shape:
         return self._drawn(before), self._drawn(after) if after else None
 
     def _drawn(self, shown: Sequence[int]) -> dict[str, Any]:
-        """The nodes, and the values that come in and go out as boxes of their own (their numbers in `ports`)."""
+        """Return the layout of the nodes; inputs and outputs are boxes of their own (their numbers are in `ports`)."""
         parts = [self.parts[at] for at in shown]
-        makers = {value: at for at, part in enumerate(parts) for value in part.outputs if value >= 0}
+        producers = {value: at for at, part in enumerate(parts) for value in part.outputs if value >= 0}
         read = {value for part in parts for value in part.inputs if value >= 0}
-        come_in = sorted(read - makers.keys())
-        go_out = sorted(value for value in makers if value not in read or value == self.root)
-        ports = [*come_in, *go_out]
-        place = {value: len(parts) + at for at, value in enumerate(come_in)} | makers
+        inputs = sorted(read - producers.keys())
+        outputs = sorted(value for value in producers if value not in read or value == self.root)
+        ports = [*inputs, *outputs]
+        place = {value: len(parts) + at for at, value in enumerate(inputs)} | producers
         edges = [(place[value], at) for at, part in enumerate(parts) for value in part.inputs if value >= 0]
-        edges += [(makers[value], len(parts) + len(come_in) + at) for at, value in enumerate(go_out)]
+        edges += [(producers[value], len(parts) + len(inputs) + at) for at, value in enumerate(outputs)]
         widths = [box_width(f"− {formatting.name(part.op_type, LONGEST)}") for part in parts]
         widths += [box_width("n" * PORT)] * len(ports)
         return {"nodes": shown, "ports": ports, "frame": frame_of(widths, list(dict.fromkeys(edges)))}
@@ -83,26 +83,26 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A rewrite as its shape and its names."""
+    """A rewrite, split into its shape and its names."""
 
     shape: Shape
-    nodes: tuple[NodeRef, ...]  # in the order of the shape's parts; none where they are too many to name
+    nodes: tuple[NodeRef, ...]  # in the order of the shape's parts; empty if there are more than LARGEST
     values: tuple[str, ...]  # by number
 
 
 def shaped(events: Sequence[Event], left: Iterable[str]) -> list[Shaped]:
-    """Every rewrite of a run with its shape; `left` are the nodes of the result.
+    """Return every rewrite of a run with its shape; `left` are the nodes of the result.
 
-    A record says what a rewrite matched, not what it could remove: a matched node that is there later, as something
-    that another rewrite finds or in the result, was kept. So the run is read backwards.
+    A record lists what a rewrite matched, not what it removed: a matched node that a later rewrite matches too, or that
+    is in the result, was kept. So the events are read backwards.
     """
-    alive, found = set(left), list[Shaped]()
+    alive, rewrites = set(left), list[Shaped]()
     for event in reversed(events):
         alive.difference_update(node.name for node in event.after)
         kept = {node.name for node in event.before if node.name in alive}
-        found.append(_shaped(event, kept))
+        rewrites.append(_shaped(event, kept))
         alive.update(node.name for node in event.before)
-    return found[::-1]
+    return rewrites[::-1]
 
 
 def _shaped(event: Event, kept: set[str]) -> Shaped:
@@ -129,21 +129,22 @@ def _counted(nodes: Sequence[NodeRef]) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(node.op_type for node in nodes).most_common())
 
 
-# All rewrites of a run for the data island: each once, as numbers that stand for names, modules and its shape.
+# All rewrites of a run for the data island: each as numbers that refer to names, modules and its shape.
 
-DRAWN = 1000  # shapes, the most frequent: where all rewrites differ, their drawings would outgrow the page
+DRAWN = 1000  # the most frequent shapes: if all rewrites differ, their drawings would make the page too large
 
 
 def rewrite_data(run: Run) -> dict[str, Any]:
-    """What `assets/rewrites.js` reads.
+    """Return the data that `assets/rewrites.js` reads.
 
     An event is `[shape, owner, origins, owners of its nodes, body, replaced value, names of nodes and of values …]`:
-    modules are places in `modules`, lists of modules places in `lists`, everything else is a place in `names`.
+    modules are indices into `modules`, lists of modules indices into `lists`, everything else is an index into `names`.
     """
-    found = shaped(run.events, run.wiring_after.names if run.wiring_after else ())
-    names = Strings(text for event, each in zip(run.events, found, strict=True) for text in _names(event, each))
-    modules = Strings(path for event, each in zip(run.events, found, strict=True) for path in _modules(event, each))
-    shapes = {shape: place for place, shape in enumerate(dict.fromkeys(each.shape for each in found))}
+    rewrites = shaped(run.events, run.wiring_after.names if run.wiring_after else ())
+    pairs = list(zip(run.events, rewrites, strict=True))
+    names = Strings(text for pair in pairs for text in _names(*pair))
+    modules = Strings(path for pair in pairs for path in _modules(*pair))
+    shapes = {shape: place for place, shape in enumerate(dict.fromkeys(rewrite.shape for rewrite in rewrites))}
     lists: dict[tuple[int, ...], int] = {}
 
     def listed(paths: Sequence[str]) -> int:
@@ -151,38 +152,38 @@ def rewrite_data(run: Run) -> dict[str, Any]:
 
     events = [
         [
-            shapes[each.shape],
+            shapes[rewrite.shape],
             modules.at[event.owner],
             listed(event.origins),
-            listed([node.owner for node in each.nodes]),
-            *(names.at[text] for text in _names(event, each)),
+            listed([node.owner for node in rewrite.nodes]),
+            *(names.at[text] for text in _names(event, rewrite)),
         ]
-        for event, each in zip(run.events, found, strict=True)
+        for event, rewrite in pairs
     ]
     return {
         "names": names.data(),
         "modules": modules.data(),
         "lists": list(lists),
         "passes": _passes(run),
-        "shapes": _shapes(run.events, found, list(shapes)),
+        "shapes": _shapes(run.events, rewrites, list(shapes)),
         "events": events,
     }
 
 
-def _names(event: Event, each: Shaped) -> list[str]:
-    """Everything a rewrite names: body, replaced value, nodes, values."""
-    return [event.graph, event.root, *(node.name for node in each.nodes), *each.values]
+def _names(event: Event, rewrite: Shaped) -> list[str]:
+    """Return every name of a rewrite: body, replaced value, nodes, values."""
+    return [event.graph, event.root, *(node.name for node in rewrite.nodes), *rewrite.values]
 
 
-def _modules(event: Event, each: Shaped) -> list[str]:
-    return [event.owner, *event.origins, *(node.owner for node in each.nodes)]
+def _modules(event: Event, rewrite: Shaped) -> list[str]:
+    return [event.owner, *event.origins, *(node.owner for node in rewrite.nodes)]
 
 
-def _shapes(events: Sequence[Event], found: Sequence[Shaped], shapes: Sequence[Shape]) -> list[dict[str, Any]]:
+def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequence[Shape]) -> list[dict[str, Any]]:
     owners = defaultdict[Shape, Counter[str]](Counter)
-    for event, each in zip(events, found, strict=True):
-        owners[each.shape][event.owner] += 1
-    drawn = {shape for shape, _count in Counter(each.shape for each in found).most_common(DRAWN)}
+    for event, rewrite in zip(events, rewrites, strict=True):
+        owners[rewrite.shape][event.owner] += 1
+    drawn = {shape for shape, _count in Counter(rewrite.shape for rewrite in rewrites).most_common(DRAWN)}
     return [{**_shape(shape, shape in drawn), "where": where(owners[shape])} for shape in shapes]
 
 
@@ -201,11 +202,11 @@ def _shape(shape: Shape, is_drawn: bool) -> dict[str, Any]:
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
-    """What is said of each pass that rewrote something, in the order they ran."""
+    """Return the data of each pass that rewrote something, in the order they ran."""
     names = dict.fromkeys(event.pass_name for event in run.events)
-    known = {record.name: record for record in run.passes}
-    order = [name for name in known if name in names] + [name for name in names if name not in known]
-    return [_pass(name, known.get(name)) for name in order]
+    records = {record.name: record for record in run.passes}
+    order = [name for name in records if name in names] + [name for name in names if name not in records]
+    return [_pass(name, records.get(name)) for name in order]
 
 
 def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
@@ -225,19 +226,19 @@ def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
 
 KINDS = {
     RewriteKind.FUSE: "new nodes do the work of the old ones",
-    RewriteKind.SHARE: "an equal one that was there already works for both",
-    RewriteKind.FOLD: "a constant holds the result",
-    RewriteKind.BYPASS: "it computed nothing, and its readers read what it read",
+    RewriteKind.SHARE: "an existing equal node serves both",
+    RewriteKind.FOLD: "a constant replaces the result",
+    RewriteKind.BYPASS: "it was a no-op, and its consumers read its input",
     RewriteKind.DROP: "nothing used the result",
 }
 
 
-def section(dossier: RunBundle) -> Section:
-    """The table that reads and prints by itself, and what the script needs to open each rewrite."""
-    run = dossier.run
-    active = sorted((each for each in run.passes if each.rewrites), key=lambda each: (-each.rewrites, each.name))
-    rows = [(each, where(each.modules)) for each in active]
+def section(bundle: RunBundle) -> Section:
+    """Return the table of passes, and the data that the script needs to open each rewrite."""
+    run = bundle.run
+    active = sorted((r for r in run.passes if r.rewrites), key=lambda record: (-record.rewrites, record.name))
+    rows = [(record, where(record.modules)) for record in active]
     used = {event.kind for event in run.events}
-    kinds = {kind.value: said for kind, said in KINDS.items() if kind in used}
-    html = rendered("rewrites", rows=rows, total=len(run.events), kinds=kinds)
-    return Section("rewrites", "What was rewritten, and why", html, rewrite_data(run) if run.events else None)
+    kinds = {kind.value: meaning for kind, meaning in KINDS.items() if kind in used}
+    markup = rendered("rewrites", rows=rows, total=len(run.events), kinds=kinds)
+    return Section("rewrites", "What was rewritten, and why", markup, rewrite_data(run) if run.events else None)

@@ -1,4 +1,4 @@
-"""A part of the page: markup that stands without a script, and the data that its script reads."""
+"""A part of the page: markup that works without a script, and the data that its script reads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sardonyx.reporting import formatting
 class Section:
     """One part of the page of one model."""
 
-    id: str  # "modules": the name of its template, of its script, of its data, and what links name it by
+    id: str  # "modules": the name of its template, its script, its data, and its links
     title: str
     html: Markup
-    data: Any = None  # what JSON can hold; None: the section has no script
+    data: Any = None  # JSON data for the script; None if the section has none
 
 
 @functools.cache
 def templates() -> jinja2.Environment:
-    """Where markup comes from; everything put into it is escaped, and a name that is missing is an error."""
+    """Return the template environment, which escapes every value and raises an error for a missing name."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("sardonyx.reporting.page"),
         autoescape=True,
@@ -37,34 +37,32 @@ def templates() -> jinja2.Environment:
 
 
 def rendered(template: str, **values: object) -> Markup:
-    """A template of the page, filled in; `words` writes numbers and names in it as in all other views."""
-    wanted = templates().get_template(
-        f"{template}.html.j2", globals={"words": formatting}
-    )  # what it imports sees them too
-    return Markup(wanted.render(values))
+    """Return a template of the page, filled in; in it, `words` writes numbers and names as in all other views."""
+    words = {"words": formatting}  # globals, so that imported templates see them too
+    return Markup(templates().get_template(f"{template}.html.j2", globals=words).render(values))
 
 
-# Thousands of names that begin alike, small enough for a data island: sorted, each without what the last one shares.
+# A compact table of names for the data island: sorted, each without the prefix that it shares with the one before.
 #
 # `assets/strings.js` reads them back.
 
 
 class Strings:
-    """A table of distinct texts; `at` says where each stands in it."""
+    """A table of distinct texts; `at` maps each to its index."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Of all these, doubles once."""
+        """Build the table of the given texts, duplicates once."""
         self.texts = sorted(set(texts))
         self.at = {text: place for place, text in enumerate(self.texts)}
 
     def data(self) -> dict[str, Any]:
-        """How many characters each text takes over from the one before, and what follows them."""
+        """Return the length of the prefix that each text shares with the one before, and the rest of it."""
         shared = [_shared(left, right) for left, right in zip(["", *self.texts], self.texts, strict=False)]
         return {"shared": shared, "rest": [text[keep:] for text, keep in zip(self.texts, shared, strict=True)]}
 
 
 def _shared(left: str, right: str) -> int:
-    """The length of a common beginning; none where a script might count its characters otherwise."""
+    """Return the length of the common prefix, 0 if it is not ASCII: JavaScript counts UTF-16 units."""
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
     common = "".join(one for one, _other in pairs)
     return len(common) if common.isascii() else 0

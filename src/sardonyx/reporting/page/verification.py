@@ -72,7 +72,7 @@ def section(bundle: RunBundle) -> Section:
     run = bundle.run
     steps = (_exported(bundle.export, run), _between("ONNX and optimized", run.verdict))
     markup = rendered(
-        "proof",
+        "verification",
         stations=(
             _pytorch(bundle.export),
             _file("ONNX", run.source, run.before),
@@ -83,7 +83,7 @@ def section(bundle: RunBundle) -> Section:
         undone=[rollback_sentence(rollback) for rollback in run.rolled_back],
         verified=run.verdict is not None,
     )
-    return Section("proof", "Verification", markup)
+    return Section("verification", "Verification", markup)
 
 
 def _pytorch(export: Export | None) -> Station:

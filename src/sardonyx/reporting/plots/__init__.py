@@ -1,1 +1,1 @@
-"""Pictures of records: how they are laid out, and SVG that needs nothing else. The same numbers give the same bytes."""
+"""Pictures of records as self-contained SVG files. The same record always gives the same bytes."""

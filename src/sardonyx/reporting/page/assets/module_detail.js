@@ -22,7 +22,7 @@ class ModuleDetail {
     if (module === undefined) return;
     const host = h("div", { class: "modules-graph" });
     const inner = h("div", { class: "modules-detail-inner", role: "region", "aria-label": `Module ${path || "(model)"}` },
-      this.head(module, path), this.numbers(module), this.rewrites(path), this.refusals(path), host);
+      this.head(module, path), this.numbers(module), this.rewrites(path), this.missed(path), host);
     inner.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.defaultPrevented) return;
       event.preventDefault();
@@ -87,13 +87,13 @@ class ModuleDetail {
       h("a", { href: `#module=${encodeURIComponent(path)}&section=rewrites` }, fmt.plural(all, "rewrite")), " ", found.map(([pass, count]) => [link(pass, count), " "]));
   }
 
-  refusals(path) {
-    const found = this.data.refusals.map(([pass, reason, counts]) => [pass, reason, this.within(counts, path)]).filter((each) => each[2]);
+  missed(path) {
+    const found = this.data.missed.map(([pass, reason, counts]) => [pass, reason, this.within(counts, path)]).filter((each) => each[2]);
     if (!found.length) return null;
     found.sort((a, b) => b[2] - a[2]);
     const rest = found.length - SHOWN_REASONS;
     return h("div", { class: "modules-line" },
-      h("a", { href: `#module=${encodeURIComponent(path)}&section=refusals` }, "What did not fuse in it"),
+      h("a", { href: `#module=${encodeURIComponent(path)}&section=missed` }, "Missed fusions in it"),
       h("ul", {}, found.slice(0, SHOWN_REASONS).map(([pass, reason, count]) => h("li", {}, `${pass}: ${reason} (${fmt.count(count)})`)),
         rest > 0 ? h("li", { class: "soft" }, `and ${fmt.plural(rest, "other reason")}`) : null));
   }

@@ -276,7 +276,7 @@ class ModuleTable {
     const props = { type: "button", class: "chip modules-copies", tabindex: -1 };
     if (this.view.canPart(line)) return h("button", { ...props, title: `${line.copies} that are equal: show them one by one (x)` }, `×${line.copies}`);
     if (line.copies > 1 && line.count > 1) return h("span", { class: "chip" }, `×${line.copies}`);
-    return this.view.isPart(line) ? h("button", { ...props, title: "Show equal ones together again (x)" }, "⊟") : null;
+    return this.view.isPart(line) ? h("button", { ...props, title: "Show repeated layers together again (x)" }, "⊟") : null;
   }
 
   /** A name with what is searched for marked in it. */

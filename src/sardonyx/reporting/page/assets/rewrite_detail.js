@@ -3,16 +3,16 @@
 const REWRITE_STATES = { op: "kept", gone: "removed", made: "new" };
 const REWRITE_AFTER = {
   fuse: "No node is left in its place.",
-  share: "No new node: an equal one that was there already now serves its readers too.",
-  fold: "No node is left: a constant in the file holds the result.",
-  bypass: "No node is left: what read the result now reads what went in.",
+  share: "No new node: an existing equal node now serves its consumers too.",
+  fold: "No node is left: a constant in the file replaces the result.",
+  bypass: "No node is left: the consumers of the result now read its input.",
   drop: "Nothing is left: nothing used the result.",
 };
 const REWRITE_VALUES = {
-  fuse: "The model as a whole was changed; no single node had to be.",
-  share: "A constant that was stored more than once, bit for bit the same. Its readers now read one copy.",
-  fold: "A constant took the place of this value.",
-  drop: "A constant that no node reads any more was taken out of the file.",
+  fuse: "The model as a whole was changed, no single node.",
+  share: "A constant that was stored more than once, bit for bit the same. Its consumers now read one copy.",
+  fold: "A constant replaced this value.",
+  drop: "A constant that no node reads any more was removed from the file.",
 };
 const REWRITE_PORT = 15; // characters of a value's name that fit into its box (PORT in rewrite_shapes.py)
 const REWRITE_ORIGINS = 8; // modules named at once
@@ -87,7 +87,7 @@ function rewriteSentence({ shape, nodes }) {
   }
   const sum = (side) => side.reduce((total, [, count]) => total + count, 0);
   const large = nodes.length ? [] : [`${fmt.plural(sum(before) + sum(after), "node")} in one rewrite, too many to draw. `];
-  return h("p", null, ...large, "Found: ", rewriteOperators(before), ". Put there: ", rewriteOperators(after), ".");
+  return h("p", null, ...large, "Matched: ", rewriteOperators(before), ". Replaced by: ", rewriteOperators(after), ".");
 }
 
 function rewriteOperators(counted) {

@@ -3,8 +3,8 @@
 const REWRITE_PIECE = 200; // rows that are made at once
 const REWRITE_ACCURACY = {
   exact: "Exact: the result is the same, bit for bit.",
-  reassociates: "Reassociates: the same function of real numbers, rounded in another order.",
-  approximates: "Approximates: another function that lies close by.",
+  reassociates: "Reassociates: the same function of real numbers; rounding may differ.",
+  approximates: "Approximates: a similar function.",
 };
 
 section("rewrites", (root, data, model) => {

@@ -65,7 +65,7 @@ class Model {
       starters.get(id)(part, data, this);
     } catch (error) {
       console.error(error);
-      part.append(h("p", { class: "notice" }, `This part could not be made to answer: ${error.message}`));
+      part.append(h("p", { class: "notice" }, `The script of this section failed: ${error.message}`));
     }
   }
 

@@ -31,28 +31,28 @@ def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:
         "cd" * 32,
     ):
         assert text in html
-    assert html.count("proof-step proof-good") == 2
+    assert html.count("verification-step verification-good") == 2
     assert html.count("accuracy class reassociates") == 2
     assert html.count("last_hidden_state") >= 2
 
 
 def test_without_an_export_the_beginning_is_not_known() -> None:
     html = shown(sample_run())
-    assert "proof-step proof-unknown" in html
+    assert "verification-step verification-unknown" in html
     assert "sardonyx export writes one with --record" in html
 
 
 @pytest.mark.parametrize(("sha256", "state", "said"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
 def test_an_export_of_another_file_is_no_proof(sha256: str | None, state: str, said: str) -> None:
     html = shown(sample_run(), sample_export(sha256))
-    assert f"proof-step proof-{state}" in html
+    assert f"verification-step verification-{state}" in html
     assert said in html
     assert html.count("accuracy class reassociates") == 1, "the export's verdict is about another file"
 
 
 def test_a_failed_proof_names_the_output_and_the_reason() -> None:
     html = shown(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
-    assert "proof-step proof-bad" in html
+    assert "verification-step verification-bad" in html
     assert "pooler_output differs by 0.5 with seed 3" in html
     assert '<tr class="marked"><th scope="row">pooler_output' in html
 

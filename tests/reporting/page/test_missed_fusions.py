@@ -27,7 +27,7 @@ def test_passes_and_reasons_come_by_how_often() -> None:
     )
     assert [(each.record.name, each.count) for each in refusing(run)] == [("often", 7), ("rare", 1)]
     html = shown(run)
-    assert html.startswith('<div class="refusals-lead">8 refusals.')
+    assert html.startswith('<div class="missed-lead">8 skipped matches.')
     places = [html.index(text) for text in ("<strong>often", ">more<", ">less<", "<strong>rare")]
     assert places == sorted(places)
     assert "never" not in html
@@ -39,7 +39,7 @@ def test_where_is_told_in_few_words_and_counted_by_module_in_the_data() -> None:
     run = refused(("p", (RefusalGroup("why", 26, (), modules),)))
     html = shown(run)
     assert "encoder.layer.0…11.self" in html
-    assert "and 1 other place" in html
+    assert "and 1 other module" in html
     data = section(RunBundle("m", run)).data
     ((count, counted),) = data["passes"][0]
     assert count == 26
@@ -48,14 +48,14 @@ def test_where_is_told_in_few_words_and_counted_by_module_in_the_data() -> None:
 
 def test_only_the_first_few_passes_are_open() -> None:
     html = shown(refused(*((f"p{at}", (RefusalGroup("why", 9 - at, ()),)) for at in range(OPEN + 2))))
-    assert html.count('<details class="refusals-pass"') == OPEN + 2
+    assert html.count('<details class="missed-pass"') == OPEN + 2
     assert sum(f'data-pass="{at}" open>' in html for at in range(OPEN + 2)) == OPEN
     assert f'data-pass="{OPEN}">' in html
 
 
 def test_nothing_refused_is_said() -> None:
     made = section(RunBundle("m", refused(("p", ()))))
-    assert "Nothing was refused" in made.html
+    assert "No missed fusions" in made.html
     assert made.data is None
 
 
