@@ -17,7 +17,7 @@ from reporting.sample_run import sample_run, sample_verdict
 from reporting.sample_run_bundle import analysis_of_run, bench_of_run, profile_of_run
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.export import ExampleInput
-from sardonyx.reporting.record_files import piles, run_bundles
+from sardonyx.reporting.record_files import record_groups, run_bundles
 
 
 def write(path: Path, record: Any) -> Path:
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_becomes_one_dossier_whatever_its_files_are_called(folder: Path) -> None:
-    (found,) = run_bundles(piles([folder]))
+    (found,) = run_bundles(record_groups([folder]))
     assert found.label == "model"
     assert found.run == sample_run()
     assert found.export is not None
@@ -56,29 +56,29 @@ def test_a_folder_becomes_one_dossier_whatever_its_files_are_called(folder: Path
 
 
 def test_records_named_one_by_one_are_joined_as_well(folder: Path) -> None:
-    (found,) = run_bundles(piles([str(folder / "times.json"), folder / "run.json"]))
+    (found,) = run_bundles(record_groups([str(folder / "times.json"), folder / "run.json"]))
     assert found.bench is not None
     assert found.profile is None
 
 
 def test_a_record_named_beside_a_folder_joins_its_run(folder: Path, tmp_path: Path) -> None:
     outside = (folder / "export.json").rename(tmp_path / "export.json")
-    (found,) = run_bundles(piles([folder, outside]))
+    (found,) = run_bundles(record_groups([folder, outside]))
     assert found.export is not None
     other = write(tmp_path / "other" / "run.json", sample_run())
-    first, second = run_bundles(piles([folder, other, outside]))  # with a run of its own, it is that one's
+    first, second = run_bundles(record_groups([folder, other, outside]))  # with a run of its own, it is that one's
     assert (first.export is not None, second.export is not None) == (True, False)
 
 
 def test_records_at_hand_are_as_good_as_files() -> None:
-    (found,) = run_bundles(piles([bench_of_run(), sample_run()]))
+    (found,) = run_bundles(record_groups([bench_of_run(), sample_run()]))
     assert found.bench is not None
 
 
 def test_a_record_of_other_files_is_left_out_and_said(folder: Path) -> None:
     bench = bench_of_run()
     write(folder / "times.json", replace(bench, files=(bench.files[0], replace(bench.files[1], sha256="00" * 32))))
-    (found,) = run_bundles(piles([folder]))
+    (found,) = run_bundles(record_groups([folder]))
     assert found.bench is None
     assert found.notes == ("times.json is a benchmark of other files: left out",)
 
@@ -86,24 +86,24 @@ def test_a_record_of_other_files_is_left_out_and_said(folder: Path) -> None:
 def test_names_decide_where_there_are_no_hashes(folder: Path) -> None:
     bench = bench_of_run()
     write(folder / "times.json", replace(bench, files=tuple(replace(each, sha256=None) for each in bench.files)))
-    (found,) = run_bundles(piles([folder]))
+    (found,) = run_bundles(record_groups([folder]))
     assert found.bench is not None
     profile = profile_of_run()
     other = replace(profile, models=(profile.models[0], replace(profile.models[1], path="other.onnx")))
     write(folder / "profile.json", other)
-    assert run_bundles(piles([folder]))[0].profile is None
+    assert run_bundles(record_groups([folder]))[0].profile is None
 
 
 def test_a_second_record_of_a_kind_is_left_out_and_said(folder: Path) -> None:
     write(folder / "times2.json", bench_of_run())
-    (found,) = run_bundles(piles([folder]))
-    assert found.notes == ("times2.json: a benchmark came before it",)
+    (found,) = run_bundles(record_groups([folder]))
+    assert found.notes == ("times2.json: a benchmark is already given",)
 
 
 def test_a_record_of_another_version_in_a_folder_is_said(folder: Path) -> None:
     document = msgspec.json.decode((folder / "times.json").read_bytes()) | {"schema_version": 99}
     (folder / "times.json").write_bytes(msgspec.json.encode(document))
-    (found,) = run_bundles(piles([folder]))
+    (found,) = run_bundles(record_groups([folder]))
     assert found.bench is None
     assert "times.json is a benchmark of schema version 99" in found.notes[0]
 
@@ -111,7 +111,7 @@ def test_a_record_of_another_version_in_a_folder_is_said(folder: Path) -> None:
 def test_an_export_that_optimized_is_a_run_of_its_own(tmp_path: Path) -> None:
     run = sample_run()
     made = replace(sample_export(run.result.sha256), optimized=run, result=run.result)
-    (found,) = run_bundles(piles([write(tmp_path / "export.json", made)]))
+    (found,) = run_bundles(record_groups([write(tmp_path / "export.json", made)]))
     assert found.run == run
     assert found.export == made
     assert found.label == "small"
@@ -121,13 +121,13 @@ def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
     for name in ("monday", "tuesday"):
         write(tmp_path / name / "run.json", sample_run())
         write(tmp_path / f"{name}.json", sample_run())
-    by_name = run_bundles(piles([tmp_path / "monday.json", tmp_path / "tuesday.json"]))
+    by_name = run_bundles(record_groups([tmp_path / "monday.json", tmp_path / "tuesday.json"]))
     assert [each.label for each in by_name] == ["model (monday)", "model (tuesday)"]
-    by_folder = run_bundles(piles([tmp_path / "monday", tmp_path / "tuesday"]))
+    by_folder = run_bundles(record_groups([tmp_path / "monday", tmp_path / "tuesday"]))
     assert [each.label for each in by_folder] == ["model (monday)", "model (tuesday)"]
-    twice = run_bundles(piles([tmp_path / "monday.json"] * 2))
+    twice = run_bundles(record_groups([tmp_path / "monday.json"] * 2))
     assert [each.label for each in twice] == ["model (1)", "model (2)"]
-    at_hand = run_bundles(piles([sample_run(), sample_run()]))
+    at_hand = run_bundles(record_groups([sample_run(), sample_run()]))
     assert [each.label for each in at_hand] == ["model (1)", "model (2)"]
 
 
@@ -169,7 +169,7 @@ def test_a_folder_with_several_runs_is_refused(tmp_path: Path) -> None:
     other = replace(sample_run(), result=replace(sample_run().result, sha256="00" * 32))
     write(tmp_path / "a.json", sample_run())
     write(tmp_path / "b.json", other)
-    with pytest.raises(UsageError, match="holds several runs"):
+    with pytest.raises(UsageError, match="contains several runs"):
         sardonyx.report(tmp_path)
 
 
@@ -179,7 +179,7 @@ def test_the_output_says_the_format(tmp_path: Path) -> None:
     assert made.text.startswith("<!doctype html>")
     made = sardonyx.report(sample_run(), tmp_path / "page.md")
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("### ")
-    with pytest.raises(UsageError, match="the format of .* is unknown"):
+    with pytest.raises(UsageError, match=r"the format of .* is unknown"):
         sardonyx.report(sample_run(), tmp_path / "page.pdf")
     with pytest.raises(UsageError, match="no format 'pdf'"):
         sardonyx.report(sample_run(), format="pdf")  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ from sardonyx.cli.run_folder import Conditions, check, fill
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.optimizer.pipeline import Optimized
 from sardonyx.records.run import Run
-from sardonyx.reporting.record_files import piles, run_bundles
+from sardonyx.reporting.record_files import record_groups, run_bundles
 
 SHORT = Conditions(seconds=0.2, sizes={"batch": 3})
 LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
 def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) -> None:
     run, folder = made
     assert sorted(each.name for each in folder.iterdir()) == LEFT
-    (found,) = run_bundles(piles([folder]))
+    (found,) = run_bundles(record_groups([folder]))
     assert found.notes == ()
     assert found.point is not None
     assert found.point.sizes == {"batch": 3}

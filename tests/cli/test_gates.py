@@ -150,7 +150,7 @@ def test_the_page_says_what_kept_a_command_from_its_result(command: Command, mod
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--fail-if", "nodes>baseline"], 2, "asks for a baseline"),
+        (["--fail-if", "nodes>baseline"], 2, "needs a baseline"),
         (["--baseline", "none.json", "--fail-if", "nodes>baseline"], 2, "cannot be read"),
         (["--baseline", "m.onnx", "--fail-if", "nodes>baseline"], 2, "is not JSON"),
         (["--baseline", "verdict.json", "--fail-if", "nodes>baseline"], 2, "is a verdict and has no nodes"),

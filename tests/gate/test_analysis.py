@@ -68,5 +68,5 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
 
 
 def test_other_commands_know_no_forms() -> None:
-    with pytest.raises(UsageError, match="no 'fused' to ask"):
+    with pytest.raises(UsageError, match="no form 'fused'"):
         gate.RUN.parse("fused.nodes>1")

@@ -1,4 +1,4 @@
-"""Records found: in files, in folders, or at hand in Python, each file's kind by its tag."""
+"""Find the records to report: in files, in folders, or given as objects; and which of them belong together."""
 
 from __future__ import annotations
 
@@ -23,69 +23,69 @@ _SHOWN = (Run, Export, Benchmark, Profile, Analysis)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One record, and where it was."""
+class LocatedRecord:
+    """A record and the file it was read from."""
 
     record: Record
-    path: Path | None = None  # None: at hand in Python
+    path: Path | None = None  # None: given as an object
 
     @property
     def place(self) -> str:
-        """What messages call it."""
-        return f"the {type(self.record).__name__} at hand" if self.path is None else str(self.path)
+        """Its name in error messages."""
+        return f"the given {type(self.record).__name__}" if self.path is None else str(self.path)
 
     @property
     def name(self) -> str:
-        """What notes call it."""
+        """Its name in notes."""
         return self.place if self.path is None else self.path.name
 
 
 @dataclass(frozen=True, slots=True)
-class Pile:
-    """Records that were given together, of which others may belong to each run."""
+class RecordGroup:
+    """Records that were given together: runs, and other records that may belong to them."""
 
     place: str
-    found: tuple[Found, ...]
+    records: tuple[LocatedRecord, ...]
     folder: bool = False
-    left_out: tuple[str, ...] = ()  # what could not be read of a folder, and why
+    left_out: tuple[str, ...] = ()  # records of a folder that could not be read, and why
 
 
-def piles(sources: Sequence[Source]) -> list[Pile]:
-    """A pile for each folder, and one for everything that was named by itself.
+def record_groups(sources: Sequence[Source]) -> list[RecordGroup]:
+    """Return a group for each folder, and one for all files and objects.
 
-    Where no run was named by itself, what was named may belong to the run of any of the folders.
+    If there is no run among the files and objects, they may belong to the run of any of the folders.
 
     Raises:
-        UsageError: what was named is not there, or is no record that a report shows.
+        UsageError: a source does not exist, or is not a record that a report shows.
     """
-    loose: list[Found] = []
-    made: list[Pile] = []
+    loose: list[LocatedRecord] = []
+    folders: list[RecordGroup] = []
     for source in sources:
         if not isinstance(source, (str, Path)):
-            loose.append(Found(source))
+            loose.append(LocatedRecord(source))
         elif Path(source).is_dir():
-            made.append(_in_folder(Path(source)))
+            folders.append(_in_folder(Path(source)))
         else:
             loose.append(_in_file(Path(source)))
-    alone = Pile("what was given", tuple(loose))
-    if made and not any(runs_of(alone)):
-        return [replace(pile, found=(*pile.found, *loose)) for pile in made]
-    return [*([alone] if loose else []), *made]
+    single = RecordGroup("the sources", tuple(loose))
+    if folders and not any(runs_of(single)):
+        return [replace(group, records=(*group.records, *loose)) for group in folders]
+    return [*([single] if loose else []), *folders]
 
 
-def _in_file(path: Path) -> Found:
-    """The record in a file that was named."""
+def _in_file(path: Path) -> LocatedRecord:
+    """Return the record in a file."""
     record = reading.read_file(path, str(path), HOW)
     if not isinstance(record, _SHOWN):
         raise UsageError(f"{path} is {record.title}, and a report shows an optimization", hint=HOW)
-    return Found(record, path)
+    return LocatedRecord(record, path)
 
 
-def _in_folder(folder: Path) -> Pile:
-    """Every record in a folder that a report shows; other files are skipped, records that cannot be read are named."""
-    found: list[Found] = []
+def _in_folder(folder: Path) -> RecordGroup:
+    """Return the records of a folder that a report shows, and the names of those that cannot be read."""
+    records: list[LocatedRecord] = []
     left_out: list[str] = []
-    shown = {each.record_tag() for each in _SHOWN}
+    shown = {kind.record_tag() for kind in _SHOWN}
     for path in sorted(folder.glob("*.json")):
         if reading.tag_of(path) not in shown:
             continue
@@ -94,30 +94,30 @@ def _in_folder(folder: Path) -> Pile:
         except UsageError as error:
             left_out.append(f"{error.message}: left out")
             continue
-        found.append(Found(cast("Record", record), path))  # the tag says so
-    return Pile(str(folder), tuple(found), folder=True, left_out=tuple(left_out))
+        records.append(LocatedRecord(cast("Record", record), path))  # by its tag
+    return RecordGroup(str(folder), tuple(records), folder=True, left_out=tuple(left_out))
 
 
-def runs_of(pile: Pile) -> Iterator[tuple[Found, Run]]:
-    """Each run of a pile, with what holds it; one that an export holds again is told once."""
-    told: set[str | None] = set()
-    for each in sorted(pile.found, key=lambda found: isinstance(found.record, Export)):  # runs themselves first
+def runs_of(group: RecordGroup) -> Iterator[tuple[LocatedRecord, Run]]:
+    """Yield each run of a group with its record; a run that is also part of an export is yielded once."""
+    seen: set[str | None] = set()
+    for each in sorted(group.records, key=lambda located: isinstance(located.record, Export)):  # runs first
         run = each.record if isinstance(each.record, Run) else _of_export(each.record)
-        if run is None or (run.result.sha256 is not None and run.result.sha256 in told and not _is_run(each)):
+        if run is None or (run.result.sha256 is not None and run.result.sha256 in seen and not _is_run(each)):
             continue
-        told.add(run.result.sha256)
+        seen.add(run.result.sha256)
         yield each, run
 
 
-def _is_run(found: Found) -> bool:
-    return isinstance(found.record, Run)
+def _is_run(located: LocatedRecord) -> bool:
+    return isinstance(located.record, Run)
 
 
 def _of_export(record: Record) -> Run | None:
     return record.optimized if isinstance(record, Export) else None
 
 
-# Which record belongs to which run: by the hashes of the files, or by their names where a record has no hashes.
+# Which record belongs to which run: by the hashes of the files, or by their names if a record has no hashes.
 
 _FIELDS: tuple[tuple[type[Record], str], ...] = (
     (Run, "run"),
@@ -129,72 +129,71 @@ _FIELDS: tuple[tuple[type[Record], str], ...] = (
 
 
 def _field_of(record: Record) -> str:
-    """Where a Dossier keeps it; a verb may hand out a subclass that carries more."""
+    """Return the field of a RunBundle for a record, which may be of a subclass."""
     return next(field for kind, field in _FIELDS if isinstance(record, kind))
 
 
-def run_bundles(piles: Iterable[Pile]) -> list[RunBundle]:
-    """One for each run, with names that tell them apart.
+def run_bundles(groups: Iterable[RecordGroup]) -> list[RunBundle]:
+    """Return a bundle for each run, with distinct labels.
 
     Raises:
         UsageError: there is no run, or a folder holds several.
     """
-    made = [each for pile in piles for each in _of_pile(pile)]
-    return list(_told_apart(made))
+    return list(_distinct([pair for group in groups for pair in _of_group(group)]))
 
 
-def _of_pile(pile: Pile) -> Iterator[tuple[RunBundle, Found]]:
-    runs = list(runs_of(pile))
+def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
+    runs = list(runs_of(group))
     if not runs:
-        raise UsageError(_nothing(pile), hint=HOW)
-    if pile.folder and len(runs) > 1:
-        names = ", ".join(found.place for found, _run in runs)
+        raise UsageError(_nothing(group), hint=HOW)
+    if group.folder and len(runs) > 1:
+        names = ", ".join(located.place for located, _run in runs)
         hint = "name the records themselves, or give each run a folder of its own"
-        raise UsageError(f"{pile.place} holds several runs: {names}", hint=hint)
-    others = [each for each in pile.found if not any(each is found for found, _run in runs)]
+        raise UsageError(f"{group.place} contains several runs: {names}", hint=hint)
+    others = [each for each in group.records if not any(each is located for located, _run in runs)]
     taken: set[int] = set()
-    for found, run in runs:
-        dossier = RunBundle(_label(found, run), run, notes=pile.left_out)
-        if isinstance(found.record, Export):
-            dossier = replace(dossier, export=found.record)
+    for located, run in runs:
+        bundle = RunBundle(_label(located, run), run, notes=group.left_out)
+        if isinstance(located.record, Export):
+            bundle = replace(bundle, export=located.record)
         for each in others:
             if not belongs(each.record, run):
                 continue
             taken.add(id(each))
             field = _field_of(each.record)
-            if getattr(dossier, field) is None:
-                dossier = _with(dossier, field, each.record)
+            if getattr(bundle, field) is None:
+                bundle = _with(bundle, field, each.record)
             else:
-                dossier = replace(dossier, notes=(*dossier.notes, f"{each.name}: {each.record.title} came before it"))
-        yield replace(dossier, notes=(*dossier.notes, *_strangers(others, taken, len(runs)))), found
+                bundle = replace(bundle, notes=(*bundle.notes, f"{each.name}: {each.record.title} is already given"))
+        yield replace(bundle, notes=(*bundle.notes, *_unrelated(others, taken, len(runs)))), located
 
 
-def _with(dossier: RunBundle, field: str, record: Record) -> RunBundle:
+def _with(bundle: RunBundle, field: str, record: Record) -> RunBundle:
     fitting: dict[str, Any] = {field: record}
-    return replace(dossier, **fitting)
+    return replace(bundle, **fitting)
 
 
-def _strangers(others: Sequence[Found], taken: set[int], runs: int) -> Iterator[str]:
-    """What belongs to no run, told where it is plain which run it should have belonged to."""
+def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
+    """Yield notes about records that belong to no run, if there is a single run."""
     for each in others if runs == 1 else ():
         if id(each) not in taken:
             yield f"{each.name} is {each.record.title} of other files: left out"
 
 
 def belongs(record: Record, run: Run) -> bool:
-    """Whether a record is about the files of a run: about both, or, for an export, about the source."""
+    """Return whether a record is about both files of a run, or, for an export, about the source."""
     match record:
         case Export():
             return _is_same(run.source, record.result.path, record.result.sha256)
         case Benchmark():
-            files = [(each.path or each.label, each.sha256) for each in record.files]
+            files = [(file.path or file.label, file.sha256) for file in record.files]
         case Profile():
-            files = [(each.path or each.label, None) for each in record.models]
+            files = [(model.path or model.label, None) for model in record.models]
         case Analysis():
-            files = [(each.name, None) for each in record.forms]
+            files = [(form.name, None) for form in record.forms]
         case _:
             return False
-    return all(any(_is_same(side, *each) for each in files) for side in (run.source, run.result))
+    return all(any(_is_same(side, *file) for file in files) for side in (run.source, run.result))
 
 
 def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
@@ -203,34 +202,35 @@ def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
     return path is not None and artifact.path is not None and PurePath(path).name == PurePath(artifact.path).name
 
 
-def _label(found: Found, run: Run) -> str:
-    """The short name of a model: of the file that a reader knows."""
-    artifact = run.result if isinstance(found.record, Export) else run.source
+def _label(located: LocatedRecord, run: Run) -> str:
+    """Return the short name of a model: that of the exported file, or of the source."""
+    artifact = run.result if isinstance(located.record, Export) else run.source
     return PurePath(artifact.path).name.removesuffix(".onnx") if artifact.path else "model"
 
 
-def _told_apart(made: Sequence[tuple[RunBundle, Found]]) -> Iterator[RunBundle]:
-    """Two runs of one model are told apart by where their records are: by files, by folders, or by number."""
-    labels = [dossier.label for dossier, _found in made]
-    for place, (dossier, _found) in enumerate(made):
-        alike = [at for at, label in enumerate(labels) if label == dossier.label]
+def _distinct(pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> Iterator[RunBundle]:
+    """Yield bundles with distinct labels: runs of one model get the name of their file or folder, or a number."""
+    labels = [bundle.label for bundle, _located in pairs]
+    for place, (bundle, _located) in enumerate(pairs):
+        alike = [at for at, label in enumerate(labels) if label == bundle.label]
         if len(alike) > 1:
-            dossier = replace(dossier, label=f"{dossier.label} ({_whereabouts(place, alike, made)})")
-        yield dossier
+            bundle = replace(bundle, label=f"{bundle.label} ({_whereabouts(place, alike, pairs)})")
+        yield bundle
 
 
-def _whereabouts(place: int, alike: Sequence[int], made: Sequence[tuple[RunBundle, Found]]) -> str:
-    paths = {at: found.path for at in alike if (found := made[at][1]).path is not None}
+def _whereabouts(place: int, alike: Sequence[int], pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> str:
+    paths = {at: located.path for at in alike if (located := pairs[at][1]).path is not None}
     for names in ({at: path.stem for at, path in paths.items()}, {at: path.parent.name for at, path in paths.items()}):
         if len(set(names.values())) == len(alike):
             return names[place]
     return str(place + 1)
 
 
-def _nothing(pile: Pile) -> str:
-    if pile.left_out:
-        return pile.left_out[0].removesuffix(": left out")
-    if not pile.found:
-        return f"there is no run in {pile.place}"
-    kinds = ", ".join(f"{each.place} is {each.record.title}" for each in pile.found[:3])
+def _nothing(group: RecordGroup) -> str:
+    """Return why there is no run to report."""
+    if group.left_out:
+        return group.left_out[0].removesuffix(": left out")
+    if not group.records:
+        return f"there is no run in {group.place}"
+    kinds = ", ".join(f"{each.place} is {each.record.title}" for each in group.records[:3])
     return f"a report shows an optimization, and there is none: {kinds}"

@@ -14,7 +14,7 @@ from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots.files import pictures
 from sardonyx.reporting.pull_request import pull_request, pull_request_of_two
-from sardonyx.reporting.record_files import HOW, Source, piles, run_bundles
+from sardonyx.reporting.record_files import HOW, Source, record_groups, run_bundles
 from sardonyx.reporting.run_bundle import RunBundle
 
 Format = Literal["html", "markdown", "svg"]
@@ -63,7 +63,7 @@ def report(
     listed = [cast("Source", sources)] if isinstance(sources, (str, Path)) or not _several(sources) else sources
     if not listed:
         raise UsageError("there is nothing to report", hint=HOW)
-    bundles = run_bundles(piles(cast("Sequence[Source]", listed)))
+    bundles = run_bundles(record_groups(cast("Sequence[Source]", listed)))
     if compare and len(bundles) != 2:
         raise UsageError(f"two runs can be compared, not {len(bundles)}", hint="name the records of two runs")
     result = Report(form, _rendered(bundles, form, compare=compare), tuple(bundles))

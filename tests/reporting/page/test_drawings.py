@@ -12,7 +12,7 @@ from reporting.sample_run import sample_run
 from sardonyx.records.run import Wiring
 from sardonyx.reporting.page import drawings
 from sardonyx.reporting.page.drawings import KINDS
-from sardonyx.reporting.plots.module_contents import insides
+from sardonyx.reporting.plots.module_contents import module_contents
 from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
@@ -37,7 +37,7 @@ def test_every_module_of_both_graphs_is_there_with_its_boxes() -> None:
     strings = read(found["strings"])
     for side, wiring in (("before", RUN.wiring_before), ("after", RUN.wiring_after)):
         assert wiring is not None
-        wanted = insides(wiring)
+        wanted = module_contents(wiring)
         assert [strings[module[0]] for module in found[side]] == list(wanted)
         for path, frame, names, shown in found[side]:
             inside = wanted[strings[path]]

@@ -1,19 +1,14 @@
-"""`--fail-if`: numbers of a record held to limits, or to an earlier record. Kinds of records say what may be asked."""
+"""`--fail-if`: compare numbers of a record with limits or with an earlier record."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.reporting.gate.baselines import Baseline as Baseline
-from sardonyx.reporting.gate.baselines import kinds as kinds
-from sardonyx.reporting.gate.baselines import read as read_baseline
 from sardonyx.reporting.gate.common_metrics import NEEDS_TUNING, NEEDS_VERDICT
-from sardonyx.reporting.gate.evaluate import Outcome as Outcome
-from sardonyx.reporting.gate.evaluate import hold as hold
-from sardonyx.reporting.gate.evaluate import parse_all as parse_all
-from sardonyx.reporting.gate.expressions import Gate as Gate
-from sardonyx.reporting.gate.kinds import RecordKind as RecordKind
-from sardonyx.reporting.gate.metric import Measure as Measure
+from sardonyx.reporting.gate.evaluate import Baseline, Outcome, hold, kinds, parse_all, read_baseline
+from sardonyx.reporting.gate.expressions import Gate
+from sardonyx.reporting.gate.kinds import RecordKind
+from sardonyx.reporting.gate.metric import Measure
 from sardonyx.reporting.gate.model_metrics import (
     ADOPTION,
     COMPARISON,
@@ -61,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Kinds whose records take long to load, and which most commands have no use for (PEP 562)."""
+    """Load kinds that most commands do not need, and whose records take long to load (PEP 562)."""
     if name not in _MEASURED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sardonyx.reporting.gate import measurement_metrics

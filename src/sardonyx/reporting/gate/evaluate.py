@@ -1,38 +1,98 @@
-"""Holding a record to its gates: what each asked, what it got, and whether it is met."""
+"""Evaluate gates against a record, alone or compared with a baseline, which is a record that was written earlier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import UsageError
-from sardonyx.reporting.gate.baselines import Baseline
+from sardonyx.records import reading
+from sardonyx.reporting.gate import model_metrics
 from sardonyx.reporting.gate.expressions import Gate
-from sardonyx.reporting.gate.kinds import RecordKind
+from sardonyx.reporting.gate.kinds import Measures, RecordKind
 from sardonyx.reporting.gate.metric import Measure, shown
+
+_HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The numbers of an earlier record that one of a given kind can be compared with."""
+
+    path: str
+    title: str  # of its kind
+    measures: Measures
+
+    def lacks(self, names: Collection[str]) -> str | None:
+        """Return the first of the names without a number, or None."""
+        return next((name for name in names if name not in self.measures or not self.measures[name].known), None)
+
+
+def kinds() -> tuple[RecordKind, ...]:
+    """Return every kind of record that has numbers to compare."""
+    from sardonyx.reporting.gate import measurement_metrics  # only here: not needed without a baseline
+
+    return (
+        model_metrics.RUN,
+        model_metrics.VERDICT,
+        model_metrics.EXPORT,
+        model_metrics.INSPECTION,
+        model_metrics.MODULE,
+        model_metrics.OPPORTUNITIES,
+        model_metrics.EXTRACTION,
+        model_metrics.ADOPTION,
+        model_metrics.COMPARISON,
+        measurement_metrics.ANALYSIS,
+        measurement_metrics.DECOMPOSED,
+        measurement_metrics.BENCHMARK,
+        measurement_metrics.PROFILE,
+        measurement_metrics.STUDY,
+    )
+
+
+def read_baseline(path: Path, wanted: RecordKind) -> Baseline:
+    """Return the record in a file as a baseline for one of the wanted kind.
+
+    Raises:
+        UsageError: the file cannot be read, is not a record, or has another version.
+    """
+    name = f"--baseline {path}"
+    record = reading.read_file(path, name, _HOW)
+    kind = next((kind for kind in kinds() if kind.record is type(record)), None)
+    if kind is None:
+        raise UsageError(f"{name} is {record.title}, which has no numbers to compare", hint=_HOW)
+    try:
+        measures = kind.measures(record)
+    except IndexError as error:
+        raise UsageError(f"{name} is not a complete record of {kind.title}: {error}", hint=_HOW) from error
+    if kind is not wanted:
+        shared = set(kind.common) & set(wanted.common)
+        measures = {name: measure for name, measure in measures.items() if name in shared}
+    return Baseline(str(path), kind.title, measures)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One gate, held."""
+    """The result of one gate."""
 
     gate: Gate
     measure: Measure
-    baseline: Measure | None  # None: it asks for none
-    met: bool  # the expression is not true, or not surely
+    baseline: Measure | None  # None: the gate needs none
+    met: bool  # the expression is false, or not certainly true
 
     @property
     def limit(self) -> str:
-        """What the number is held to, worked out."""
+        """The computed limit."""
         limit = self.gate.limit
         return str(limit.measure(self.baseline)) + ("%" if limit.percent and limit.times is None else "")
 
     def sentence(self) -> str:
-        """What is wrong, in one line."""
-        known = f"{self.gate.name} is {self.measure}" if self.measure.known else f"{self.gate.name} is not a number"
+        """Return why the gate is not met, in one line."""
+        value = f"{self.gate.name} is {self.measure}" if self.measure.known else f"{self.gate.name} is not a number"
         near = f", limit {self.limit}, baseline {self.baseline}" if self.baseline is not None else ""
-        return f"gate not met: {self.gate.text} ({known}{self._percentage()}{near})"
+        return f"gate not met: {self.gate.text} ({value}{self._percentage()}{near})"
 
     def _percentage(self) -> str:
         limit = self.gate.limit
@@ -42,25 +102,25 @@ class Outcome:
 
 
 def parse_all(kind: RecordKind, texts: Sequence[str], baseline: Baseline | None) -> list[Gate]:
-    """All expressions about a kind of record, each with all it needs.
+    """Return the parsed expressions about a kind of record.
 
     Raises:
-        UsageError: for one that cannot be read, or that the baseline has no number for.
+        UsageError: an expression cannot be parsed, or the baseline has no number for it.
     """
     gates = [kind.parse(text, baseline=baseline is not None) for text in texts]
-    asked = [gate.name for gate in gates if gate.needs_baseline]
-    missing = baseline.lacks(asked) if baseline is not None else None
+    compared = [gate.name for gate in gates if gate.needs_baseline]
+    missing = baseline.lacks(compared) if baseline is not None else None
     if baseline is not None and missing is not None:
-        had = ", ".join(name for name, measure in baseline.measures.items() if measure.known and "." not in name)
+        names = ", ".join(name for name, measure in baseline.measures.items() if measure.known and "." not in name)
         raise UsageError(
             f"--baseline {baseline.path} is {baseline.title} and has no {missing} to compare with",
-            hint=f"it has {had}" if had else f"give the record of {kind.title}",
+            hint=f"it has {names}" if names else f"give the record of {kind.title}",
         )
     return gates
 
 
 def hold(gates: Sequence[Gate], kind: RecordKind, record: Any, baseline: Baseline | None = None) -> list[Outcome]:
-    """Every gate with its number; a number that the record does not have meets no gate."""
+    """Return the result of every gate; a number that the record does not have meets no gate."""
     measures = kind.measures(record)
     outcomes: list[Outcome] = []
     for gate in gates:

@@ -1,6 +1,6 @@
-"""`--fail-if` expressions: a name, a comparison and a limit; read by a fixed grammar, never evaluated as code.
+"""`--fail-if` expressions: a name, a comparison and a limit; parsed by a fixed grammar, never evaluated as code.
 
-expression = [form "."] name sign limit  |  name    (alone: > 0, for names of which there should be none)
+expression = [form "."] name sign limit  |  name    (a name alone: > 0, for numbers that should be zero)
 limit      = number [unit | "%"]  |  "baseline" [("+" | "-") number [unit | "%"]]  |  number "*" "baseline"
 """
 
@@ -37,23 +37,23 @@ _OF_COUNTS = {"k": 1e3, "M": 1e6, "G": 1e9}
 _OF_BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _OF_SECONDS = {"ms": 1e-3, "s": 1}
 _UNITS: Mapping[str, float] = {"": 1} | _OF_COUNTS | _OF_BYTES | _OF_SECONDS
-_WITH_UNIT = {"_mb": "MB", "_ms": "milliseconds"}  # names that say their unit
+_WITH_UNIT = {"_mb": "MB", "_ms": "milliseconds"}  # suffixes of names that include their unit
 _EXAMPLE = "write a name, a comparison and a limit: --fail-if 'nodes>120', --fail-if 'bytes > baseline + 1%'"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A number, a percentage of the whole, or something near the baseline's number."""
+    """A number, a percentage of the whole, or a number relative to the baseline."""
 
-    number: float  # the limit; near a baseline what is added to it
+    number: float  # the limit, or what is added to the baseline
     percent: bool = False
-    times: float | None = None  # of the baseline; None: the limit has none
+    times: float | None = None  # factor of the baseline; None: without a baseline
 
     def measure(self, baseline: Measure | None) -> Measure:
-        """Between what the limit lies: as exactly as the baseline is known."""
+        """Return the limit, with an interval if the baseline has one."""
         if self.times is None:
             return Measure(self.number)
-        assert baseline is not None, "a gate with a baseline is only held where there is one"
+        assert baseline is not None, "a gate with a baseline is evaluated only if there is one"
         return Measure(self._near(baseline.value), None, *sorted(map(self._near, _ends(baseline))))
 
     def _near(self, baseline: float) -> float:
@@ -62,7 +62,7 @@ class Limit:
         return self.times * baseline + added
 
     def __str__(self) -> str:
-        """As it is written, in plain units."""
+        """Return the limit in plain units."""
         unit = "%" if self.percent else ""
         if self.times is None:
             return f"{self.number!r}{unit}"
@@ -73,7 +73,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One parsed expression; the command fails when it is true."""
+    """A parsed expression; the command fails if it is true."""
 
     name: str
     sign: str
@@ -82,13 +82,13 @@ class Gate:
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether its limit is near a number of an earlier record."""
+        """Whether its limit refers to an earlier record."""
         return self.limit.times is not None
 
     def tripped(self, measure: Measure, baseline: Measure | None = None) -> bool:
-        """Whether the expression is surely true; a number that is not one trips every gate.
+        """Return whether the expression is certainly true; NaN trips every gate.
 
-        Measured numbers lie in an interval: then it must be true of every number in it, and in that of the baseline.
+        For measured numbers it must be true for every number of the interval, and of that of the baseline.
         """
         if not measure.known:
             return True
@@ -100,7 +100,7 @@ class Gate:
         return all(compare(mine, theirs) for mine in _ends(ours) for theirs in _ends(limit))
 
     def __str__(self) -> str:
-        """As it could be written, in plain units; read again it is the same gate."""
+        """Return an expression in plain units that parses to the same gate."""
         return f"{self.name} {self.sign} {self.limit}"
 
 
@@ -113,57 +113,57 @@ def parse(
     alone: Collection[str] = (),
     baseline: bool = True,
 ) -> Gate:
-    """The expression, or a usage error that says what would be right.
+    """Return the parsed expression, or raise a usage error with a hint.
 
     Args:
         text: as the user wrote it.
-        names: what may be asked for.
-        shares: names of which a percentage makes sense.
-        forms: what may stand before a name and a dot.
-        alone: names that may stand without a limit, which is then none at all.
-        baseline: whether there is one to ask for.
+        names: the known names.
+        shares: names that may have a percentage as limit.
+        forms: prefixes that a name may have, followed by a dot.
+        alone: names that may be given without a limit, which is then 0.
+        baseline: whether there is a baseline.
     """
-    found = _FORM.fullmatch(f"{text} > 0" if text.strip() in alone else text)
-    if found is None:
+    match = _FORM.fullmatch(f"{text} > 0" if text.strip() in alone else text)
+    if match is None:
         raise UsageError(f"cannot read --fail-if {text!r}", hint=_EXAMPLE)
-    name, form = found["name"], found["form"]
+    name, form = match["name"], match["form"]
     if form is not None and form not in forms:
-        raise UsageError(f"--fail-if {text!r}: there is no {form!r} to ask", hint=_forms_hint(name, forms))
+        raise UsageError(f"--fail-if {text!r}: there is no form {form!r}", hint=_forms_hint(name, forms))
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         meant = f"did you mean {close[0]}? " if close else ""
-        raise UsageError(f"--fail-if knows no {name!r}", hint=f"{meant}it knows {', '.join(names)}")
-    if found["baseline"] and not baseline:
-        raise UsageError(f"--fail-if {text!r} asks for a baseline", hint="give the record it is in: --baseline FILE")
-    limit = _near_baseline(found, text, name) if found["baseline"] else _plain(found, text, name, shares)
+        raise UsageError(f"--fail-if: unknown name {name!r}", hint=f"{meant}known names: {', '.join(names)}")
+    if match["baseline"] and not baseline:
+        raise UsageError(f"--fail-if {text!r} needs a baseline", hint="give an earlier record: --baseline FILE")
+    limit = _near_baseline(match, text, name) if match["baseline"] else _plain(match, text, name, shares)
     if not all(map(math.isfinite, (limit.number, limit.times or 0))):
         raise UsageError(f"--fail-if {text!r}: that number is too large", hint=_EXAMPLE)
-    return Gate(name if form is None else f"{form}.{name}", found["sign"], limit, " ".join(text.split()))
+    return Gate(name if form is None else f"{form}.{name}", match["sign"], limit, " ".join(text.split()))
 
 
-def _plain(found: re.Match[str], text: str, name: str, shares: Collection[str]) -> Limit:
-    unit = found["number_unit"]
+def _plain(match: re.Match[str], text: str, name: str, shares: Collection[str]) -> Limit:
+    unit = match["number_unit"]
     if unit == "%" and name not in shares:
         raise UsageError(f"--fail-if {text!r}: {name} has no percentage", hint="give a plain number")
-    return Limit(float(found["number"]) * _factor(unit, text, name), unit == "%")
+    return Limit(float(match["number"]) * _factor(unit, text, name), unit == "%")
 
 
-def _near_baseline(found: re.Match[str], text: str, name: str) -> Limit:
-    unit = found["more_unit"] or ""
-    more = float(found["more"] or 0) * _factor(unit, text, name)
-    return Limit(-more if found["direction"] == "-" else more, unit == "%" and more != 0, float(found["times"] or 1))
+def _near_baseline(match: re.Match[str], text: str, name: str) -> Limit:
+    unit = match["more_unit"] or ""
+    more = float(match["more"] or 0) * _factor(unit, text, name)
+    return Limit(-more if match["direction"] == "-" else more, unit == "%" and more != 0, float(match["times"] or 1))
 
 
 def _factor(unit: str, text: str, name: str) -> float:
-    """What a unit multiplies by, where the name can be had in it."""
+    """Return the factor of a unit; a usage error if the name cannot have that unit."""
     if unit in ("", "%"):
         return 1
     if unit not in _UNITS:
-        known = ", ".join(filter(None, _UNITS))
-        raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint=f"one of %, {known}")
-    said = next((spoken for ending, spoken in _WITH_UNIT.items() if name.endswith(ending)), None)
-    if said is not None:
-        raise UsageError(f"--fail-if {text!r}: {name} is in {said} already", hint="leave the unit out")
+        units = ", ".join(filter(None, _UNITS))
+        raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint=f"one of %, {units}")
+    implied = next((implied for ending, implied in _WITH_UNIT.items() if name.endswith(ending)), None)
+    if implied is not None:
+        raise UsageError(f"--fail-if {text!r}: {name} is in {implied} already", hint="leave the unit out")
     if (unit in _OF_BYTES and "bytes" not in name) or (unit in _OF_SECONDS and name != "seconds"):
         raise UsageError(f"--fail-if {text!r}: {name} has no {unit!r}", hint="leave the unit out")
     return _UNITS[unit]

@@ -1,7 +1,7 @@
-"""What may be asked of a kind of record: the names, what they mean, and how their numbers are read from it.
+"""The gate names of a kind of record: their meaning, and how their numbers are read from it.
 
-The words are those that help and documentation show. A name that two kinds have in `common` means the same in
-both, so that a record of one can be the baseline of the other; all other names are compared within a kind.
+The meanings are shown by the help and the documentation. A name that two kinds have in `common` means the same in both,
+so that a record of one can be the baseline of the other; all other names are compared within a kind.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ Measures = dict[str, Measure]
 
 @dataclass(frozen=True, eq=False)
 class RecordKind:
-    """One kind of record, and what may be asked of it."""
+    """One kind of record with its gate names."""
 
     record: type[Record]
     measures: Callable[[Any], Measures]
-    names: Mapping[str, str]  # name -> what it is
-    shares: Collection[str] = ()  # names that may be asked for in percent
-    alone: Collection[str] = ()  # names of which there should be none: they need no limit
-    forms: Sequence[str] = ()  # a name after one of these and a dot asks of that form
+    names: Mapping[str, str]  # name -> meaning
+    shares: Collection[str] = ()  # names that may have a percentage as limit
+    alone: Collection[str] = ()  # names of numbers that should be zero: they need no limit
+    forms: Sequence[str] = ()  # prefixes of names: form.name
     common: Collection[str] = ()  # names that mean the same in other kinds
 
     @property
     def title(self) -> str:
-        """What messages call a record of this kind, with the article."""
+        """The name of a record of this kind in messages, with the article."""
         return self.record.title
 
     def parse(self, text: str, *, baseline: bool = False) -> Gate:
-        """An expression about a record of this kind; `baseline`: whether there is one to ask for."""
+        """Return a parsed expression about a record of this kind; `baseline`: whether there is one."""
         return parse(text, tuple(self.names), shares=self.shares, forms=self.forms, alone=self.alone, baseline=baseline)
 
     def help(self) -> str:
-        """The paragraph that a command's help has about its gates."""
+        """Return the paragraph about gates in the help of a command."""
         return (
             f"--fail-if knows {', '.join(self.names)}. With --baseline FILE, a record that was written before, a limit "
-            "may be 'baseline', 'baseline + 1%' or '1.05 * baseline'; docs/gates.md says what each is."
+            "may be 'baseline', 'baseline + 1%' or '1.05 * baseline'; docs/gates.md explains each name."
         )

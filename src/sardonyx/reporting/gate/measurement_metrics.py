@@ -1,7 +1,6 @@
-"""What gates may ask of records of cost, time and study: the same as in `models`, for what is computed or timed.
+"""Gate names of records about costs, times and studies.
 
-A time is never known exactly: it comes with the interval it lies in, and a gate trips only where all of the interval
-is beyond the limit.
+A measured time has an interval, and a gate trips only if the whole interval is beyond the limit.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from sardonyx.reporting.gate.metric import Measure, ratio, share
 
 FORMS = ("standard", "decomposed", "fused")
 _OF_FORM = {
-    "nodes": "nodes of the graph, where there is one",
+    "nodes": "nodes of the graph, if there is one",
     "attentions": "attentions",
     "operations": "operations, without views",
-    "views": "views, which do no work",
+    "views": "views, which cost nothing",
     "macs": "multiply-adds of matrix products",
     "flops": "2 × macs and all other arithmetic",
     "bytes_read": "bytes that operations read",
     "bytes_written": "bytes that operations write",
     "traffic_bytes": "bytes read and written",
-    "traffic_if_fused_bytes": "the same with every region one kernel",
-    "traffic_reduction": "the share between the two",
+    "traffic_if_fused_bytes": "the same if every region were one kernel",
+    "traffic_reduction": "the share that fusing saves",
     "intensity": "flops per byte moved",
-    "regions": "regions that fuse, without single operations",
+    "regions": "fusable regions, without single operations",
     "parameters": "elements of parameters, tied ones once",
     "weight_bytes": "bytes of parameters, buffers and constants",
     "input_bytes": "bytes of the inputs",
-    "activation_bytes": "bytes of activations at the peak, let go after their last use",
-    "activation_as_run_bytes": "the same, let go where Python lets them go (standard only)",
+    "activation_bytes": "bytes of activations at the peak, freed after their last use",
+    "activation_as_run_bytes": "the same, freed when Python frees them (standard only)",
     "peak_bytes": "weights, inputs and activations at the peak",
 }
 
@@ -47,15 +46,15 @@ def _in_mb(name: str) -> str:
 _IN_MB = {name: _in_mb(name) for name in _OF_FORM if name.endswith("_bytes")}
 
 
-def _of_analysis(found: Analysis) -> Measures:
-    """Of each form, and without one of the model as it is or of the last file.
+def _of_analysis(analysis: Analysis) -> Measures:
+    """Return the numbers of each form; without a prefix, those of the standard form or of the last file.
 
-    What is not there is no number, so that a gate on it trips.
+    A missing number is NaN, so that a gate on it trips.
     """
-    figures = {form.name: _with_mb(form.figures()) for form in found.forms}
+    figures = {form.name: _with_mb(form.figures()) for form in analysis.forms}
     nothing = _with_mb(dict.fromkeys(_OF_FORM))
-    of_torch = any(source.kind == "torch" for source in found.sources)
-    plain = found.forms[0 if of_torch else -1].name
+    of_torch = any(source.kind == "torch" for source in analysis.sources)
+    plain = analysis.forms[0 if of_torch else -1].name
     named = {f"{form}.{name}": value for form in FORMS for name, value in figures.get(form, nothing).items()}
     return {name: _known(value, 1.0) for name, value in (figures[plain] | named).items()}
 
@@ -69,29 +68,30 @@ def _known(value: float | None, whole: float | None = None) -> Measure:
     return Measure(math.nan if value is None else value, whole)
 
 
-def _of_decomposed(found: Decomposed) -> Measures:
+def _of_decomposed(decomposed: Decomposed) -> Measures:
     return {
-        "nodes": Measure(found.nodes),
-        "nodes_before": _known(found.nodes_before),
-        "attentions": Measure(len(found.attentions)),
+        "nodes": Measure(decomposed.nodes),
+        "nodes_before": _known(decomposed.nodes_before),
+        "attentions": Measure(len(decomposed.attentions)),
     }
 
 
-def _of_benchmark(found: Benchmark) -> Measures:
-    """Of the last file; over several sizes the worst."""
-    last = [point.timings[-1] for point in found.points]
-    ratios = [_ratio(each.against_first) for each in last if each.against_first is not None]
-    peak = _highest(_starting([start.peak_bytes for start in each.starts]) for each in last)
+def _of_benchmark(bench: Benchmark) -> Measures:
+    """Return the numbers of the last file, the worst over several sizes."""
+    last = [point.timings[-1] for point in bench.points]
+    ratios = [_ratio(timing.against_first) for timing in last if timing.against_first is not None]
+    starts = [timing.starts for timing in last]
+    peak = _highest(_starting([start.peak_bytes for start in group]) for group in starts)
     peak_mb = Measure(peak.value / 1e6, None, peak.lowest / 1e6, peak.highest / 1e6)
     return {
         "latency_ratio": _highest(ratios),
         "latency_ms": _highest(map(_latency, last)),
-        "load_ms": _highest(_starting([1000 * start.load_seconds for start in each.starts]) for each in last),
-        "first_run_ms": _highest(_starting([1000 * start.first_run_seconds for start in each.starts]) for each in last),
+        "load_ms": _highest(_starting([1000 * start.load_seconds for start in group]) for group in starts),
+        "first_run_ms": _highest(_starting([1000 * start.first_run_seconds for start in group]) for group in starts),
         "peak_bytes": peak,
         "peak_mb": peak_mb,
-        "nodes": Measure(found.files[-1].nodes),
-        "file_bytes": Measure(found.files[-1].bytes),
+        "nodes": Measure(bench.files[-1].nodes),
+        "file_bytes": Measure(bench.files[-1].bytes),
     }
 
 
@@ -104,7 +104,7 @@ def _latency(timing: Timing) -> Measure:
 
 
 def _starting(numbers: Sequence[float | None]) -> Measure:
-    """One number a start: the middle one, between the least and the most."""
+    """Return the median over the starts, with the smallest and the largest as interval."""
     known = sorted(number for number in numbers if number is not None)
     return Measure(known[len(known) // 2], None, known[0], known[-1]) if known else Measure(math.nan)
 
@@ -113,13 +113,13 @@ def _highest(measures: Iterable[Measure]) -> Measure:
     known = [measure for measure in measures if measure.known]
     if not known:
         return Measure(math.nan)
-    ends = (max(each.lowest for each in known), max(each.highest for each in known))
-    return Measure(max(each.value for each in known), known[0].whole, *ends)
+    ends = (max(measure.lowest for measure in known), max(measure.highest for measure in known))
+    return Measure(max(measure.value for measure in known), known[0].whole, *ends)
 
 
-def _of_profile(found: Profile) -> Measures:
-    """Of the last file."""
-    first, last = found.models[0], found.models[-1]
+def _of_profile(profile: Profile) -> Measures:
+    """Return the numbers of the last file."""
+    first, last = profile.models[0], profile.models[-1]
     return {
         "kernel_ms": Measure(last.kernel_ms),
         "run_ms": Measure(last.plain_ms),
@@ -130,12 +130,12 @@ def _of_profile(found: Profile) -> Measures:
     }
 
 
-def _of_study(found: Study) -> Measures:
+def _of_study(study: Study) -> Measures:
     return {
-        "models": Measure(len(found.models)),
-        "cells": Measure(found.cells),
-        "failures": Measure(len(found.failures)),
-        "findings": Measure(len(found.findings)),
+        "models": Measure(len(study.models)),
+        "cells": Measure(study.cells),
+        "failures": Measure(len(study.failures)),
+        "findings": Measure(len(study.findings)),
     }
 
 
@@ -150,9 +150,9 @@ DECOMPOSED = RecordKind(
     Decomposed,
     _of_decomposed,
     {
-        "nodes": "nodes of the graph with every attention spelled out",
-        "nodes_before": "nodes of the graph that torch traces, where it traces one",
-        "attentions": "attentions that were spelled out",
+        "nodes": "nodes of the graph with every attention decomposed",
+        "nodes_before": "nodes of the graph that torch traces, if it does",
+        "attentions": "attentions that were decomposed",
     },
 )
 BENCHMARK = RecordKind(

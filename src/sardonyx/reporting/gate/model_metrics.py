@@ -1,4 +1,4 @@
-"""What gates may ask of records about models: runs, exports, inspections and what else counts nodes and bytes."""
+"""Gate names of records about models: runs, exports, inspections and others that count nodes and bytes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sardonyx.reporting.gate.common_metrics import (
     OWNING,
     PARAMETERS,
     PLACED,
-    PROVEN,
     REMOVED,
     SECONDS,
     SHARES,
     SIZES,
     TUNED,
+    VERIFIED,
     changed,
     counted,
     placed,
     plain,
-    proven,
     spent,
     tuned,
+    verified,
 )
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
 from sardonyx.reporting.gate.metric import Measure
@@ -41,57 +41,57 @@ def _of_run(run: Run) -> Measures:
             "rolled_back": Measure(len(run.rolled_back)),
             "seconds": spent(run.seconds),
         }
-        | proven(run.verdict)
+        | verified(run.verdict)
         | tuned(run.tuning)
     )
 
 
-def _of_export(made: Export) -> Measures:
-    run = made.optimized
+def _of_export(export: Export) -> Measures:
+    run = export.optimized
     return (
-        counted(made.counts if run is None else run.after)
+        counted(export.counts if run is None else run.after)
         | {
-            "file_bytes": Measure(made.result.bytes),
-            "parameters": Measure(made.module.parameters),
-            "modules": Measure(made.modules),
-            "unreached": Measure(len(made.unreached)),
-            "seconds": spent(made.seconds),
+            "file_bytes": Measure(export.result.bytes),
+            "parameters": Measure(export.module.parameters),
+            "modules": Measure(export.modules),
+            "unreached": Measure(len(export.unreached)),
+            "seconds": spent(export.seconds),
         }
-        | placed(made.coverage)
-        | proven(made.verdict, None if run is None else run.verdict)
+        | placed(export.coverage)
+        | verified(export.verdict, None if run is None else run.verdict)
     )
 
 
-def _of_inspection(found: Inspection) -> Measures:
+def _of_inspection(inspection: Inspection) -> Measures:
     return (
-        counted(found.counts)
+        counted(inspection.counts)
         | {
-            "file_bytes": Measure(found.file_bytes),
-            "parameters": Measure(found.parameters),
-            "modules": Measure(sum(module.nodes > 0 for module in found.modules)),
-            "operators": Measure(len(found.ops)),
-            "functions": Measure(len(found.functions)),
+            "file_bytes": Measure(inspection.file_bytes),
+            "parameters": Measure(inspection.parameters),
+            "modules": Measure(sum(m.nodes > 0 for m in inspection.modules)),
+            "operators": Measure(len(inspection.ops)),
+            "functions": Measure(len(inspection.functions)),
         }
-        | placed(found.coverage)
+        | placed(inspection.coverage)
     )
 
 
-def _of_module(found: ModuleInspection) -> Measures:
+def _of_module(module: ModuleInspection) -> Measures:
     return {
-        "nodes": Measure(found.nodes),
-        "constants": Measure(found.constants),
-        "parameters": Measure(found.parameters),
-        "modules": Measure(sum(module.nodes > 0 for module in found.modules)),
-        "operators": Measure(len(found.ops)),
-        "shared_nodes": Measure(len(found.shared_nodes)),
-    } | placed(found.coverage)
+        "nodes": Measure(module.nodes),
+        "constants": Measure(module.constants),
+        "parameters": Measure(module.parameters),
+        "modules": Measure(sum(m.nodes > 0 for m in module.modules)),
+        "operators": Measure(len(module.ops)),
+        "shared_nodes": Measure(len(module.shared_nodes)),
+    } | placed(module.coverage)
 
 
-def _of_opportunities(found: Opportunities) -> Measures:
-    unwanted = [pattern for pattern in found.patterns if not pattern.made]
-    after = {f"{name}_after": value for name, value in counted(found.after).items()}
+def _of_opportunities(opportunities: Opportunities) -> Measures:
+    unwanted = [pattern for pattern in opportunities.patterns if not pattern.made]
+    after = {f"{name}_after": value for name, value in counted(opportunities.after).items()}
     return (
-        counted(found.before)
+        counted(opportunities.before)
         | after
         | {
             "found": Measure(sum(pattern.before for pattern in unwanted)),
@@ -100,32 +100,32 @@ def _of_opportunities(found: Opportunities) -> Measures:
     )
 
 
-def _of_extraction(found: Extraction) -> Measures:
+def _of_extraction(extraction: Extraction) -> Measures:
     return (
-        counted(found.counts)
+        counted(extraction.counts)
         | {
-            "file_bytes": Measure(found.result.bytes),
-            "inputs": Measure(len(found.inputs)),
-            "outputs": Measure(len(found.outputs)),
-            "straddling": Measure(len(found.straddling)),
-            "seconds": spent(found.seconds),
+            "file_bytes": Measure(extraction.result.bytes),
+            "inputs": Measure(len(extraction.inputs)),
+            "outputs": Measure(len(extraction.outputs)),
+            "straddling": Measure(len(extraction.straddling)),
+            "seconds": spent(extraction.seconds),
         }
-        | proven(found.verdict, found.live)
+        | verified(extraction.verdict, extraction.live)
     )
 
 
-def _of_adoption(found: Adoption) -> Measures:
-    return {"modules": Measure(found.modules)} | placed(found.coverage)
+def _of_adoption(adoption: Adoption) -> Measures:
+    return {"modules": Measure(adoption.modules)} | placed(adoption.coverage)
 
 
-def _of_comparison(found: Comparison) -> Measures:
+def _of_comparison(comparison: Comparison) -> Measures:
     sizes = ("nodes", "constants", "initializers")
-    before, after = ({name: getattr(side, name) for name in sizes} for side in (found.before, found.after))
+    before, after = ({name: getattr(side, name) for name in sizes} for side in (comparison.before, comparison.after))
     return changed(before, after) | {
-        "added": Measure(len(found.added)),
-        "removed": Measure(len(found.removed)),
-        "moved": Measure(len(found.moved)),
-        "changed": Measure(len(found.changed)),
+        "added": Measure(len(comparison.added)),
+        "removed": Measure(len(comparison.removed)),
+        "moved": Measure(len(comparison.moved)),
+        "changed": Measure(len(comparison.changed)),
     }
 
 
@@ -135,14 +135,14 @@ RUN = RecordKind(
     COUNTED
     | FILE
     | REMOVED
-    | {"rewrites": "rewrites that were applied", "rolled_back": "rewrites undone because the proof failed with them"}
+    | {"rewrites": "rewrites that were applied", "rolled_back": "rewrites undone because verification failed"}
     | SECONDS
-    | PROVEN
+    | VERIFIED
     | TUNED,
     shares=(*SIZES, *TUNED),
-    common=(*COUNTED, *FILE, *PROVEN),
+    common=(*COUNTED, *FILE, *VERIFIED),
 )
-VERDICT = RecordKind(Verdict, proven, PROVEN, common=tuple(PROVEN))
+VERDICT = RecordKind(Verdict, verified, VERIFIED, common=tuple(VERIFIED))
 EXPORT = RecordKind(
     Export,
     _of_export,
@@ -152,11 +152,11 @@ EXPORT = RecordKind(
     | OWNING
     | {"unreached": "outermost modules whose weights the example inputs never reach"}
     | PLACED
-    | PROVEN
+    | VERIFIED
     | SECONDS,
     shares=SHARES,
     alone=("unreached",),
-    common=(*COUNTED, *FILE, *PLACED, *PROVEN),
+    common=(*COUNTED, *FILE, *PLACED, *VERIFIED),
 )
 INSPECTION = RecordKind(
     Inspection,
@@ -173,11 +173,11 @@ INSPECTION = RecordKind(
 MODULE = RecordKind(
     ModuleInspection,
     _of_module,
-    {"nodes": "compute nodes of it and of those below", "constants": "Constants that they read"}
+    {"nodes": "compute nodes of it and of those below", "constants": "constants that they read"}
     | PARAMETERS
     | OWNING
     | PLACED
-    | {"operators": "different operators", "shared_nodes": "nodes that also work for modules outside it"},
+    | {"operators": "different operators", "shared_nodes": "nodes that also do the work of modules outside it"},
     shares=SHARES,
 )
 OPPORTUNITIES = RecordKind(
@@ -186,7 +186,7 @@ OPPORTUNITIES = RecordKind(
     COUNTED
     | {f"{name}_after": f"the same once every pass has run: {what}" for name, what in COUNTED.items()}
     | {
-        "found": "places of patterns that could be fused or dropped",
+        "found": "matches of patterns that could be fused or removed",
         "left": "how many of them would be left after every pass",
     },
     common=tuple(COUNTED),
@@ -197,13 +197,13 @@ EXTRACTION = RecordKind(
     COUNTED
     | FILE
     | {
-        "inputs": "tensors that go into the module",
-        "outputs": "tensors that come out of it",
-        "straddling": "nodes that made the cut wider than was asked",
+        "inputs": "inputs of the module",
+        "outputs": "outputs of the module",
+        "straddling": "nodes that made the extracted part wider than requested",
     }
     | SECONDS
-    | PROVEN,
-    common=(*COUNTED, *FILE, *PROVEN),
+    | VERIFIED,
+    common=(*COUNTED, *FILE, *VERIFIED),
 )
 ADOPTION = RecordKind(Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
 COMPARISON = RecordKind(

@@ -15,7 +15,7 @@ from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting
 from sardonyx.reporting.page.section import Section, Strings
 from sardonyx.reporting.plots.drawing import LONGEST, Kind, box_width, frame_of
-from sardonyx.reporting.plots.module_contents import Inside, Part, insides
+from sardonyx.reporting.plots.module_contents import ModuleContents, Part, module_contents
 from sardonyx.reporting.plots.module_drawings import Nodes, kind_of, nodes_of
 from sardonyx.reporting.run_bundle import RunBundle
 
@@ -40,32 +40,32 @@ class _LayoutData:
         self._strings = Strings(())
 
     def data(self, before: Wiring, after: Wiring) -> dict[str, Any]:
-        sides = (insides(before), insides(after))
-        self._strings = Strings(text for side in sides for inside in side.values() for text in _texts(inside))
+        sides = (module_contents(before), module_contents(after))
+        self._strings = Strings(text for side in sides for contents in side.values() for text in _texts(contents))
         other_nodes = (nodes_of(after), nodes_of(before))
         drawn = [
-            [self._module(inside, others, kind) for inside in side.values()]
+            [self._module(contents, others, kind) for contents in side.values()]
             for side, others, kind in zip(sides, other_nodes, ("gone", "made"), strict=True)
         ]
         return {"strings": self._strings.data(), "frames": self._frames, "before": drawn[0], "after": drawn[1]}
 
-    def _module(self, inside: Inside, others: Nodes, kind: Kind) -> list[Any]:
+    def _module(self, contents: ModuleContents, others: Nodes, kind: Kind) -> list[Any]:
         """Return the path, the frame, the name of each box, and the texts that are not part of the frame."""
-        path = self._strings.at[inside.path]
-        if len(inside.parts) > MOST:
-            return [path, -1, len(inside.parts)]
-        kinds = [KINDS.index(kind_of(part, others, kind)) for part in inside.parts]
-        names = [self._strings.at[part.name or part.path or ""] for part in inside.parts]
-        shown = [self._strings.at[_short(part)] for part in inside.parts if part.kind != "op"]
-        return [path, self._frame(inside, kinds), names, shown]
+        path = self._strings.at[contents.path]
+        if len(contents.parts) > MOST:
+            return [path, -1, len(contents.parts)]
+        kinds = [KINDS.index(kind_of(part, others, kind)) for part in contents.parts]
+        names = [self._strings.at[part.name or part.path or ""] for part in contents.parts]
+        shown = [self._strings.at[_short(part)] for part in contents.parts if part.kind != "op"]
+        return [path, self._frame(contents, kinds), names, shown]
 
-    def _frame(self, inside: Inside, kinds: list[int]) -> int:
-        texts = [self._strings.at[_short(part)] if part.kind == "op" else -1 for part in inside.parts]
-        widths = [box_width(re.sub(r"\d+", "00", _short(part))) for part in inside.parts]
-        form = (tuple(kinds), tuple(texts), tuple(widths), inside.edges)
+    def _frame(self, contents: ModuleContents, kinds: list[int]) -> int:
+        texts = [self._strings.at[_short(part)] if part.kind == "op" else -1 for part in contents.parts]
+        widths = [box_width(re.sub(r"\d+", "00", _short(part))) for part in contents.parts]
+        form = (tuple(kinds), tuple(texts), tuple(widths), contents.edges)
         if form not in self._places:
             self._places[form] = len(self._frames)
-            frame = frame_of(widths, inside.edges)
+            frame = frame_of(widths, contents.edges)
             boxes = [[*box, kind, text] for box, kind, text in zip(frame["boxes"], kinds, texts, strict=True)]
             self._frames.append([frame["w"], frame["h"], boxes, frame["routes"]])
         return self._places[form]
@@ -75,8 +75,8 @@ def _short(part: Part) -> str:
     return formatting.name(part.text, LONGEST)
 
 
-def _texts(inside: Inside) -> Iterator[str]:
-    yield inside.path
-    for part in inside.parts:
+def _texts(contents: ModuleContents) -> Iterator[str]:
+    yield contents.path
+    for part in contents.parts:
         yield _short(part)
         yield part.name or part.path or ""

@@ -1,7 +1,7 @@
-"""A Benchmark as a picture: for each size a panel, in it a box for each file on one scale of milliseconds.
+"""A Benchmark as a box plot: a panel for each size, with a box for each file on one scale of milliseconds.
 
-The box is the middle half of the rounds, the line in it their median, the whiskers the outermost rounds within one and
-a half box lengths. Single disturbed rounds lie far out; the scale ends before them, and they are counted instead.
+The box is the interquartile range of the rounds, the line in it their median, the whiskers the outermost rounds within
+one and a half box lengths. The scale ends before single disturbed rounds far out, which are counted instead.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _STYLE = """
 """
 
 
-def boxplot_svg(found: Benchmark) -> str:
-    """The picture, as the text of an SVG file."""
-    return boxplot(found).file()
+def boxplot_svg(bench: Benchmark) -> str:
+    """Return the picture as the text of an SVG file."""
+    return boxplot(bench).file()
 
 
-def boxplot(found: Benchmark) -> svg.Picture:
-    """The picture, for a file or for the page."""
-    title = " and ".join(each.label for each in found.files)
-    height = TOP + sum(map(_height, found.points)) + 10
+def boxplot(bench: Benchmark) -> svg.Picture:
+    """Return the picture for a file or for the page."""
+    title = " and ".join(file.label for file in bench.files)
+    height = TOP + sum(map(_height, bench.points)) + 10
     body: list[str] = []
     top = TOP
-    for point in found.points:
-        body += _panel(point, found, top)
+    for point in bench.points:
+        body += _panel(point, bench, top)
         top += _height(point)
-    return svg.Picture("boxplot", WIDTH, height, f"Time of {title}", bench_sentence(found), body, _STYLE)
+    return svg.Picture("boxplot", WIDTH, height, f"Time of {title}", bench_sentence(bench), body, _STYLE)
 
 
 def _height(point: Point) -> int:
     return HEADER + ROW * len(point.timings) + FOOT
 
 
-def _panel(point: Point, found: Benchmark, top: float) -> Iterator[str]:
-    low = min(seconds for each in point.timings for seconds in each.seconds)
-    high = max(each.high_whisker for each in point.timings)
+def _panel(point: Point, bench: Benchmark, top: float) -> Iterator[str]:
+    low = min(seconds for timing in point.timings for seconds in timing.seconds)
+    high = max(timing.high_whisker for timing in point.timings)
     marks = svg.ticks(1000 * low, 1000 * high, 8)
     first, last = marks[0], marks[-1]
     base = top + HEADER + ROW * len(point.timings)
@@ -55,41 +55,41 @@ def _panel(point: Point, found: Benchmark, top: float) -> Iterator[str]:
     def across(seconds: float) -> float:
         return LEFT + _SPAN * (1000 * seconds - first) / (last - first)
 
-    if len(found.points) > 1:
-        yield svg.text(LEFT, top + 18, f"at {size_of(point, found)}", "soft")
+    if len(bench.points) > 1:
+        yield svg.text(LEFT, top + 18, f"at {size_of(point, bench)}", "soft")
     for mark in marks:
         x = across(mark / 1000)
         yield svg.line(x, top + HEADER, x, base)
         yield svg.text(x, base + 18, f"{mark:g}", "soft", anchor="middle")
     yield svg.line(LEFT, base, WIDTH - RIGHT, base, "axis")
     yield svg.text(LEFT + _SPAN / 2, base + 38, "milliseconds a run", "soft", anchor="middle")
-    for index, each in enumerate(point.timings):
+    for index, timing in enumerate(point.timings):
         middle = top + HEADER + ROW * (index + 0.5)
-        yield svg.group(index, _box(each, middle, [across(seconds) for seconds in _marks(each)]))
-        beyond = [seconds for seconds in each.seconds if 1000 * seconds > last]
+        yield svg.group(index, _box(timing, middle, [across(seconds) for seconds in _marks(timing)]))
+        beyond = [seconds for seconds in timing.seconds if 1000 * seconds > last]
         if beyond:
-            said = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
-            yield svg.text(WIDTH - RIGHT, middle - BOX / 2 - 3, f"{said} →", "soft", anchor="end")
-        for seconds in each.seconds:
-            if 1000 * seconds <= last and not each.low_whisker <= seconds <= each.high_whisker:
+            note = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
+            yield svg.text(WIDTH - RIGHT, middle - BOX / 2 - 3, f"{note} →", "soft", anchor="end")
+        for seconds in timing.seconds:
+            if 1000 * seconds <= last and not timing.low_whisker <= seconds <= timing.high_whisker:
                 yield svg.group(index, [_round(across(seconds), middle)])
 
 
-def _marks(each: Timing) -> tuple[float, ...]:
-    return each.low_whisker, each.low_quartile, each.median, each.high_quartile, each.high_whisker
+def _marks(timing: Timing) -> tuple[float, ...]:
+    return timing.low_whisker, timing.low_quartile, timing.median, timing.high_quartile, timing.high_whisker
 
 
-def _box(each: Timing, y: float, at: list[float]) -> Iterator[str]:
+def _box(timing: Timing, y: float, at: list[float]) -> Iterator[str]:
     low, left, median, right, high = at
-    told = f"{milliseconds(each.median)} ms" + (f", {ratio(each.against_first)}" if each.against_first else "")
-    yield svg.text(LEFT - 14, y - 3, each.label, "name", anchor="end", longest=24)
-    yield svg.text(LEFT - 14, y + 13, told, "soft", anchor="end", longest=40)
+    times = f"{milliseconds(timing.median)} ms" + (f", {ratio(timing.against_first)}" if timing.against_first else "")
+    yield svg.text(LEFT - 14, y - 3, timing.label, "name", anchor="end", longest=24)
+    yield svg.text(LEFT - 14, y + 13, times, "soft", anchor="end", longest=40)
     yield svg.line(low, y, left, y, "own")
     yield svg.line(right, y, high, y, "own")
     for x in (low, high):
         yield svg.line(x, y - BOX / 4, x, y + BOX / 4, "own")
-    hover = f"{each.label}: median {milliseconds(each.median)} ms, middle half {milliseconds(each.low_quartile)} to "
-    yield svg.rect(left, y - BOX / 2, right - left, BOX, "box", hover=f"{hover}{milliseconds(each.high_quartile)} ms")
+    hover = f"{timing.label}: median {milliseconds(timing.median)} ms, IQR {milliseconds(timing.low_quartile)} to "
+    yield svg.rect(left, y - BOX / 2, right - left, BOX, "box", hover=f"{hover}{milliseconds(timing.high_quartile)} ms")
     yield svg.line(median, y - BOX / 2, median, y + BOX / 2, "median")
 
 

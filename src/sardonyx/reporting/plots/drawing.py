@@ -1,6 +1,6 @@
-"""A small graph, laid out and ready to be drawn: boxes at their places, edges as points, nothing left to work out.
+"""The drawing of a small graph: positions of boxes, routes of edges.
 
-`assets/graph.js` draws it in the page, `rendering/graph_picture.py` in a file of its own.
+`assets/graph.js` draws it in the page, `graph_picture` in a file of its own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sardonyx.reporting.plots import svg
 from sardonyx.reporting.plots.layered import Point, layout, without_idle
 
 Kind = Literal["op", "made", "gone", "module", "port", "constant"]
-LONGEST = 36  # characters of a label; the whole name is in the hover
+LONGEST = 36  # characters of a label; the tooltip has the whole name
 HEIGHT = 26
-BESIDE_TEXT = 30  # of a box: both sides together, and room for a sign
+BESIDE_TEXT = 30  # of a box: both sides together, with space for a sign
 MARGIN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What stands in a box and what it is."""
+    """The text of a box and its kind."""
 
     text: str
     kind: Kind = "op"
@@ -30,7 +30,7 @@ class Label:
 
 
 def drawing(labels: Sequence[Label], edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Boxes as [x, y, width, height, text, kind, hover] and routes as [x, y, x, y, …], in whole units."""
+    """Return boxes as [x, y, width, height, text, kind, hover] and routes as [x, y, x, y, …], in whole units."""
     texts = [formatting.name(label.text, LONGEST) for label in labels]
     frame = frame_of([box_width(text) for text in texts], edges)
     named = zip(frame["boxes"], texts, labels, strict=True)
@@ -38,16 +38,16 @@ def drawing(labels: Sequence[Label], edges: Sequence[tuple[int, int]]) -> dict[s
 
 
 def frame_of(widths: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """A drawing whose boxes have a place and no name yet: several graphs of one form can share it."""
-    found = layout([(float(width), float(HEIGHT)) for width in widths], edges)
+    """Return a drawing without texts, which several graphs of equal form can share."""
+    placed = layout([(float(width), float(HEIGHT)) for width in widths], edges)
     return {
-        "w": round(found.width) + 2 * MARGIN,
-        "h": round(found.height) + 2 * MARGIN,
+        "w": round(placed.width) + 2 * MARGIN,
+        "h": round(placed.height) + 2 * MARGIN,
         "boxes": [
             [round(x) + MARGIN, round(y) + MARGIN, width, HEIGHT]
-            for (x, y), width in zip(found.places, widths, strict=True)
+            for (x, y), width in zip(placed.places, widths, strict=True)
         ],
-        "routes": [_whole(route) for route in found.routes],
+        "routes": [_whole(route) for route in placed.routes],
     }
 
 
@@ -57,11 +57,11 @@ def _whole(route: Sequence[Point]) -> list[float]:
 
 
 def box_width(text: str) -> int:
-    """As wide as its text needs."""
+    """Return the width of a box with the given text."""
     return round(svg.breadth(text)) + BESIDE_TEXT
 
 
-# Drawings of graphs as a picture of its own: the same boxes and lines that `assets/graph.js` draws in the page.
+# Drawings of graphs as a picture file: the same boxes and lines that `assets/graph.js` draws in the page.
 
 LEFT, TOP, HEADER, GAP = 24, 76, 30, 48
 NARROWEST = 560  # of the picture: the title has to fit
@@ -81,7 +81,7 @@ _STYLE = """
 
 
 def graph_picture(drawings: Mapping[str, Mapping[str, Any] | str], title: str, about: str) -> svg.Picture:
-    """Drawings by label beside each other; where there is a sentence instead of a drawing, it is written."""
+    """Return drawings side by side under their labels; a sentence in place of a drawing is written as text."""
     body: list[str] = []
     x, height = LEFT, 0
     for label, drawing in drawings.items():
@@ -114,7 +114,7 @@ def _drawn(drawing: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _line(route: Sequence[float]) -> str:
-    """Straight down, and bent between layers, as far as the head of its arrow."""
+    """Return the path of an edge up to its arrow head: straight down, bent between layers."""
     points = list(zip(route[::2], route[1::2], strict=True))
     parts = [f"M{svg.at(points[0][0])} {svg.at(points[0][1])}"]
     for at in range(1, len(points)):

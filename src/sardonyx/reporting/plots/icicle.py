@@ -1,8 +1,8 @@
-"""A tree of modules as a picture: a bar for every module, as wide as what it has, with those below it under it.
+"""A tree of modules as an icicle plot: a bar for every module, as wide as its total, above the modules below it.
 
-An icicle and not a treemap: modules keep their order and their depth, all widths are compared along one line, and names
-stand in the bars. Panels share one scale, so that what became less is narrower, and one set of colours: the kinds of
-modules that have most themselves have one each, named under the panels; all others are grey.
+Unlike in a treemap, modules keep their order and depth, all widths are compared along one line, and names fit into the
+bars. Panels share one scale, so that a smaller module is narrower, and one set of colours: the kinds of modules with
+the largest own amounts have a colour each, listed under the panels; all others are grey.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sardonyx.reporting.profile import first_kernels, kinds, ms, share
 
 WIDTH, LEFT, RIGHT, TOP = 960, 24, 24, 76
 HEADER, ROW, GAP = 28, 22, 26  # of a panel; the height of a bar; between panels
-DEEPEST = 24  # rows; what lies deeper is seen in the text
-NARROWEST = 0.4  # of a bar that is drawn at all
+DEEPEST = 24  # rows
+NARROWEST = 0.4  # width of a bar that is drawn
 COLUMNS = 4  # of the legend
 _SPAN = WIDTH - LEFT - RIGHT
 _STYLE = """
@@ -32,10 +32,10 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What one module has."""
+    """The amount of one module."""
 
     path: str
-    kind: str  # its class, where known
+    kind: str  # its class, "" if unknown
     own: float
     total: float  # with every module below it
     hover: str
@@ -49,13 +49,13 @@ class Panel:
     about: str
     modules: Sequence[Amount]
     whole: float
-    rest: float = 0.0  # of the whole: what belongs to no module
+    rest: float = 0.0  # part of the whole that belongs to no module
     rest_hover: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """One module at its place."""
+    """The position of one module."""
 
     module: Amount
     depth: int
@@ -71,18 +71,18 @@ def icicle(
     narrowest: float = NARROWEST,
     deepest: int = DEEPEST,
 ) -> svg.Picture:
-    """All panels on one scale.
+    """Return all panels on one scale.
 
     Args:
         panels: From the top.
         title: What is shown.
         about: How to read it.
-        colors: The number of a colour by family; None: of those families that have most in these panels.
+        colors: The number of a colour by family; None: the families with the largest amounts in these panels.
         narrowest: Width of the narrowest bar that is drawn.
         deepest: Rows.
     """
     most = max((panel.whole for panel in panels), default=0.0) or 1.0
-    colors = families(each for panel in panels for each in panel.modules) if colors is None else colors
+    colors = families(module for panel in panels for module in panel.modules) if colors is None else colors
     body: list[str] = []
     y = TOP
     for panel in panels:
@@ -100,23 +100,23 @@ def icicle(
 
 
 def families(modules: Iterable[Amount]) -> dict[str, int]:
-    """Colours of the families that have most themselves; what only holds others is wide enough for its name."""
-    had: dict[str, float] = {}
+    """Return the colours of the families with the largest own amounts."""
+    totals: dict[str, float] = {}
     for module in modules:
         name = family(module.path, module.kind)
-        had[name] = had.get(name, 0.0) + module.own
-    most = sorted((name for name in had if had[name] > 0), key=lambda name: (-had[name], name))
+        totals[name] = totals.get(name, 0.0) + module.own
+    most = sorted((name for name in totals if totals[name] > 0), key=lambda name: (-totals[name], name))
     return {name: place for place, name in enumerate(most[: len(svg.COLORS)])}
 
 
 def family(path: str, kind: str) -> str:
-    """What modules of one colour have in common: their class, or their name where that is not known."""
+    """Return what modules of one colour have in common: their class, or their name if the class is unknown."""
     above, _dot, name = path.rpartition(".")
     return kind or (f"{above.rpartition('.')[2]}.*".lstrip(".") if name.isdecimal() else name) or "(model)"
 
 
 def _bars(panel: Panel, deepest: int) -> Iterator[_Bar]:
-    """Every module from left to right, parents before children."""
+    """Yield every module from left to right, parents before children."""
     children = _children(panel.modules)
     stack = [_Bar(module, 0, 0.0) for module in children.get(None, ())]
     while stack:
@@ -131,17 +131,17 @@ def _bars(panel: Panel, deepest: int) -> Iterator[_Bar]:
 
 
 def _children(modules: Sequence[Amount]) -> dict[str | None, list[Amount]]:
-    """Modules by the nearest one above them that is known; under None those that have none."""
-    known = {module.path for module in modules}
-    found: dict[str | None, list[Amount]] = {}
+    """Return modules by the nearest listed one above them, or under None."""
+    paths = {module.path for module in modules}
+    children: dict[str | None, list[Amount]] = {}
     for module in modules:
         above: str | None = module.path
         while above:
             above = above.rpartition(".")[0]
-            if above in known:
+            if above in paths:
                 break
-        found.setdefault(above if module.path and above in known else None, []).append(module)
-    return found
+        children.setdefault(above if module.path and above in paths else None, []).append(module)
+    return children
 
 
 def _legend(colors: Mapping[str, int], top: int) -> list[str]:
@@ -167,7 +167,7 @@ def _drawn(bar: _Bar, top: int, scale: float, colors: Mapping[str, int], narrowe
 
 
 def _label(module: Amount, width: float) -> str:
-    """The most that fits: name and kind, or the name; nothing where it would have to be cut."""
+    """Return the longest label that fits: name and kind, the name, or nothing."""
     name = module.path.rpartition(".")[2]
     for text in (f"{name} {module.kind}".strip(), name or module.kind or "(model)"):
         if text and svg.breadth(formatting.visible(text)) + 8 <= width:
@@ -176,20 +176,20 @@ def _label(module: Amount, width: float) -> str:
 
 
 def _nobody(panel: Panel, top: int, scale: float) -> list[str]:
-    """What belongs to no module, at the right of what does."""
+    """Return the bar of the rest that belongs to no module, on the right."""
     if panel.rest * scale < NARROWEST:
         return []
     x = LEFT + (panel.whole - panel.rest) * scale
     return [svg.rect(x, top, panel.rest * scale, ROW - 1, "nobody", hover=panel.rest_hover)]
 
 
-# Where the time goes as a picture: the module tree of every file, each bar as wide as its time.
+# A Profile as an icicle plot: the module tree of every file, each bar as wide as its time.
 
 
-def icicle_svg(found: Profile, title: str) -> str:
-    """The picture, as the text of an SVG file."""
-    about = "Time in kernels by module; what a module spends itself is where nothing stands under it"
-    return icicle([_panel(model) for model in found.models], title, about).file()
+def icicle_svg(profile: Profile, title: str) -> str:
+    """Return the picture as the text of an SVG file."""
+    about = "Time in kernels by module; the part without a bar below it is the module's own"
+    return icicle([_panel(model) for model in profile.models], title, about).file()
 
 
 def _panel(model: ProfiledModel) -> Panel:
@@ -205,10 +205,10 @@ def _panel(model: ProfiledModel) -> Panel:
 
 
 def _amounts(model: ProfiledModel) -> Iterator[Amount]:
-    """Modules in the order in which they first run."""
-    first, known = first_kernels(model), kinds(model)
-    for module in sorted(model.modules, key=lambda each: first.get(each.path, len(first))):
-        kind = known[module.path]
+    """Yield modules in the order in which they first run."""
+    first, classes = first_kernels(model), kinds(model)
+    for module in sorted(model.modules, key=lambda module: first.get(module.path, len(first))):
+        kind = classes[module.path]
         part = share(module.total_ms / model.kernel_ms if model.kernel_ms else 0.0)
         times = f"{ms(module.total_ms)} ms ({part}), {ms(module.self_ms)} ms of it itself"
         hover = f"{module.path or '(model)'} {kind}: {times}, {formatting.plural(module.kernels, 'kernel')}"

@@ -1,8 +1,8 @@
-"""Where the boxes of a graph stand and how its edges run: makers above readers, few crossings, straight edges.
+"""Layered layout of a graph: producers above consumers, few crossings, straight edges.
 
-Our own because a page draws one module at a time: some dozens of boxes, laid out when the page is written, the same
-every time. Boxes are put into layers (`layers.py`), then each layer is fitted to its neighbours without changing its
-order. Edges leave a box at the bottom and enter at the top; between layers there is nothing they could run through.
+Written for pages that draw one module at a time: some dozens of boxes, laid out when the page is written, with the same
+result every time. Boxes are assigned to layers, then each layer is fitted to its neighbours without changing its order.
+Edges leave a box at the bottom and enter at the top; between layers there are no boxes.
 """
 
 from __future__ import annotations
@@ -13,56 +13,55 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# Boxes and edges in layers: which layer every box is in, where long edges pass, and in which order a layer stands.
+# First half: the layer of every box, where long edges pass, and the order within each layer.
 #
-# The first half of the layered layout in `layered.py`. Nothing recurses, and nothing takes long on purpose: graphs come
-# from files, may be cyclic, and may have thousands of boxes in a row.
+# Nothing recurses, and the effort is bounded: graphs come from files, may be cyclic, and may have thousands of boxes.
 
 Edge = tuple[int, int]
-SWEEPS = 12  # over a small graph; a large one gets fewer
+SWEEPS = 12  # over a small graph; fewer over a large one
 ENOUGH = 30_000  # places visited by all sweeps together
-BENDS = 3000  # places where long edges pass, besides four for every box; more, and the longest go around
+BENDS = 3000  # places where long edges pass, plus four for every box; beyond that, the longest edges go around
 
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Boxes, and behind them the places where long edges pass; every edge in it goes to the next layer."""
+    """Boxes, followed by the places where long edges pass; every edge goes to the next layer."""
 
     boxes: int
     ranks: list[int]
     up: list[list[int]]
     down: list[list[int]]
     layers: list[list[int]] = field(default_factory=list[list[int]])  # in order from left to right
-    bends: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])  # of (maker, layer)
+    bends: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])  # of (producer, layer)
     passing: dict[int, int] = field(default_factory=dict[int, int])  # whose edges those are
-    around: set[Edge] = field(default_factory=set[Edge])  # edges that no layer knows
+    around: set[Edge] = field(default_factory=set[Edge])  # edges outside the layers
 
 
 def layered(boxes: int, edges: Iterable[Edge]) -> Net:
-    """The boxes in layers and the layers in an order with few crossings."""
-    known = sorted(set(edges))
-    back = _back_edges(boxes, known)
-    forward = [edge for edge in known if edge not in back]
+    """Return the boxes in layers, each in an order with few crossings."""
+    distinct = sorted(set(edges))
+    back = _back_edges(boxes, distinct)
+    forward = [edge for edge in distinct if edge not in back]
     ranks = _ranks(boxes, forward)
     short = _short_enough(boxes, forward, ranks)
-    net = Net(boxes, ranks, [[] for _ in ranks], [[] for _ in ranks], around=set(known) - set(short))
+    net = Net(boxes, ranks, [[] for _ in ranks], [[] for _ in ranks], around=set(distinct) - set(short))
     above = -1
-    for maker, reader in sorted(short, key=lambda edge: (edge[0], net.ranks[edge[1]], edge[1])):
-        above = above if above >= 0 and net.passing.get(above, above) == maker else maker
-        for rank in range(net.ranks[above] + 1, net.ranks[reader]):
-            above = _bend(net, maker, above, rank)
-        net.down[above].append(reader)
-        net.up[reader].append(above)
+    for producer, consumer in sorted(short, key=lambda edge: (edge[0], net.ranks[edge[1]], edge[1])):
+        above = above if above >= 0 and net.passing.get(above, above) == producer else producer
+        for rank in range(net.ranks[above] + 1, net.ranks[consumer]):
+            above = _bend(net, producer, above, rank)
+        net.down[above].append(consumer)
+        net.up[consumer].append(above)
     net.layers.extend(_first_order(net))
     _untangle(net)
     return net
 
 
-def _bend(net: Net, maker: int, above: int, rank: int) -> int:
-    """Where edges of a maker pass a layer; they pass together as far as they go the same way."""
+def _bend(net: Net, producer: int, above: int, rank: int) -> int:
+    """Add the place where the edges of a producer pass a layer, and return it."""
     place = len(net.ranks)
-    net.bends[maker, rank] = place
-    net.passing[place] = maker
+    net.bends[producer, rank] = place
+    net.passing[place] = producer
     net.ranks.append(rank)
     net.up.append([above])
     net.down.append([])
@@ -70,73 +69,73 @@ def _bend(net: Net, maker: int, above: int, rank: int) -> int:
     return place
 
 
-def _readers(boxes: int, edges: Iterable[Edge]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(boxes)]
-    for maker, reader in edges:
-        found[maker].append(reader)
-    return found
+def _consumers(boxes: int, edges: Iterable[Edge]) -> list[list[int]]:
+    consumers: list[list[int]] = [[] for _ in range(boxes)]
+    for producer, consumer in edges:
+        consumers[producer].append(consumer)
+    return consumers
 
 
 def _back_edges(boxes: int, edges: Sequence[Edge]) -> set[Edge]:
-    """Edges that close a cycle, in a walk that begins at what nobody feeds."""
-    readers = _readers(boxes, edges)
-    fed = {reader for _, reader in edges}
+    """Return the edges that close a cycle, in a depth-first walk from the boxes without inputs."""
+    consumers = _consumers(boxes, edges)
+    fed = {consumer for _, consumer in edges}
     state = [0] * boxes  # 1: on the way, 2: done
     back: set[Edge] = set()
     for start in sorted(range(boxes), key=lambda box: (box in fed, box)):
-        stack = [] if state[start] else [(start, iter(readers[start]))]
+        stack = [] if state[start] else [(start, iter(consumers[start]))]
         state[start] = state[start] or 1
         while stack:
             box, rest = stack[-1]
-            reader = next(rest, None)
-            if reader is None:
+            consumer = next(rest, None)
+            if consumer is None:
                 state[box] = 2
                 stack.pop()
-            elif state[reader] == 1:
-                back.add((box, reader))
-            elif state[reader] == 0:
-                state[reader] = 1
-                stack.append((reader, iter(readers[reader])))
+            elif state[consumer] == 1:
+                back.add((box, consumer))
+            elif state[consumer] == 0:
+                state[consumer] = 1
+                stack.append((consumer, iter(consumers[consumer])))
     return back
 
 
 def _ranks(boxes: int, edges: Sequence[Edge]) -> list[int]:
-    """As high as what feeds a box allows; then what has as many readers as makers moves down to them."""
-    readers, makers = _readers(boxes, edges), _readers(boxes, [(b, a) for a, b in edges])
-    waiting = [len(each) for each in makers]
+    """Return the layer of each box: as high as its producers allow; a box with as many consumers moves down to them."""
+    consumers, producers = _consumers(boxes, edges), _consumers(boxes, [(b, a) for a, b in edges])
+    waiting = [len(inputs) for inputs in producers]
     queue = deque(box for box in range(boxes) if not waiting[box])
     order: list[int] = []
     ranks = [0] * boxes
     while queue:
         box = queue.popleft()
         order.append(box)
-        for reader in readers[box]:
-            ranks[reader] = max(ranks[reader], ranks[box] + 1)
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                queue.append(reader)
+        for consumer in consumers[box]:
+            ranks[consumer] = max(ranks[consumer], ranks[box] + 1)
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                queue.append(consumer)
     for box in reversed(order):
-        if len(readers[box]) >= max(len(makers[box]), 1):
-            ranks[box] = min(ranks[reader] for reader in readers[box]) - 1
+        if len(consumers[box]) >= max(len(producers[box]), 1):
+            ranks[box] = min(ranks[consumer] for consumer in consumers[box]) - 1
     used = {rank: place for place, rank in enumerate(sorted(set(ranks)))}
     return [used[rank] for rank in ranks]
 
 
 def _short_enough(boxes: int, edges: Sequence[Edge], ranks: Sequence[int]) -> list[Edge]:
-    """The edges that go through the layers: all, unless that would need too many places to pass."""
+    """Return the edges that go through the layers: all of them, unless that would need too many places to pass."""
     longest = max((ranks[b] - ranks[a] for a, b in edges), default=0)
     while True:
-        kept = [(a, b) for a, b in edges if ranks[b] - ranks[a] <= longest]
+        short = [(a, b) for a, b in edges if ranks[b] - ranks[a] <= longest]
         spans: dict[int, int] = {}
-        for a, b in kept:
+        for a, b in short:
             spans[a] = max(spans.get(a, 0), ranks[b] - ranks[a] - 1)
         if longest <= 1 or sum(spans.values()) <= BENDS + 4 * boxes:
-            return kept
+            return short
         longest //= 2
 
 
 def _first_order(net: Net) -> list[list[int]]:
-    """Every layer in the order in which a walk along the edges comes by."""
+    """Return every layer in the order of a depth-first walk along the edges."""
     layers: list[list[int]] = [[] for _ in range(1 + max(net.ranks, default=-1))]
     seen = [False] * len(net.ranks)
     for start in sorted(range(len(net.ranks)), key=lambda place: (bool(net.up[place]), place)):
@@ -151,7 +150,7 @@ def _first_order(net: Net) -> list[list[int]]:
 
 
 def _untangle(net: Net) -> None:
-    """Sweeps down and up: everything goes to the middle of its neighbours; the best order seen stays."""
+    """Sort layers in sweeps down and up by the mean of their neighbours, and keep the best order seen."""
     best, fewest = [list(layer) for layer in net.layers], _crossings(net)
     for sweep in range(min(SWEEPS, 2 + ENOUGH // len(net.ranks) if net.ranks else 0)):
         if not fewest:
@@ -167,28 +166,28 @@ def _untangle(net: Net) -> None:
 
 
 def _sort(net: Net, rank: int, beside: int, neighbours: Sequence[Sequence[int]]) -> None:
-    """One layer by the middle of its neighbours in the one beside it; what has none keeps its part of the layer."""
+    """Sort one layer by the mean place of its neighbours in the adjacent one; boxes without any keep their place."""
     there = {place: at for at, place in enumerate(net.layers[beside])}
     scale = len(there) / len(net.layers[rank])
     middles: dict[int, float] = {}
     for at, place in enumerate(net.layers[rank]):
         near = neighbours[place]
-        middles[place] = sum(there[each] for each in near) / len(near) if near else at * scale
+        middles[place] = sum(there[neighbour] for neighbour in near) / len(near) if near else at * scale
     net.layers[rank].sort(key=middles.__getitem__)
 
 
 def _crossings(net: Net) -> int:
-    """How many pairs of edges cross."""
-    found = 0
+    """Return how many pairs of edges cross."""
+    crossings = 0
     for upper, lower in zip(net.layers, net.layers[1:], strict=False):
         there = {place: at for at, place in enumerate(lower)}
         passed: list[int] = []
         for place in upper:
-            ends = sorted(there[each] for each in net.down[place])
-            found += sum(len(passed) - bisect_right(passed, end) for end in ends)
+            ends = sorted(there[below] for below in net.down[place])
+            crossings += sum(len(passed) - bisect_right(passed, end) for end in ends)
             for end in ends:
                 insort(passed, end)
-    return found
+    return crossings
 
 
 Point = tuple[float, float]
@@ -210,7 +209,7 @@ class Layout:
 
 
 def layout(boxes: Sequence[tuple[float, float]], edges: Sequence[Edge]) -> Layout:
-    """A place for every (width, height) and a route for every edge; edges that close a cycle go around."""
+    """Return a place for every (width, height) and a route for every edge; edges that close a cycle go around."""
     net = layered(len(boxes), edges)
     widths = [box[0] for box in boxes] + [0.0] * (len(net.ranks) - len(boxes))
     middles = _middles(net, widths)
@@ -230,7 +229,7 @@ def layout(boxes: Sequence[tuple[float, float]], edges: Sequence[Edge]) -> Layou
 
 
 def _rows(net: Net, boxes: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """The upper and the lower end of each layer; there is room above and below where an edge goes around."""
+    """Return the upper and lower end of each layer, with space above and below if an edge goes around."""
     tops, bottoms = list[float](), list[float]()
     y = BETWEEN if net.around else 0.0
     for layer in net.layers:
@@ -241,7 +240,7 @@ def _rows(net: Net, boxes: Sequence[tuple[float, float]]) -> tuple[list[float], 
 
 
 def _middles(net: Net, widths: Sequence[float]) -> list[float]:
-    """Where everything stands from left to right: again and again as near to its neighbours as its layer allows."""
+    """Return the horizontal positions: repeatedly as near to the neighbours as the layer allows."""
     xs = [0.0] * len(widths)
     for layer in net.layers:
         for place, x in zip(layer, itertools.accumulate(_apart(net, widths, layer), initial=0.0), strict=True):
@@ -257,7 +256,7 @@ def _middles(net: Net, widths: Sequence[float]) -> list[float]:
 
 
 def _apart(net: Net, widths: Sequence[float], layer: Sequence[int]) -> list[float]:
-    """How far the middles of neighbours in a layer must be from each other."""
+    """Return the minimum distances between the centres of neighbours in a layer."""
     return [
         (widths[a] + widths[b]) / 2 + (BESIDE if a < net.boxes and b < net.boxes else PASSING)
         for a, b in itertools.pairwise(layer)
@@ -265,22 +264,22 @@ def _apart(net: Net, widths: Sequence[float], layer: Sequence[int]) -> list[floa
 
 
 def _wanted(net: Net, place: int, near: Sequence[int], xs: Sequence[float]) -> tuple[float, float]:
-    """The middle of the neighbours of its sort, and how much that matters: most where a long edge should be straight.
+    """Return the median position of the neighbours of the same sort, and its weight: largest for long edges.
 
-    Boxes go by boxes where there are any, else a skip past a row of boxes would pull the row aside.
+    Boxes follow boxes if there are any; otherwise an edge that skips a row of boxes would pull the row aside.
     """
     if not near:
         return xs[place], 0.1
     passing = place >= net.boxes
-    alike = [each for each in near if (each >= net.boxes) == passing]
-    found = sorted(xs[each] for each in alike or near)
-    half = len(found) // 2
-    middle = found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+    alike = [neighbour for neighbour in near if (neighbour >= net.boxes) == passing]
+    positions = sorted(xs[neighbour] for neighbour in alike or near)
+    half = len(positions) // 2
+    middle = positions[half] if len(positions) % 2 else (positions[half - 1] + positions[half]) / 2
     return middle, (8.0 if alike else 0.01) if passing else 1.0
 
 
 def _fitted(wanted: Sequence[tuple[float, float]], apart: Sequence[float]) -> list[float]:
-    """The places nearest to the wanted ones (least squares) that keep their order and their distances."""
+    """Return the positions nearest to the wanted ones (least squares) that keep the order and the distances."""
     offsets = [*itertools.accumulate(apart, initial=0.0)]
     groups: list[tuple[float, float, int]] = []  # mean, weight, how many
     for (x, weight), offset in zip(wanted, offsets, strict=False):
@@ -296,7 +295,7 @@ def _fitted(wanted: Sequence[tuple[float, float]], apart: Sequence[float]) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Everything at its place, ready for edges."""
+    """The placed boxes, for routing edges."""
 
     net: Net
     boxes: Sequence[tuple[float, float]]
@@ -307,75 +306,78 @@ class _Drawn:
     width: float
 
     def routes(self, edges: Sequence[Edge]) -> tuple[tuple[Point, ...], ...]:
-        """A route for every edge, in the order of the edges."""
+        """Return a route for every edge, in the order of the edges."""
         entries = self._entries()
-        lanes = {maker: at % LANES for at, maker in enumerate(sorted({a for a, _ in self.net.around}))}
+        lanes = {producer: at % LANES for at, producer in enumerate(sorted({a for a, _ in self.net.around}))}
         through: dict[int, list[int]] = {}
-        found: dict[Edge, tuple[Point, ...]] = {}
-        for maker, reader in sorted(set(edges)):
-            if (maker, reader) in self.net.around:
-                way = self._around((maker, reader), lanes[maker])
-                found[maker, reader] = self._entered(way, reader, entries[maker, reader])
+        routes: dict[Edge, tuple[Point, ...]] = {}
+        for producer, consumer in sorted(set(edges)):
+            if (producer, consumer) in self.net.around:
+                way = self._around((producer, consumer), lanes[producer])
+                routes[producer, consumer] = self._entered(way, consumer, entries[producer, consumer])
             else:
-                through.setdefault(maker, []).append(reader)
-        for maker, readers in through.items():
-            way, rank = self._left(maker), self.net.ranks[maker] + 1
-            for reader in sorted(readers, key=self.net.ranks.__getitem__):  # from the top down: they share their way
-                for passed in range(rank, self.net.ranks[reader]):
-                    x = self.middles[self.net.bends[maker, passed]]
+                through.setdefault(producer, []).append(consumer)
+        for producer, consumers in through.items():
+            way, rank = self._left(producer), self.net.ranks[producer] + 1
+            for consumer in sorted(consumers, key=self.net.ranks.__getitem__):  # from the top down
+                for passed in range(rank, self.net.ranks[consumer]):
+                    x = self.middles[self.net.bends[producer, passed]]
                     _go_on(way, (x, self.tops[passed]))
                     _go_on(way, (x, self.bottoms[passed]))
-                rank = max(rank, self.net.ranks[reader])
-                found[maker, reader] = self._entered(way, reader, entries[maker, reader])
-        return tuple(found[edge] for edge in edges)
+                rank = max(rank, self.net.ranks[consumer])
+                routes[producer, consumer] = self._entered(way, consumer, entries[producer, consumer])
+        return tuple(routes[edge] for edge in edges)
 
     def _entries(self) -> dict[Edge, float]:
-        """Where each edge enters its reader: side by side, in the order they come from."""
+        """Return where each edge enters its consumer: side by side, in the order of their origins."""
         incoming: dict[int, list[tuple[float, Edge]]] = {}
-        for reader in range(self.net.boxes):
-            for above in self.net.up[reader]:
-                edge = (self.net.passing.get(above, above), reader)
-                incoming.setdefault(reader, []).append((self.middles[above], edge))
+        for consumer in range(self.net.boxes):
+            for above in self.net.up[consumer]:
+                edge = (self.net.passing.get(above, above), consumer)
+                incoming.setdefault(consumer, []).append((self.middles[above], edge))
         for edge in sorted(self.net.around):
             incoming.setdefault(edge[1], []).append((self.width, edge))
-        found: dict[Edge, float] = {}
-        for reader, coming in incoming.items():
+        entries: dict[Edge, float] = {}
+        for consumer, coming in incoming.items():
             coming.sort()
-            step = min(self.boxes[reader][0] * 0.7 / len(coming), 18.0)
+            step = min(self.boxes[consumer][0] * 0.7 / len(coming), 18.0)
             for at, (_, edge) in enumerate(coming):
-                found[edge] = self.middles[reader] + (at - (len(coming) - 1) / 2) * step
-        return found
+                entries[edge] = self.middles[consumer] + (at - (len(coming) - 1) / 2) * step
+        return entries
 
-    def _left(self, maker: int) -> list[Point]:
-        """Where edges leave their maker, and its layer."""
-        x = self.middles[maker]
-        return without_idle([(x, self.ys[maker] + self.boxes[maker][1]), (x, self.bottoms[self.net.ranks[maker]])])
+    def _left(self, producer: int) -> list[Point]:
+        """Return the points where edges leave their producer and its layer."""
+        x = self.middles[producer]
+        return without_idle(
+            [(x, self.ys[producer] + self.boxes[producer][1]), (x, self.bottoms[self.net.ranks[producer]])]
+        )
 
-    def _entered(self, way: Sequence[Point], reader: int, x: float) -> tuple[Point, ...]:
-        """A way, and from its end into the reader."""
-        kept = list(way)
-        _go_on(kept, (x, self.tops[self.net.ranks[reader]]))
-        _go_on(kept, (x, self.ys[reader]))
-        return tuple(kept)
+    def _entered(self, way: Sequence[Point], consumer: int, x: float) -> tuple[Point, ...]:
+        """Return a route extended from its end into the consumer."""
+        route = list(way)
+        _go_on(route, (x, self.tops[self.net.ranks[consumer]]))
+        _go_on(route, (x, self.ys[consumer]))
+        return tuple(route)
 
     def _around(self, edge: Edge, lane: int) -> list[Point]:
-        """Out to the right, along everything, and back."""
-        maker, reader = edge
+        """Return a route on the right of all boxes."""
+        producer, consumer = edge
         x = self.width + LANE * (1 + lane)
-        below, above = self.bottoms[self.net.ranks[maker]], self.tops[self.net.ranks[reader]]
-        return [*self._left(maker), (x, below + BETWEEN / 2), (x, above - BETWEEN / 2)]
+        below, above = self.bottoms[self.net.ranks[producer]], self.tops[self.net.ranks[consumer]]
+        return [*self._left(producer), (x, below + BETWEEN / 2), (x, above - BETWEEN / 2)]
 
 
 def without_idle(points: Iterable[Point]) -> list[Point]:
-    """The points without those that lie between two others on a vertical line."""
-    kept: list[Point] = []
+    """Return the points without those that lie between two others on a vertical line."""
+    route: list[Point] = []
     for point in points:
-        _go_on(kept, point)
-    return kept
+        _go_on(route, point)
+    return route
 
 
-def _go_on(kept: list[Point], point: Point) -> None:
-    while len(kept) > 1 and kept[-1][0] == kept[-2][0] == point[0]:
-        kept.pop()
-    if not kept or kept[-1] != point:
-        kept.append(point)
+def _go_on(route: list[Point], point: Point) -> None:
+    """Append a point; one between two others on a vertical line is dropped."""
+    while len(route) > 1 and route[-1][0] == route[-2][0] == point[0]:
+        route.pop()
+    if not route or route[-1] != point:
+        route.append(point)

@@ -1,7 +1,6 @@
-"""What is directly inside each module: its own nodes, the modules below it as one box each, and what flows in and out.
+"""The direct contents of each module: its own nodes, the modules below it as one box each, and its inputs and outputs.
 
-A model of ten thousand nodes reads as some hundreds of small graphs. Nothing here recurses, and a path that nests
-deeper than anybody reads is cut.
+A model of ten thousand nodes becomes some hundreds of small graphs. Nothing here recurses, and very deep paths are cut.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from typing import Literal
 from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting
 
-DEEPEST = 32  # steps of a path; what lies deeper is drawn there
+DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One box: a node of the module's own, a module below it, or a neighbour that it reads from or hands to."""
+    """One box: a node of the module itself, a module below it, or a neighbour that it reads from or writes to."""
 
     kind: Literal["op", "module", "port"]
     text: str
-    name: str = ""  # of the node, where it is one, or of an input or output of the model
+    name: str = ""  # of a node, or of an input or output of the model
     path: str | None = None  # of the module, or of the neighbour's
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """One module from inside; edges are places in `parts`."""
+class ModuleContents:
+    """The contents of one module; edges are indices into `parts`."""
 
     path: str
     parts: tuple[Part, ...]
@@ -39,52 +38,53 @@ class Inside:
 
 
 @dataclass(slots=True)
-class _Room:
-    """A module while it fills."""
+class _ModuleGraph:
+    """The contents of a module while they are collected."""
 
     parts: dict[_Key, Part] = field(default_factory=dict[_Key, Part])
     edges: dict[tuple[_Key, _Key], None] = field(default_factory=dict[tuple[_Key, _Key], None])
 
-    def done(self, path: str) -> Inside:
+    def done(self, path: str) -> ModuleContents:
         at = {key: place for place, key in enumerate(self.parts)}
-        return Inside(path, tuple(self.parts.values()), tuple((at[one], at[other]) for one, other in self.edges))
+        edges = tuple((at[one], at[other]) for one, other in self.edges)
+        return ModuleContents(path, tuple(self.parts.values()), edges)
 
 
-def insides(wiring: Wiring) -> dict[str, Inside]:
-    """Every module by path, "" for the model; containers that no node belongs to are among them."""
-    graph = _filled(_Graph(wiring))
-    again = {(path, child) for path, room in graph.rooms.items() for child in _circling(room)}
-    if again:
-        graph = _filled(_Graph(wiring, again))
-    return {path: room.done(path) for path, room in graph.rooms.items()}
+def module_contents(wiring: Wiring) -> dict[str, ModuleContents]:
+    """Return the contents of every module by path, "" for the model; containers without own nodes are included."""
+    drawn = _filled(_Graph(wiring))
+    repeated = {(path, child) for path, graph in drawn.graphs.items() for child in _circling(graph)}
+    if repeated:
+        drawn = _filled(_Graph(wiring, repeated))
+    return {path: graph.done(path) for path, graph in drawn.graphs.items()}
 
 
-def _filled(graph: _Graph) -> _Graph:
-    wiring = graph.wiring
+def _filled(drawn: _Graph) -> _Graph:
+    wiring = drawn.wiring
     for node in range(len(wiring.names)):
-        for room, key, part in graph.seen(node):
-            room.parts.setdefault(key, part)
-    for maker, reader in wiring.edges:
-        graph.connect(maker, reader)
-    for name, readers in wiring.inputs.items():
-        for reader in readers:
-            graph.feed(name, reader)
-    for name, maker in wiring.outputs.items():
-        if maker >= 0:
-            graph.hand_out(name, maker)
-    return graph
+        for graph, key, part in drawn.seen(node):
+            graph.parts.setdefault(key, part)
+    for producer, consumer in wiring.edges:
+        drawn.connect(producer, consumer)
+    for name, consumers in wiring.inputs.items():
+        for consumer in consumers:
+            drawn.feed(name, consumer)
+    for name, producer in wiring.outputs.items():
+        if producer >= 0:
+            drawn.hand_out(name, producer)
+    return drawn
 
 
-def _circling(room: _Room) -> set[str]:
-    """Modules that the edges lead back to, because they are called more than once; those between them too."""
-    left = set(room.parts)
-    for edges in (list(room.edges), [(other, one) for one, other in room.edges]):
+def _circling(graph: _ModuleGraph) -> set[str]:
+    """Return the modules on cycles, which arise because a module is called more than once."""
+    left = set(graph.parts)
+    for edges in (list(graph.edges), [(other, one) for one, other in graph.edges]):
         near: dict[_Key, list[_Key]] = {}
         waiting = Counter[_Key]()
         for one, other in edges:
             near.setdefault(one, []).append(other)
             waiting[other] += 1
-        free = [key for key in room.parts if not waiting[key]]
+        free = [key for key in graph.parts if not waiting[key]]
         for key in free:  # grows
             left.discard(key)
             for other in near.get(key, ()):
@@ -95,29 +95,29 @@ def _circling(room: _Room) -> set[str]:
 
 
 class _Graph:
-    """The wiring, with every module that a node is in."""
+    """The wiring, with all modules that contain each node."""
 
-    def __init__(self, wiring: Wiring, again: Set[tuple[str, str]] = frozenset()) -> None:
-        """With `again`, (module, module below it) that are drawn once for each of its calls."""
+    def __init__(self, wiring: Wiring, repeated: Set[tuple[str, str]] = frozenset()) -> None:
+        """Prepare the graphs; pairs (module, module below it) in `repeated` are drawn once for each call."""
         self.wiring = wiring
         self.chains = [_chain(path) for path in wiring.modules]
         self.counts = Counter(path for owner in wiring.owners for path in self.chains[owner])
-        self.rooms = {path: _Room() for owner in wiring.owners for path in self.chains[owner]}
+        self.graphs = {path: _ModuleGraph() for owner in wiring.owners for path in self.chains[owner]}
         self.joined = self._joined()
         self._boxes: dict[str, tuple[_Key, Part]] = {}
-        self._calls = self._told_apart(again) if again else {}
+        self._calls = self._separate_calls(repeated) if repeated else {}
 
     def chain(self, node: int) -> tuple[str, ...]:
-        """Paths of the modules a node is in, the model first."""
+        """Return the paths of the modules that contain a node, the model first."""
         return self.chains[self.wiring.owners[node]]
 
-    def seen(self, node: int) -> Iterator[tuple[_Room, _Key, Part]]:
-        """The node as every module that it is in sees it."""
+    def seen(self, node: int) -> Iterator[tuple[_ModuleGraph, _Key, Part]]:
+        """Yield how every module that contains the node shows it."""
         for depth, path in enumerate(self.chain(node)):
-            yield self.rooms[path], *self.part(node, depth)
+            yield self.graphs[path], *self.part(node, depth)
 
     def part(self, node: int, depth: int) -> tuple[_Key, Part]:
-        """A node of the module at that depth, or the module below it that the node is in."""
+        """Return the node if the module at that depth owns it, otherwise the module below that contains it."""
         chain = self.chain(node)
         if depth == len(chain) - 1:
             name, op_type = self.wiring.names[node], self.wiring.ops[node]
@@ -130,82 +130,82 @@ class _Graph:
         return (kind, f"{below}#{call[0]}"), replace(part, text=text)
 
     def _module(self, path: str, above: str) -> tuple[_Key, Part]:
-        if path not in self._boxes:  # made once: every node below it asks
+        if path not in self._boxes:  # cached: every node below it needs it
             below = self.joined[path]
             text = f"{_below(below, above)} · {formatting.count(self.counts[below])}"
             self._boxes[path] = ("module", below), Part("module", text, path=below)
         return self._boxes[path]
 
-    def connect(self, maker: int, reader: int) -> None:
-        """An edge inside the lowest module with both ends; out of and into the modules below it."""
-        makers, readers = self.chain(maker), self.chain(reader)
-        common = sum(1 for one, other in zip(makers, readers, strict=False) if one == other) - 1
-        one, other = self.part(maker, common), self.part(reader, common)
+    def connect(self, producer: int, consumer: int) -> None:
+        """Add an edge in the lowest module with both ends, and ports in the modules below it."""
+        producers, consumers = self.chain(producer), self.chain(consumer)
+        common = sum(1 for one, other in zip(producers, consumers, strict=False) if one == other) - 1
+        one, other = self.part(producer, common), self.part(consumer, common)
         if one[0] != other[0]:
-            self.rooms[makers[common]].edges[one[0], other[0]] = None
-        for depth in range(common + 1, len(readers)):
-            self._port(self.rooms[readers[depth]], "from", one[1], self.part(reader, depth)[0])
-        for depth in range(common + 1, len(makers)):
-            self._port(self.rooms[makers[depth]], "to", other[1], self.part(maker, depth)[0])
+            self.graphs[producers[common]].edges[one[0], other[0]] = None
+        for depth in range(common + 1, len(consumers)):
+            self._port(self.graphs[consumers[depth]], "from", one[1], self.part(consumer, depth)[0])
+        for depth in range(common + 1, len(producers)):
+            self._port(self.graphs[producers[depth]], "to", other[1], self.part(producer, depth)[0])
 
-    def _port(self, room: _Room, way: str, neighbour: Part, inside: _Key) -> None:
+    def _port(self, graph: _ModuleGraph, way: str, neighbour: Part, inside: _Key) -> None:
         text = neighbour.text if neighbour.kind == "op" else neighbour.text.rpartition(" · ")[0]
         key = (way, f"{neighbour.path}:{text}")
-        room.parts.setdefault(key, Part("port", f"{way} {text}", path=neighbour.path))
-        room.edges[(key, inside) if way == "from" else (inside, key)] = None
+        graph.parts.setdefault(key, Part("port", f"{way} {text}", path=neighbour.path))
+        graph.edges[(key, inside) if way == "from" else (inside, key)] = None
 
-    def feed(self, name: str, reader: int) -> None:
-        """An input of the model, in every module that reads it."""
-        for depth, path in enumerate(self.chain(reader)):
-            self.rooms[path].parts.setdefault(("input", name), Part("port", f"input {name}", name))
-            self.rooms[path].edges[("input", name), self.part(reader, depth)[0]] = None
+    def feed(self, name: str, consumer: int) -> None:
+        """Add an input of the model to every module that reads it."""
+        for depth, path in enumerate(self.chain(consumer)):
+            self.graphs[path].parts.setdefault(("input", name), Part("port", f"input {name}", name))
+            self.graphs[path].edges[("input", name), self.part(consumer, depth)[0]] = None
 
-    def hand_out(self, name: str, maker: int) -> None:
-        """An output of the model, in every module that makes it."""
-        for depth, path in enumerate(self.chain(maker)):
-            self.rooms[path].parts.setdefault(("output", name), Part("port", f"output {name}", name))
-            self.rooms[path].edges[self.part(maker, depth)[0], ("output", name)] = None
+    def hand_out(self, name: str, producer: int) -> None:
+        """Add an output of the model to every module that produces it."""
+        for depth, path in enumerate(self.chain(producer)):
+            self.graphs[path].parts.setdefault(("output", name), Part("port", f"output {name}", name))
+            self.graphs[path].edges[self.part(producer, depth)[0], ("output", name)] = None
 
-    def _told_apart(self, again: Set[tuple[str, str]]) -> dict[tuple[int, int], tuple[int, int]]:
-        """By depth and node: which call of a module the node is in, told by its first node, and how many are in it.
+    def _separate_calls(self, repeated: Set[tuple[str, str]]) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return, by depth and node, the first node of the call that contains the node, and the number of its nodes.
 
-        Nodes of one call are connected within the module.
+        Nodes of one call are connected within the module (union-find).
         """
         spots = [
             (depth, node)
             for node in range(len(self.wiring.names))
             for depth, (path, below) in enumerate(itertools.pairwise(self.chain(node)))
-            if (path, self.joined[below]) in again
+            if (path, self.joined[below]) in repeated
         ]
         first = {spot: spot for spot in spots}
 
-        def found(spot: tuple[int, int]) -> tuple[int, int]:
+        def root(spot: tuple[int, int]) -> tuple[int, int]:
             while first[spot] != spot:
                 first[spot] = first[first[spot]]
                 spot = first[spot]
             return spot
 
-        for maker, reader in self.wiring.edges:
-            for depth, (one, other) in enumerate(zip(self.chain(maker)[1:], self.chain(reader)[1:], strict=False)):
-                if one == other and (depth, maker) in first:
-                    left, right = sorted((found((depth, maker)), found((depth, reader))))
+        for producer, consumer in self.wiring.edges:
+            for depth, (one, other) in enumerate(zip(self.chain(producer)[1:], self.chain(consumer)[1:], strict=False)):
+                if one == other and (depth, producer) in first:
+                    left, right = sorted((root((depth, producer)), root((depth, consumer))))
                     first[right] = left
-        sizes = Counter(found(spot) for spot in spots)
-        return {spot: (found(spot)[1], sizes[found(spot)]) for spot in spots}
+        sizes = Counter(root(spot) for spot in spots)
+        return {spot: (root(spot)[1], sizes[root(spot)]) for spot in spots}
 
     def _joined(self) -> dict[str, str]:
-        """Every path by the deepest one that holds the same and no more: a container of one thing is that thing."""
+        """Return for every path the deepest one with the same contents: a container of one module is that module."""
         used = {self.chains[owner] for owner in self.wiring.owners}
         own = {chain[-1] for chain in used}
         below: dict[str, set[str]] = {}
         for chain in used:
             for above, path in itertools.pairwise(chain):
                 below.setdefault(above, set()).add(path)
-        found: dict[str, str] = {}
-        for path in sorted(self.rooms, key=len, reverse=True):
-            alone = path not in own and len(below.get(path, ())) == 1
-            found[path] = found[next(iter(below[path]))] if alone else path
-        return found
+        joined: dict[str, str] = {}
+        for path in sorted(self.graphs, key=len, reverse=True):
+            is_container = path not in own and len(below.get(path, ())) == 1
+            joined[path] = joined[next(iter(below[path]))] if is_container else path
+        return joined
 
 
 def _chain(path: str) -> tuple[str, ...]:

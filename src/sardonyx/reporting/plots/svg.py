@@ -1,8 +1,8 @@
-"""The parts that pictures are made of: a page of light or dark paper, text that is escaped, lines, ticks, colours.
+"""The elements of pictures: a light or dark background, escaped text, lines, ticks, colours.
 
-SVG without scripts, the same bytes for the same data: as a file that needs nothing else, or as a part of the HTML page,
-whose theme it then follows. The colours are told apart by those who cannot tell red from green, and stand on paper of
-either kind; what they mean is always written too.
+SVG without scripts, the same bytes for the same data: as a self-contained file, or as a part of the HTML page, whose
+theme it then follows. The colours can be distinguished with red-green blindness and on both backgrounds; their meaning
+is always written as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from sardonyx.reporting import formatting
 
-# Of light and of dark paper: blue, amber, teal, magenta, sky, violet, brown, sand. A test holds how far they are apart.
+# On a light and on a dark background: blue, amber, teal, magenta, sky, violet, brown, sand.
 COLORS = (
     ("#1d4ed8", "#68a0fe"),
     ("#b45309", "#f7a73b"),
@@ -29,15 +29,9 @@ COLORS = (
     ("#bc7f5c", "#eadaae"),
 )
 LONGEST = 90  # characters of a name
-LETTER = 6.9  # width of a character of a label, on the safe side
+LETTER = 6.9  # upper bound of the width of a character of a label
 
-_THEMES = """
-.sardonyx { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #59636e; --rule: #d9dee3; }
-@media (prefers-color-scheme: dark) {
-  .sardonyx { --paper: #0f1318; --ink: #e6e9ec; --soft: #9aa4ae; --rule: #2c343c; }
-}
-"""
-_HEAD = 64  # height of a picture's title and of the words under it
+_HEAD = 64  # height of a picture's title and of the text under it
 
 _PAPER = """
 .sardonyx { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --soft: #59636e; --rule: #d9dee3; }
@@ -62,19 +56,19 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that is not yet a file or a part of a page."""
+    """A picture, to be written as a file or as a part of a page."""
 
-    kind: str  # "icicle": keeps its rules of style from those of other pictures on one page
+    kind: str  # "icicle": scopes its style among other pictures on a page
     width: int  # in units of the picture
     height: int
-    title: str  # what is shown; at the top, and read aloud by those who read pictures aloud
-    about: str  # how to read it, or its numbers in words; under the title
+    title: str  # at the top, and read by screen readers
+    about: str  # how to read it, or its numbers as text; under the title
     body: Sequence[str]  # elements, already escaped
-    style: str = ""  # more rules of style, each beginning with ".sardonyx"
-    told: str = ""  # what it shows in words, for those who cannot see it
+    style: str = ""  # more CSS rules, each beginning with ".sardonyx"
+    description: str = ""  # the contents as text, for screen readers
 
     def file(self) -> str:
-        """The text of an SVG file."""
+        """Return the text of an SVG file."""
         return "\n".join((
             f'<svg xmlns="http://www.w3.org/2000/svg" class="sardonyx" role="img"'
             f' viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}">',
@@ -88,7 +82,7 @@ class Picture:
         ))  # fmt: skip
 
     def inline(self, *, narrowest: int = 600) -> Markup:
-        """A part of a page that has `PAGE_STYLE`: in its colours, as wide as there is room, the title left to it."""
+        """Return a part of a page with `PAGE_STYLE`: in its colours, as wide as possible, without the title."""
         scoped = self.style.replace(".sardonyx ", f".sardonyx.{self.kind} ")
         return Markup("\n".join((
             f'<svg class="sardonyx {self.kind}" role="img" viewBox="0 {_HEAD} {self.width} {self.height - _HEAD}"'
@@ -100,14 +94,14 @@ class Picture:
         )))  # fmt: skip
 
     def _described(self) -> tuple[str, str]:
-        told = f"{self.about} {self.told}".strip()
-        return f"<title>{safe(self.title)}</title>", f"<desc>{safe(told, 4000)}</desc>"
+        description = f"{self.about} {self.description}".strip()
+        return f"<title>{safe(self.title)}</title>", f"<desc>{safe(description, 4000)}</desc>"
 
 
 def text(
     x: float, y: float, what: str, kind: str = "", *, anchor: str = "start", turned: float = 0.0, longest: int = LONGEST
 ) -> str:
-    """Words at a place; a very long name loses its middle. `anchor`: start, middle or end; `turned` in degrees."""
+    """Return a text at a position, shortened if very long. `anchor`: start, middle or end; `turned` in degrees."""
     classed = f' class="{kind}"' if kind else ""
     anchored = f' text-anchor="{anchor}"' if anchor != "start" else ""
     rotated = f' transform="rotate({at(turned)} {at(x)} {at(y)})"' if turned else ""
@@ -115,48 +109,48 @@ def text(
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str = "rule") -> str:
-    """A straight line."""
+    """Return a straight line."""
     return f'<line class="{kind}" x1="{at(x1)}" y1="{at(y1)}" x2="{at(x2)}" y2="{at(y2)}"/>'
 
 
 def rect(
     x: float, y: float, width: float, height: float, kind: str = "fill", *, hover: str = "", more: str = ""
 ) -> str:
-    """A rectangle; `hover` is shown when the pointer rests on it, `more` are attributes as they stand."""
+    """Return a rectangle; `hover` is its tooltip, `more` are further attributes."""
     place = f'x="{at(x)}" y="{at(y)}" width="{at(width)}" height="{at(height)}"'
     return f'<rect class="{kind}" {place}{" " + more if more else ""}>{_hover(hover)}</rect>'
 
 
 def dot(x: float, y: float, *, radius: float = 4.5, hover: str = "") -> str:
-    """A point in its series' own colour."""
+    """Return a point in the colour of its series."""
     return f'<circle class="dot" cx="{at(x)}" cy="{at(y)}" r="{at(radius)}">{_hover(hover)}</circle>'
 
 
 def group(index: int, body: Iterable[str]) -> str:
-    """Elements of one series: what is drawn as "own", "dot", "fill" or "name" takes the colour of that number."""
+    """Return the elements of one series; those of the classes own, dot, fill and name get its colour."""
     return "\n".join((f'<g class="own{index % len(COLORS)}">', *body, "</g>"))
 
 
 def safe(what: str, longest: int = LONGEST) -> str:
-    """Any name, fit to stand in the picture."""
+    """Return any name, escaped for SVG."""
     return escape(formatting.name(what, longest), {'"': "&quot;"})
 
 
 def at(number: float) -> str:
-    """A coordinate: two decimals and nothing idle behind them."""
+    """Return a coordinate with at most two decimals."""
     return f"{round(number, 2) + 0.0:g}" if abs(number) < 10_000 else f"{number:.0f}"
 
 
 def breadth(what: str, letter: float = LETTER) -> float:
-    """How wide a text is at most in the size of labels: characters of East Asia count twice."""
+    """Return an upper bound of the width of a label; East Asian wide characters count twice."""
     return letter * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
 
 
 def ticks(low: float, high: float, parts: int = 5) -> list[float]:
-    """Round numbers from at most `low` to at least `high`, at most about so many steps apart."""
+    """Return round numbers from at most `low` to at least `high`, about `parts` steps."""
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
-    if high - low < max(1e-9 * max(abs(low), abs(high)), 1e-290):  # as good as one number
+    if high - low < max(1e-9 * max(abs(low), abs(high)), 1e-290):  # practically one number
         high = low + max(abs(low), 1.0)
     rough = (high - low) / parts
     power = 10.0 ** math.floor(math.log10(rough))
@@ -165,8 +159,8 @@ def ticks(low: float, high: float, parts: int = 5) -> list[float]:
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
-def _hover(words_: str) -> str:
-    return f"<title>{safe(words_, 400)}</title>" if words_ else ""
+def _hover(tooltip: str) -> str:
+    return f"<title>{safe(tooltip, 400)}</title>" if tooltip else ""
 
 
 def _own_colors() -> str:
@@ -176,4 +170,4 @@ def _own_colors() -> str:
 
 
 _PAGE_COLORS = "".join(f".sardonyx .own{index} {{ --own: var(--own{index}); }}\n" for index in range(len(COLORS)))
-PAGE_STYLE = _STYLE + _PAGE_COLORS  # among the rules of a page that has the colours of its own theme under these names
+PAGE_STYLE = _STYLE + _PAGE_COLORS  # for a page that defines the colours --own0, --own1, …

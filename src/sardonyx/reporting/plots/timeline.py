@@ -1,7 +1,6 @@
-"""The memory timeline as a picture: live bytes while each operation runs, one panel a program, all on one scale.
+"""The memory timeline as a picture: live bytes while each operation runs, one panel for each program, on one scale.
 
-A self-contained SVG without scripts, fit for a page, a README or a browser of its own. Panels and not lines on top of
-each other: programs have different numbers of steps, and a step of one stands over no particular step of another.
+Programs have different numbers of steps that do not correspond to each other, so each has its own panel.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _STYLE = """
 
 
 def timeline_svg(timelines: Mapping[str, Timeline], title: str) -> str:
-    """The picture, as the text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     return timeline(timelines, title).file()
 
 
 def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
-    """The picture, for a file or for the page.
+    """Return the picture for a file or for the page.
 
     Args:
         timelines: Label to timeline, drawn from the top in this order.
@@ -47,10 +46,10 @@ def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
         WIDTH,
         height,
         f"Memory timeline: {title}",
-        "Bytes of activations that are alive while each operation runs; weights and inputs apart.",
+        "Bytes of activations that are alive while each operation runs; without weights and inputs.",
         (*panels, foot),
         style=_STYLE,
-        told=" ".join(f"{formatting.name(label)}: {_peak_in_words(each)}." for label, each in timelines.items()),
+        description=" ".join(f"{formatting.name(label)}: {_peak_in_words(each)}." for label, each in timelines.items()),
     )
 
 
@@ -69,7 +68,7 @@ def _panel(index: int, label: str, each: Timeline, scale: int, ticks: tuple[int,
 
 
 def _drawn(each: Timeline, base: int, scale: int) -> Iterator[str]:
-    """The line, its ticks, and its peak."""
+    """Yield the line, its ticks, and its peak."""
     per_step = _SPAN / each.steps
     for number in range(0, each.steps + 1, _tick(each.steps, 10)[0]):
         x = LEFT + number * per_step
@@ -82,7 +81,7 @@ def _drawn(each: Timeline, base: int, scale: int) -> Iterator[str]:
 
 
 def _outline(each: Timeline, base: int, scale: int) -> str:
-    """Level from one step to the next; a point that was thinned stands for all from it to the one that follows."""
+    """Return the outline as steps; a point represents all operations up to the next point."""
     parts, last = [f"M{LEFT} {base}"], -1
     for index, (step, bytes_) in enumerate(each.points):
         if bytes_ != last:
@@ -105,7 +104,7 @@ def _most(each: Timeline) -> int:
 
 
 def _tick(most: int, parts: int) -> tuple[int, int, str]:
-    """A round distance between ticks, so that there are at most so many; and the unit to tell it in."""
+    """Return a round distance between at most `parts` ticks, and the unit with its name."""
     unit, letters = next(((unit, letters) for unit, letters in _UNITS if most >= unit), _UNITS[-1])
     rounds = (factor * 10**power for power in range(18) for factor in (1, 2, 5))
     return next(step for step in rounds if step * parts >= most), unit, letters

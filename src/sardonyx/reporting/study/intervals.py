@@ -1,4 +1,4 @@
-"""Measured times as points with their intervals: model by model, and against what was saved by counting."""
+"""Measured times as points with their intervals: by model, and against the counted savings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _PANEL, _GAP, _INSET = 400, 60, 72
 
 
 def latency(table: Table, title: str) -> str:
-    """One line a model: ratio and interval; left of 1 is faster."""
-    found = [(row, measured) for row in rows(table) if (measured := numbers(row, "ratio", "low", "high"))]
-    if not found:
+    """Return a plot with a line for each model: ratio and interval; left of 1 is faster."""
+    timed = [(row, measured) for row in rows(table) if (measured := numbers(row, "ratio", "low", "high"))]
+    if not timed:
         return svg.Picture("latency", _WIDTH, 100, title, "Nothing was timed.", ()).file()
-    ends = [1.0, *(end for _, measured in found for end in measured)]
+    ends = [1.0, *(end for _, measured in timed for end in measured)]
     marks = svg.ticks(min(ends), max(ends), 8)
     scale = _Scale(marks[0], marks[-1], _LEFT, _WIDTH - _RIGHT)
-    bottom = _TOP + _ROW * len(found) + 6
+    bottom = _TOP + _ROW * len(timed) + 6
     body = [part for mark in marks for part in _vertical(scale(mark), bottom, f"{mark:g}", is_one=mark == 1.0)]
-    for at, (row, measured) in enumerate(found):
+    for at, (row, measured) in enumerate(timed):
         body.append(_interval_line(row, measured, _TOP + at * _ROW + _ROW / 2, scale))
     about = "With 95 % intervals: left of 1 is faster. Blue: faster, amber: slower, teal: no difference."
     return svg.Picture("latency", _WIDTH, int(bottom + 36), title, about, body).file()
@@ -32,32 +32,32 @@ def latency(table: Table, title: str) -> str:
 
 def _interval_line(row: Row, measured: Sequence[float], y: float, scale: _Scale) -> str:
     ratio, low, high = measured
-    said = claim(row)
+    finding = claim(row)
     parts = (
         svg.text(_LEFT - 12, y + 4, str(row["model"]), anchor="end", longest=32),
         svg.line(scale(low), y, scale(high), y, "own"),
-        svg.dot(scale(ratio), y, hover=f"{row['model']}: {ratio:.3f} ({low:.3f} to {high:.3f}), {said}"),
-        svg.text(_WIDTH - _RIGHT + 12, y + 4, said, "soft"),
+        svg.dot(scale(ratio), y, hover=f"{row['model']}: {ratio:.3f} ({low:.3f} to {high:.3f}), {finding}"),
+        svg.text(_WIDTH - _RIGHT + 12, y + 4, finding, "soft"),
     )
-    return svg.group(_COLOR[said], parts)
+    return svg.group(_COLOR[finding], parts)
 
 
 def scatter(table: Table, title: str) -> str:
-    """One panel for each thing that is saved, time saved upwards, all on the same scale of time."""
-    found = rows(table)
+    """Return a scatter plot with a panel for each counted saving, all on the same scale of time."""
+    points = rows(table)
     columns = [column for column in table.columns if column.endswith("_saved") and column != "time_saved"]
-    times = [end for row in found for end in numbers(row, "low", "time_saved", "high") or ()]
+    times = [end for row in points for end in numbers(row, "low", "time_saved", "high") or ()]
     up = svg.ticks(min([0.0, *times]), max([0.0, *times]), 5)
     height = 92 + -(-len(columns) // 2) * (_PANEL - 60)
-    body = [line for at, column in enumerate(columns) for line in _panel(at, column, found, up)]
+    body = [line for at, column in enumerate(columns) for line in _panel(at, column, points, up)]
     about = "One point a model, with the 95 % interval of its time. Blue: faster, amber: slower, teal: no difference."
     return svg.Picture("scatter", _WIDTH, height, title, about, body).file()
 
 
-def _panel(at: int, column: str, found: Sequence[Row], up: Sequence[float]) -> Iterator[str]:
+def _panel(at: int, column: str, points: Sequence[Row], up: Sequence[float]) -> Iterator[str]:
     left, top = _INSET + (at % 2) * (_PANEL + _GAP), 92 + (at // 2) * (_PANEL - 60)
     bottom = top + _PANEL - 140
-    saved = [value for row in found if (value := number(row[column])) is not None]
+    saved = [value for row in points if (value := number(row[column])) is not None]
     across = svg.ticks(min([0.0, *saved]), max([0.0, *saved]), 5)
     x, y = _Scale(across[0], across[-1], left, left + _PANEL - 40), _Scale(up[0], up[-1], bottom, top)
     for mark in up:
@@ -68,7 +68,7 @@ def _panel(at: int, column: str, found: Sequence[Row], up: Sequence[float]) -> I
         yield svg.text(x(mark), bottom + 18, _percent(mark), "soft", anchor="middle")
     yield svg.text(left + (_PANEL - 40) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
     yield svg.text(left - 8, top - 10, "time saved", "soft")
-    for row in found:
+    for row in points:
         yield svg.group(_COLOR[_claim_of_saving(row)], _point(row, column, x, y))
 
 
@@ -77,31 +77,31 @@ def _point(row: Row, column: str, x: _Scale, y: _Scale) -> Iterator[str]:
     if place is not None:
         saved, time, low, high = place
         yield svg.line(x(saved), y(low), x(saved), y(high), "own")
-        said = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} ({_percent(low)} to {_percent(high)})"
-        yield svg.dot(x(saved), y(time), hover=said)
+        hover = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} ({_percent(low)} to {_percent(high)})"
+        yield svg.dot(x(saved), y(time), hover=hover)
 
 
 def _claim_of_saving(row: Row) -> str:
-    """The same claim told by what is saved: the interval of a faster model is above zero."""
+    """Return the claim for savings instead of ratios: the interval of a faster model is above zero."""
     ends = numbers(row, "low", "high")
     return claim({**row, "low": 1 - ends[1], "high": 1 - ends[0]}) if ends is not None else SAME
 
 
 class _Scale:
-    """Numbers to places on a line."""
+    """Maps numbers to positions on a line."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self._low, self._span = low, high - low
         self._start, self._length = start, end - start
 
     def __call__(self, value: float) -> float:
-        """Where a number is."""
+        """Return the position of a number."""
         return self._start + self._length * (value - self._low) / self._span
 
 
-def _vertical(x: float, bottom: float, words: str, *, is_one: bool) -> tuple[str, str]:
+def _vertical(x: float, bottom: float, label: str, *, is_one: bool) -> tuple[str, str]:
     kind = "axis" if is_one else "rule"
-    return svg.line(x, _TOP - 4, x, bottom, kind), svg.text(x, bottom + 18, words, "soft", anchor="middle")
+    return svg.line(x, _TOP - 4, x, bottom, kind), svg.text(x, bottom + 18, label, "soft", anchor="middle")
 
 
 def _percent(share: float) -> str:

@@ -1,1 +1,1 @@
-"""Records in the formats of other programs: graph viewers, trace viewers, Markdown viewers."""
+"""Records in the formats of other programs: graph viewers, trace viewers, Mermaid."""

@@ -1,7 +1,7 @@
 """A HierarchyDag as GraphML: modules are groups, nested as they are in the model.
 
-Plain GraphML keys carry the data, for programs; beside them stand yEd's own elements, which that editor needs to show a
-label and to open a group. NetworkX follows a nested graph only where a node is marked as such a group.
+Plain GraphML keys carry the data for programs; yEd needs its own elements as well to show a label and to open a group.
+NetworkX follows a nested graph only if its node is marked as a group.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns" xmlns:y="http://www.yworks.com/xml/graphml">"""
 
 
-def render_graphml(found: HierarchyDag) -> str:
-    """The whole document; every text in it is spelled so that XML can hold it."""
-    ids = {name: f"n{index}" for index, name in enumerate(found.operations)}
+def render_graphml(dag: HierarchyDag) -> str:
+    """Return the whole document; every text in it is valid XML."""
+    ids = {name: f"n{index}" for index, name in enumerate(dag.operations)}
     lines = [_HEAD]
     lines += [f'<key id="{key}" for="node" attr.name="{key}" attr.type="string"/>' for key in _KEYS]
     lines += ['<key id="look" for="node" yfiles.type="nodegraphics"/>', '<graph id="model" edgedefault="directed">']
-    lines += _groups(found, ids)
-    edges = found.edges()
+    lines += _groups(dag, ids)
+    edges = dag.edges()
     lines += [f'<edge id="e{i}" source="{ids[a]}" target="{ids[b]}"/>' for i, (a, b) in enumerate(edges)]
     return "\n".join([*lines, "</graph>", "</graphml>"]) + "\n"
 
 
-def _groups(found: HierarchyDag, ids: Mapping[str, str]) -> Iterator[str]:
-    """Every module as a group around its own operations and the modules below it; no recursion, files nest at will."""
+def _groups(dag: HierarchyDag, ids: Mapping[str, str]) -> Iterator[str]:
+    """Yield every module as a group of its own operations and the modules below it, without recursion."""
     own: dict[str, list[str]] = defaultdict(list)
-    for name, tag in found.homes().items():
+    for name, tag in dag.homes().items():
         own[tag].append(name)
-    numbers = {tag: index for index, tag in enumerate(found.modules)}
-    stack: list[str | None] = [*reversed(found.tops())]
+    numbers = {tag: index for index, tag in enumerate(dag.modules)}
+    stack: list[str | None] = [*reversed(dag.tops())]
     while stack:
         tag = stack.pop()
         if tag is None:
             yield "</graph></node>"
             continue
-        module = found.modules[tag]
+        module = dag.modules[tag]
         yield f'<node id="m{numbers[tag]}" yfiles.foldertype="group">' + "".join(_group_data(tag, module))
         yield f'<graph id="m{numbers[tag]}:" edgedefault="directed">'
         for name in own[tag]:
-            yield f'<node id="{ids[name]}">' + "".join(_node_data(name, found.operations[name])) + "</node>"
+            yield f'<node id="{ids[name]}">' + "".join(_node_data(name, dag.operations[name])) + "</node>"
         stack.append(None)
         stack.extend(reversed(module.children))
 
@@ -78,5 +78,5 @@ def _data(**values: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """XML 1.0 has no way to write most control characters, so what cannot be printed is spelled out."""
+    """Return escaped text; XML 1.0 cannot represent most control characters, so unprintable ones are made visible."""
     return escape(visible(text))

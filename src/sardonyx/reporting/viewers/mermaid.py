@@ -1,7 +1,7 @@
-"""The graph of a module as Mermaid text, which GitHub and others draw where it stands in Markdown.
+"""The graph of a module as Mermaid text, which GitHub and others render in Markdown.
 
-Names from a model are hostile: whatever could end a label, begin a comment, a link or a tag, or close the fence around
-the text is written as the number of its character, which Mermaid shows as that character and as nothing else.
+Names from a model may contain anything: characters that could end a label, start a comment, a link or a tag, or close
+the code fence are written as character numbers, which Mermaid shows as the characters.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from sardonyx.records.module_graph import HierarchyDag
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots.drawing import LONGEST, Label
-from sardonyx.reporting.plots.module_contents import Inside, insides
+from sardonyx.reporting.plots.module_contents import ModuleContents, module_contents
 from sardonyx.reporting.plots.module_drawings import labelled, module_sides
 
 MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")
 _SHAPES = {"module": ('[["', '"]]'), "port": ('(["', '"])')}
-_SAID = {"made": " (new)", "gone": " (removed)"}
-_LOOKS = (
+_SUFFIXES = {"made": " (new)", "gone": " (removed)"}
+_STYLES = (
     "classDef made stroke:#0f766e,stroke-width:3px",
     "classDef gone stroke:#b45309,stroke-width:2px,stroke-dasharray:4 3",
     "classDef module stroke:#1d4ed8,stroke-width:2px",
@@ -27,71 +27,71 @@ _LOOKS = (
 
 
 def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
-    """A module of a Run from inside, before or after; nodes that the other graph does not have are marked."""
-    inside, others = module_sides(run, path)[after]
-    if inside is None:
-        return _sentence(f"{path or '(model)'}: nothing of it is left here")
-    return _chart(inside, labelled(inside, others, "made" if after else "gone"))
+    """Return the contents of a module before or after; nodes that the other graph does not have are marked."""
+    contents, others = module_sides(run, path)[after]
+    if contents is None:
+        return _sentence(f"{path or '(model)'}: this module does not exist here")
+    return _chart(contents, labelled(contents, others, "made" if after else "gone"))
 
 
-def render_mermaid(found: HierarchyDag) -> str:
-    """The first of the modules that lie in no other, from inside; "" where there is none."""
-    known = insides(_wiring(found))
-    for tag in found.tops():
-        inside = known.get(found.modules[tag].path)
-        if inside is not None:
-            return _chart(inside, [Label(part.text, part.kind) for part in inside.parts])
+def render_mermaid(dag: HierarchyDag) -> str:
+    """Return the contents of the first top-level module, or "" if there is none."""
+    by_path = module_contents(_wiring(dag))
+    for tag in dag.tops():
+        contents = by_path.get(dag.modules[tag].path)
+        if contents is not None:
+            return _chart(contents, [Label(part.text, part.kind) for part in contents.parts])
     return ""
 
 
-def _wiring(found: HierarchyDag) -> Wiring:
-    """The operations by the modules they are shown in; what the top takes and gives are inputs and outputs."""
-    at = {name: place for place, name in enumerate(found.operations)}
-    homes = found.homes()
-    modules = {tag: place for place, tag in enumerate(found.modules)}
-    tops = [found.modules[tag] for tag in found.tops()]
-    taken = {value for top in tops for value in top.inputs}
-    given = {value for top in tops for value in top.outputs}
+def _wiring(dag: HierarchyDag) -> Wiring:
+    """Return the operations by the modules they are shown in, with the inputs and outputs of the top-level modules."""
+    at = {name: place for place, name in enumerate(dag.operations)}
+    homes = dag.homes()
+    modules = {tag: place for place, tag in enumerate(dag.modules)}
+    tops = [dag.modules[tag] for tag in dag.tops()]
+    inputs_of_tops = {value for top in tops for value in top.inputs}
+    outputs_of_tops = {value for top in tops for value in top.outputs}
     inputs: dict[str, tuple[int, ...]] = {}
-    for name, operation in found.operations.items():
+    for name, operation in dag.operations.items():
         for value in dict.fromkeys(operation.inputs):
-            if value in taken:
+            if value in inputs_of_tops:
                 inputs[value] = (*inputs.get(value, ()), at[name])
     return Wiring(
-        modules=tuple(module.path for module in found.modules.values()),
-        names=tuple(found.operations),
-        ops=tuple(each.op_type for each in found.operations.values()),
-        owners=tuple(modules[homes[name]] for name in found.operations),
-        edges=tuple((at[one], at[other]) for one, other in found.edges()),
+        modules=tuple(module.path for module in dag.modules.values()),
+        names=tuple(dag.operations),
+        ops=tuple(operation.op_type for operation in dag.operations.values()),
+        owners=tuple(modules[homes[name]] for name in dag.operations),
+        edges=tuple((at[one], at[other]) for one, other in dag.edges()),
         inputs=inputs,
-        outputs={value: at[maker] for value, (maker, _) in found.makers().items() if value in given},
+        outputs={value: at[producer] for value, (producer, _) in dag.makers().items() if value in outputs_of_tops},
     )
 
 
-def _chart(inside: Inside, labels: Sequence[Label]) -> str:
-    if max(len(labels), len(inside.edges)) > MOST:
+def _chart(contents: ModuleContents, labels: Sequence[Label]) -> str:
+    if max(len(labels), len(contents.edges)) > MOST:
         boxes = formatting.plural(len(labels), "box", "boxes")
-        return _sentence(f"{inside.path or '(model)'}: {boxes}, too many to be read as one drawing")
-    return "\n".join(("flowchart TD", *_lines(inside, labels))) + "\n"
+        return _sentence(f"{contents.path or '(model)'}: {boxes}, too many for one drawing")
+    return "\n".join(("flowchart TD", *_lines(contents, labels))) + "\n"
 
 
-def _lines(inside: Inside, labels: Sequence[Label]) -> Iterator[str]:
+def _lines(contents: ModuleContents, labels: Sequence[Label]) -> Iterator[str]:
     for at, label in enumerate(labels):
         start, end = _SHAPES.get(label.kind, ('["', '"]'))
-        text = f"{quoted(formatting.name(label.text, LONGEST))}{_SAID.get(label.kind, '')}"
+        text = f"{quoted(formatting.name(label.text, LONGEST))}{_SUFFIXES.get(label.kind, '')}"
         yield f"  n{at}{start}{text}{end}"
-    for maker, reader in inside.edges:
-        yield f"  n{maker} --> n{reader}"
-    for look in _LOOKS:
-        kind = look.split()[1]
+    for producer, consumer in contents.edges:
+        yield f"  n{producer} --> n{consumer}"
+    for style in _STYLES:
+        kind = style.split()[1]
         members = [f"n{at}" for at, label in enumerate(labels) if label.kind == kind]
         if members:
-            yield f"  {look}"
+            yield f"  {style}"
             yield f"  class {','.join(members)} {kind}"
 
 
 def quoted(text: str) -> str:
-    """Any name, fit to stand between the quotes of a label."""
+    """Return any name, escaped for the quotes of a label."""
     return "".join(
         char if char in _HARMLESS or char.isalnum() else f"#{ord(char)};" for char in formatting.visible(text)
     )

@@ -11,10 +11,10 @@ from sardonyx.records.module_graph import HierarchyDag, Operation
 _TENSOR = "__tensor_tag"  # the viewer shows this key as the name of an input or output
 
 
-def render_model_explorer(found: HierarchyDag) -> bytes:
-    """The collection as JSON: one graph, in which a node's namespace is the tag of its module."""
-    homes = found.homes()
-    incoming = _incoming(found)
+def render_model_explorer(dag: HierarchyDag) -> bytes:
+    """Return the collection as JSON: one graph, in which a node's namespace is the tag of its module."""
+    homes = dag.homes()
+    incoming = _incoming(dag)
     nodes = [
         {
             "id": name,
@@ -22,29 +22,29 @@ def render_model_explorer(found: HierarchyDag) -> bytes:
             "namespace": homes[name].strip("/"),
             "attrs": _attributes(operation),
             "incomingEdges": incoming[name],
-            "inputsMetadata": [_input(i, value, found) for i, value in enumerate(operation.inputs) if value],
+            "inputsMetadata": [_input(i, value, dag) for i, value in enumerate(operation.inputs) if value],
             "outputsMetadata": [_port(i, {_TENSOR: value}) for i, value in enumerate(operation.outputs) if value],
         }
-        for name, operation in found.operations.items()
+        for name, operation in dag.operations.items()
     ]
-    groups = {tag.strip("/"): _group(found, tag) for tag in found.modules}
+    groups = {tag.strip("/"): _group(dag, tag) for tag in dag.modules}
     graph = {"id": "model", "nodes": nodes, "groupNodeAttributes": groups}
-    return msgspec.json.encode({"label": found.model, "graphs": [graph]})
+    return msgspec.json.encode({"label": dag.model, "graphs": [graph]})
 
 
-def _incoming(found: HierarchyDag) -> dict[str, list[dict[str, str]]]:
-    """What every node takes from which output of which node; what a body gives its holder enters at the first input."""
-    makers = found.makers()
-    edges: dict[str, list[dict[str, str]]] = {name: [] for name in found.operations}
-    unseen = dict.fromkeys(found.edges())
-    for name, operation in found.operations.items():
+def _incoming(dag: HierarchyDag) -> dict[str, list[dict[str, str]]]:
+    """Return the incoming edges of every node; results of a body enter its control-flow node at the first input."""
+    producers = dag.makers()
+    edges: dict[str, list[dict[str, str]]] = {name: [] for name in dag.operations}
+    unseen = dict.fromkeys(dag.edges())
+    for name, operation in dag.operations.items():
         for index, value in enumerate(operation.inputs):
-            if value in makers:
-                maker, output = makers[value]
-                edges[name].append(_edge(maker, output, index))
-                unseen.pop((maker, name), None)
-    for maker, name in unseen:
-        edges[name].append(_edge(maker, 0, 0))
+            if value in producers:
+                producer, output = producers[value]
+                edges[name].append(_edge(producer, output, index))
+                unseen.pop((producer, name), None)
+    for producer, name in unseen:
+        edges[name].append(_edge(producer, 0, 0))
     return edges
 
 
@@ -53,28 +53,28 @@ def _edge(source: str, output: int, target: int) -> dict[str, str]:
 
 
 def _attributes(operation: Operation) -> list[dict[str, str]]:
-    known = {"op": f"{operation.domain}::{operation.op_type}" if operation.domain else operation.op_type}
-    known |= {"module": operation.call or operation.module_path, "how": operation.how.value}
+    values = {"op": f"{operation.domain}::{operation.op_type}" if operation.domain else operation.op_type}
+    values |= {"module": operation.call or operation.module_path, "how": operation.how.value}
     if len(operation.tags) > 1:
-        known["tags"] = ", ".join(operation.tags)
-    known |= {key: msgspec.json.encode(value).decode() for key, value in operation.attributes.items()}
-    return _pairs(known)
+        values["tags"] = ", ".join(operation.tags)
+    values |= {key: msgspec.json.encode(value).decode() for key, value in operation.attributes.items()}
+    return _pairs(values)
 
 
-def _input(index: int, value: str, found: HierarchyDag) -> dict[str, Any]:
-    weight = found.initializers.get(value)
+def _input(index: int, value: str, dag: HierarchyDag) -> dict[str, Any]:
+    weight = dag.initializers.get(value)
     shape = {} if weight is None else {"shape": f"{weight.dtype}{list(weight.shape)}"}
     return _port(index, {_TENSOR: value} | shape)
 
 
-def _port(index: int, known: dict[str, str]) -> dict[str, Any]:
-    return {"id": str(index), "attrs": _pairs(known)}
+def _port(index: int, values: dict[str, str]) -> dict[str, Any]:
+    return {"id": str(index), "attrs": _pairs(values)}
 
 
-def _pairs(known: dict[str, str]) -> list[dict[str, str]]:
-    return [{"key": key, "value": value} for key, value in known.items()]
+def _pairs(values: dict[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in values.items()]
 
 
-def _group(found: HierarchyDag, tag: str) -> dict[str, str]:
-    module = found.modules[tag]
+def _group(dag: HierarchyDag, tag: str) -> dict[str, str]:
+    module = dag.modules[tag]
     return {"module": module.path, "class": module.kind or "unknown", "nodes": str(len(module.nodes))}

@@ -1,8 +1,8 @@
 """A Profile as a trace for ui.perfetto.dev or chrome://tracing: one run of each file, kernels inside their modules.
 
-Slices of one track must nest, or viewers drop them. So a module's slice goes from the first kernel of a stretch in it
-to the last; it ends when a kernel of another module runs, and begins anew when its own come back. Times are whole
-nanoseconds while they are compared, so that no rounding makes two slices overlap.
+Slices of one track must nest, or viewers drop them. So a module's slice goes from the first to the last of its
+consecutive kernels; it ends when a kernel of another module runs, and a new one begins when its own continue. Times are
+compared as whole nanoseconds, so that rounding never makes two slices overlap.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ TRACK = 1  # of each file; its process is the file
 
 
 @dataclass(slots=True)
-class _Open:
-    """A slice that has begun: of a module, or of a kernel whose body may run kernels of its own."""
+class _Slice:
+    """A slice of a module, or of a kernel, whose body may run further kernels."""
 
     name: str
     category: str
     start: int
     end: int
     arguments: dict[str, Any]
-    path: str | None  # of the module; of a kernel the module it belongs to
+    path: str | None  # of the module, or of the module that a kernel belongs to
     module: bool = True
-    inner: list[_Open] = field(default_factory=list["_Open"])
+    inner: list[_Slice] = field(default_factory=list["_Slice"])
 
 
-def trace(found: Profile) -> bytes:
-    """The trace as JSON in Chrome's trace event format."""
-    events = [event for number, model in enumerate(found.models, 1) for event in _file(number, model)]
-    about = {key: str(value) for key, value in found.options.items()}
+def trace(profile: Profile) -> bytes:
+    """Return the trace as JSON in Chrome's trace event format."""
+    events = [event for number, model in enumerate(profile.models, 1) for event in _file(number, model)]
+    about = {key: str(value) for key, value in profile.options.items()}
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
 
 
@@ -46,21 +46,21 @@ def _file(number: int, model: ProfiledModel) -> Iterator[dict[str, Any]]:
     for what, name in (("process_name", model.label), ("thread_name", "modules and kernels")):
         yield {"ph": "M", "pid": number, "tid": TRACK, "name": what, "args": {"name": formatting.visible(name)}}
     yield {"ph": "M", "pid": number, "tid": TRACK, "name": "process_sort_index", "args": {"sort_index": number}}
-    for each in _slices(model):
+    for part in _slices(model):
         yield {
             "ph": "X",
             "pid": number,
             "tid": TRACK,
-            "name": formatting.visible(each.name),
-            "cat": each.category,
-            "ts": each.start / 1000,
-            "dur": (each.end - each.start) / 1000,
-            "args": each.arguments,
+            "name": formatting.visible(part.name),
+            "cat": part.category,
+            "ts": part.start / 1000,
+            "dur": (part.end - part.start) / 1000,
+            "args": part.arguments,
         }
 
 
-def _slices(model: ProfiledModel) -> Iterator[_Open]:
-    """Every slice of a file, outer ones before those in them."""
+def _slices(model: ProfiledModel) -> Iterator[_Slice]:
+    """Yield every slice of a file, outer ones before the ones in them."""
     modules = _Modules(model)
     waiting = [iter(modules.around(_nested(model), None))]
     while waiting:
@@ -73,24 +73,23 @@ def _slices(model: ProfiledModel) -> Iterator[_Open]:
             waiting.append(iter(modules.around(one.inner, one.path)))
 
 
-def _nested(model: ProfiledModel) -> list[_Open]:
-    """The kernels' slices, those in a body inside that of their kernel; one that overlaps another begins after it."""
-    top: list[_Open] = []
-    open_ones: list[_Open] = []
-    order = sorted(model.timeline, key=lambda each: (each.start_us, -each.duration_us))
-    for each in order:
-        start = round(1000 * each.start_us)
-        end = round(1000 * (each.start_us + each.duration_us))
+def _nested(model: ProfiledModel) -> list[_Slice]:
+    """Return the slices of kernels, nested where a kernel runs others; overlapping ones are moved behind each other."""
+    top: list[_Slice] = []
+    open_ones: list[_Slice] = []
+    for event in sorted(model.timeline, key=lambda event: (event.start_us, -event.duration_us)):
+        start = round(1000 * event.start_us)
+        end = round(1000 * (event.start_us + event.duration_us))
         while open_ones and not (start < open_ones[-1].end and end <= open_ones[-1].end):
             open_ones.pop()
         siblings = open_ones[-1].inner if open_ones else top
         start = max(start, siblings[-1].end if siblings else open_ones[-1].start if open_ones else start)
-        siblings.append(_kernel(model, each.kernel, start, max(start, end)))
+        siblings.append(_kernel(model, event.kernel, start, max(start, end)))
         open_ones.append(siblings[-1])
     return top
 
 
-def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Open:
+def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Slice:
     kernel = model.kernels[place]
     arguments = {
         "operator": formatting.visible(kernel.op_type),
@@ -101,26 +100,26 @@ def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Open:
     }
     category = "kernel" if kernel.owner is not None else "kernel,not attributed"
     name = f"{kernel.op_type} {kernel.name}".strip()
-    return _Open(name, category, start, end, arguments, kernel.owner, module=False)
+    return _Slice(name, category, start, end, arguments, kernel.owner, module=False)
 
 
 class _Modules:
-    """Slices of modules around those of kernels."""
+    """Adds the slices of modules around those of kernels."""
 
     def __init__(self, model: ProfiledModel) -> None:
-        self._known = {module.path: module for module in model.modules}
+        self._modules = {module.path: module for module in model.modules}
         self._kinds = kinds(model)
 
-    def around(self, kernels: Sequence[_Open], within: str | None) -> list[_Open]:
-        """The kernels of one stretch in order, each after the slices of modules that begin with it.
+    def around(self, kernels: Sequence[_Slice], within: str | None) -> list[_Slice]:
+        """Return consecutive kernels in order, each after the slices of modules that begin with it.
 
         Args:
-            kernels: that follow one another.
-            within: the module whose slice is open around all of them; None: none is.
+            kernels: consecutive kernels.
+            within: the module whose slice is open around all of them, or None.
         """
         outer = self._steps(within)
-        shown: list[_Open] = []
-        open_ones: list[_Open] = []
+        shown: list[_Slice] = []
+        open_ones: list[_Slice] = []
         for kernel in kernels:
             steps = self._steps(kernel.path)
             inner = [step for step in steps if step not in outer]
@@ -131,21 +130,21 @@ class _Modules:
                 begun = self._slice(path, kernel.start)
                 open_ones.append(begun)
                 shown.append(begun)
-            for each in open_ones:
-                each.end = kernel.end
+            for module in open_ones:
+                module.end = kernel.end
             shown.append(kernel)
         return shown
 
     def _steps(self, path: str | None) -> list[str]:
-        """The modules from the model down to this one, as far as they are known."""
+        """Return the paths of the profiled modules from the model down to this one."""
         if path is None:
             return []
         ends = [at for at, letter in enumerate(path) if letter == "."]
         prefixes = ["", *(path[:end] for end in ends), *([path] if path else [])]
-        return [prefix for prefix in prefixes if prefix in self._known]
+        return [prefix for prefix in prefixes if prefix in self._modules]
 
-    def _slice(self, path: str, start: int) -> _Open:
-        module = self._known[path]
+    def _slice(self, path: str, start: int) -> _Slice:
+        module = self._modules[path]
         kind, name = self._kinds[path], path.rpartition(".")[2]
         shown = f"{name} ({kind})" if name and kind and kind != name else name or kind or "(model)"
         arguments = {
@@ -154,4 +153,4 @@ class _Modules:
             "median_self_ms": module.self_ms,
             "median_total_ms": module.total_ms,
         }
-        return _Open(shown, "module", start, start, arguments, path)
+        return _Slice(shown, "module", start, start, arguments, path)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Wiring
-from sardonyx.reporting.plots.module_contents import DEEPEST, Inside, insides
+from sardonyx.reporting.plots.module_contents import DEEPEST, ModuleContents, module_contents
 
 WIRING = Wiring(
     modules=("", "encoder.layer.0.attn", "encoder.layer.1.attn", "head"),
@@ -21,16 +21,16 @@ WIRING = Wiring(
 )
 
 
-def texts(inside: Inside) -> list[str]:
+def texts(inside: ModuleContents) -> list[str]:
     return [part.text for part in inside.parts]
 
 
-def edges(inside: Inside) -> set[tuple[str, str]]:
+def edges(inside: ModuleContents) -> set[tuple[str, str]]:
     return {(inside.parts[one].text, inside.parts[other].text) for one, other in inside.edges}
 
 
 def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> None:
-    found = insides(WIRING)
+    found = module_contents(WIRING)
     assert texts(found[""]) == ["Cast", "encoder.layer · 4", "Add", "head · 1", "input ids", "output logits"]
     assert edges(found[""]) == {
         ("input ids", "Cast"),
@@ -53,7 +53,7 @@ def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> 
 
 
 def test_a_container_of_one_thing_is_named_with_it_and_can_still_be_opened() -> None:
-    found = insides(WIRING)
+    found = module_contents(WIRING)
     assert texts(found["encoder"])[0] == "layer · 4"
     paths = {part.text: part.path for part in found[""].parts}
     assert paths["encoder.layer · 4"] == "encoder.layer"
@@ -62,7 +62,7 @@ def test_a_container_of_one_thing_is_named_with_it_and_can_still_be_opened() -> 
 def test_every_node_is_drawn_once_and_counted_in_all_modules_above() -> None:
     run = sample_run()
     assert run.wiring_before is not None
-    found = insides(run.wiring_before)
+    found = module_contents(run.wiring_before)
     drawn = [part.name for inside in found.values() for part in inside.parts if part.kind == "op"]
     assert sorted(drawn) == sorted(run.wiring_before.names)
     below = [part for part in found["encoder.layer.3"].parts if part.kind == "module"]
@@ -84,7 +84,7 @@ def wirings(draw: st.DrawFn) -> Wiring:
 
 @given(wirings())
 def test_an_edge_between_two_nodes_of_a_module_is_drawn_in_it(wiring: Wiring) -> None:
-    found = insides(wiring)
+    found = module_contents(wiring)
     for maker, reader in wiring.edges:
         one, other = (wiring.modules[wiring.owners[node]] for node in (maker, reader))
         if one == other:
@@ -96,7 +96,7 @@ def test_an_edge_between_two_nodes_of_a_module_is_drawn_in_it(wiring: Wiring) ->
 
 @given(wirings())
 def test_counts_of_modules_add_up(wiring: Wiring) -> None:
-    for inside in insides(wiring).values():
+    for inside in module_contents(wiring).values():
         nodes = sum(path == inside.path or f"{path}.".startswith(f"{inside.path}.") or not inside.path
                     for path in (wiring.modules[owner] for owner in wiring.owners))  # fmt: skip
         counted = sum(
@@ -108,7 +108,7 @@ def test_counts_of_modules_add_up(wiring: Wiring) -> None:
 
 
 def test_a_path_may_be_as_deep_as_it_likes() -> None:
-    found = insides(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
+    found = module_contents(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
     assert max(path.count(".") for path in found) == DEEPEST - 1
 
 
@@ -122,7 +122,7 @@ def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None
         inputs={"x": (0,)},
         outputs={"y": 6},
     )
-    found = insides(wiring)
+    found = module_contents(wiring)
     assert texts(found["block"])[:5] == ["conv1 · 1", "relu · 2", "conv2 · 1", "relu · 2", "Add"]
     assert all(one < other for one, other in found["block"].edges if max(one, other) < 5)
     assert {part.path for part in found["block"].parts if part.text == "relu · 2"} == {"block.relu"}
