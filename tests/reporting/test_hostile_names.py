@@ -309,8 +309,7 @@ def test_github_makes_no_link_of_an_address_and_notifies_nobody(name: str) -> No
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_document_of_hostile_records_says_what_they_say(verbose: bool) -> None:
-    for kind, document in documents(hostile.bad, View(verbose=verbose)):
-        assert document.blocks, kind
+    for _kind, document in documents(hostile.bad, View(verbose=verbose)):
         check(document)
 
 

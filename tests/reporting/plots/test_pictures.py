@@ -48,7 +48,7 @@ def test_a_module_that_is_gone_or_too_large_is_told() -> None:
     none = Wiring((), (), (), (), (), {}, {})
     text = module_svg(replace(RUN, wiring_before=flat, wiring_after=none), "a")
     assert "401 boxes: too many" in text
-    assert "Nothing of it is left here." in text
+    assert "This module does not exist here." in text
 
 
 def test_names_are_text() -> None:

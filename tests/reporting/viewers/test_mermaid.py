@@ -81,5 +81,5 @@ def test_a_module_that_is_too_large_is_told() -> None:
 def test_unknown_modules_and_runs_without_a_graph_are_told() -> None:
     with pytest.raises(UsageError, match="no module is called"):
         module_mermaid(RUN, "nothing.here")
-    with pytest.raises(UsageError, match="keeps no graph"):
+    with pytest.raises(UsageError, match="has no graph"):
         module_mermaid(replace(RUN, wiring_before=None), "")
