@@ -74,7 +74,7 @@ def test_a_module_that_is_too_large_is_told() -> None:
     names = tuple(f"n{at}" for at in range(size))
     flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, (), {}, {})
     assert module_mermaid(with_graph(flat), "") == (
-        f'flowchart TD\n  n0["(model): {size} boxes, too many to be read as one drawing"]\n'
+        f'flowchart TD\n  n0["(model): {size} boxes, too many for one drawing"]\n'
     )
 
 
