@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import os
 import tempfile
@@ -24,10 +25,11 @@ from sardonyx.exporting.generation.folder import MODEL, write_beside
 from sardonyx.exporting.options import ExportOptions
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, OpenDims, example_for, open_dims
+from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import with_past as continued
 from sardonyx.frontend.inputs.reach import unreached
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
-from sardonyx.frontend.models.resolve import given, resolve
+from sardonyx.frontend.models.resolve import Resolved, given, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.running import initialize
@@ -120,19 +122,16 @@ def export(
     style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
     with clock.phase("model"):
         default_task = "text-generation" if for_generation else None
-        resolved = (
-            given(source, dtype)
-            if isinstance(source, nn.Module)
-            else resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
-        )
+        if isinstance(source, nn.Module):
+            resolved = given(source, dtype)
+        else:
+            resolved = resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
     with prepared(resolved.module) as module, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
             if for_generation:
-                example, lazy_notes = decoder_example(module, seed), ()
+                example = decoder_example(module, seed)
             else:
-                example = example_for(module, resolved, inputs, kwargs, seed)
-                lazy_notes = initialize(module, example.args, example.kwargs)
-                example = continued(module, example) if options.with_past else example
+                example = _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
             call = Call(module, example.args, example.kwargs)
             dims = open_dims(call, "auto" if for_generation else dynamic)
             if for_generation:
@@ -185,7 +184,7 @@ def export(
             verdict=verdict,
             optimized=run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *lazy_notes, *dims.notes, *notes))),
+            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *notes))),
             unreached=unreached_modules,
             model=job.model if run is None else run.model,
         )
@@ -348,6 +347,22 @@ def _check_destination(output: str | Path | None, *, force: bool, for_generation
     if output is not None:
         check = io.check_free_folder if for_generation else io.check_free
         check(os.fspath(output), force=force)
+
+
+def _example(
+    module: nn.Module,
+    resolved: Resolved,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    seed: int,
+    *,
+    with_past: bool,
+) -> Example:
+    """Return the example inputs; lazy modules are initialized on them."""
+    example = example_for(module, resolved, inputs, kwargs, seed)
+    lazy_notes = initialize(module, example.args, example.kwargs)
+    example = continued(module, example) if with_past else example
+    return dataclasses.replace(example, notes=(*example.notes, *lazy_notes))
 
 
 @contextlib.contextmanager

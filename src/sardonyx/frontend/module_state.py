@@ -83,9 +83,9 @@ def _check_hashable(model: nn.Module) -> None:
 
 
 @contextmanager
-def undoing_writes(model: nn.Module) -> Generator[Written]:
+def undoing_writes(model: nn.Module) -> Generator[WriteUndo]:
     """Undo on exit what operations write into a model's tensors; only memory that is written to is copied."""
-    written = Written(tensors_of(model))
+    written = WriteUndo(tensors_of(model))
     try:
         with written:
             yield written
@@ -114,7 +114,7 @@ def tensors_of(model: nn.Module) -> list[torch.Tensor]:
     return [saved.tensor for saved in _reachable(model)[1]]
 
 
-class Written(TorchDispatchMode):
+class WriteUndo(TorchDispatchMode):
     """Copies the memory of tensors before the first operation that writes to it, so that `close` can restore it."""
 
     supports_higher_order_operators = True

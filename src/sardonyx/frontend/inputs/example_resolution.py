@@ -97,7 +97,7 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
     other = [
         f"{name}:{axis}" for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)
     ]
-    notes = [f"could be dynamic too, if the exporter supports it: --dynamic {place}=NAME" for place in other]
+    notes = [f"{axis} could be dynamic too, if it is named and the exporter supports it" for axis in other]
     merged = {name: {**axes.get(name, {}), **named.get(name, {})} for name in leaves}
     return OpenDims(merged, named, (*detected.notes, *notes))
 

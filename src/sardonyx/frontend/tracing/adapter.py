@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.module_state import Written, left_as_it_was, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import WriteUndo, left_as_it_was, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 
@@ -77,7 +77,7 @@ class Call:
         """Return whether a call that continues a past returns one of its inputs: the caller already has it."""
         return self._continues and any(tensor is each for each in inputs)
 
-    def rehearse(self) -> Written:
+    def rehearse(self) -> WriteUndo:
         """Run the example outside of any exporter; return its writes, so that they can be undone again after tracing.
 
         A tracer shows sizes as tensors; only this run shows which outputs are tensors.
@@ -109,7 +109,7 @@ class Adapter(torch.nn.Module):
         self.training = call.module.training
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Flat tensors in, flat tensors out."""
+        """Call the module on flat tensors and return flat tensors."""
         return self._call(tensors)
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.errors import RuntimeFailure, reason
+from sardonyx.frontend.running import Widening, widen, widened_copy
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
-from sardonyx.frontend.widening import Widening, widen, widened_copy
 from sardonyx.runtime import Array, Choice, Feeds, Value
 
 

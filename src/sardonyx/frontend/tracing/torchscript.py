@@ -21,7 +21,7 @@ from torch.onnx.errors import OnnxExporterError
 
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError, reason
-from sardonyx.frontend.module_state import Written, uncompiled
+from sardonyx.frontend.module_state import WriteUndo, uncompiled
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
@@ -75,7 +75,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     return model, notes
 
 
-def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Written) -> tuple[int, str | None]:
+def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: WriteUndo) -> tuple[int, str | None]:
     """Write the file in the first opset that torch supports; return the opset, and why not the lowest."""
     refusal: OnnxExporterError | None = None
     for opset in range(lowest, max(lowest, _NEWEST_OPSET) + 1):
@@ -166,7 +166,7 @@ def _entry(root: torch.nn.Module) -> str:
 
 @contextlib.contextmanager
 def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
-    """While tracing, push an entry with the index of the running module and the number of its call."""
+    """Push an entry with the index of the running module and its call number while tracing."""
     indices = {module: index for index, module in enumerate(modules)}
     calls: Counter[torch.nn.Module] = Counter()
 
@@ -229,7 +229,7 @@ def _rename(model: ir.Model, entry: str) -> None:
         value.name = (value.name or "").removeprefix(f"{INNER}.")
 
 
-def _restore_overwritten(model: ir.Model, root: torch.nn.Module, written: Written) -> None:
+def _restore_overwritten(model: ir.Model, root: torch.nn.Module, written: WriteUndo) -> None:
     """Give initializers the contents from before the traced run overwrote them: the graph writes to them itself."""
     state = cast("Iterable[tuple[str, torch.Tensor]]", (*root.named_parameters(), *root.named_buffers()))
     for name, tensor in state:

@@ -128,7 +128,7 @@ def _masked(writer: AttentionWriter, scores: fx.Node, mask: Any, query: fx.Node,
 
 
 def _shared_heads(writer: AttentionWriter, query: fx.Node, tensor: fx.Node) -> fx.Node:
-    """Repeat the heads of key or value for the heads of the query that share them."""
+    """Repeat the heads of key or value for the query heads that share them."""
     heads, groups = _known_size(query, -3), _known_size(tensor, -3)
     if heads is not None and groups is not None:
         if heads % groups:
