@@ -126,7 +126,7 @@ def test_near_misses() -> None:
     assert "the weights go through `transpose`" in refusal(_turned)
     assert "right side" in refusal(lambda q, k, v: v.transpose(-2, -1) @ torch.softmax(q @ k.transpose(-2, -1), -1))
     assert "regroups rows or columns" in refusal(_rows_merged, example=True)
-    assert "example inputs would tell" in refusal(_rows_merged)
+    assert "example inputs are needed to decide" in refusal(_rows_merged)
     assert "filled with a value that is not a constant" in refusal(_filled_with_data)
     assert "not multiplied with values" in refusal(_weights_only)
     assert "the weights go through `mul`" in refusal(lambda q, k, v: (torch.softmax(q @ k.mT, -1) * 2) @ v)

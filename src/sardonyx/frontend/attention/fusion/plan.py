@@ -19,7 +19,7 @@ from sardonyx.frontend.attention.recognition.facts import dtype_of, is_number, i
 from sardonyx.frontend.attention.recognition.matches import AttentionMatch, Bias, Cast, Fill, Operand, Regroup, Scale
 
 LOW_ENOUGH = -1e4  # scores filled with this or less have no weight compared with unmasked scores
-_EXAMPLES = "example inputs would tell"
+_EXAMPLES = "example inputs are needed to decide"
 
 
 @dataclass(slots=True, eq=False)

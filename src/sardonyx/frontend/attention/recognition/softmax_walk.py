@@ -122,7 +122,7 @@ def _changes_rows(call: Call) -> str:
     """Return why a regrouping may change the last two axes, or an empty string."""
     old, new = shape_of(call.get("x")), shape_of(call.node)
     if old is None or new is None:
-        return f"{_describe(call.node)} may regroup rows and columns of the scores: example inputs would tell"
+        return f"{_describe(call.node)} may regroup rows and columns of the scores: example inputs are needed to decide"
     if len(old) < 2 or len(new) < 2 or not same_sizes(old[-2:], new[-2:]):
         return f"{_describe(call.node)} regroups rows or columns of the scores"
     repeats = call.name == "expand" and not same_sizes(old, new)
@@ -233,7 +233,7 @@ def softmax_axis(call: Call) -> str:
     if not isinstance(dim, int):
         return "the axis of the softmax is not written in the graph"
     if not rank.exact:
-        return f"the softmax is over axis {dim}, which may not be the last: example inputs would tell"
+        return f"the softmax is over axis {dim}, which may not be the last: example inputs are needed to decide"
     return "" if dim % rank.least == rank.least - 1 else f"the softmax is over axis {dim}, not over the keys"
 
 
