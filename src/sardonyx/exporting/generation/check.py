@@ -29,6 +29,12 @@ from sardonyx.verification.rounding import LiveEngine, rounded_anew
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
+_PAST, _PRESENT = "past_key_values.", "present."
+STEPS = 32
+_LENGTHS = ((1,), (7,), (24,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
+_LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
+_BEYOND_WINDOW = 3
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompts:
@@ -82,9 +88,6 @@ def _greedy(module: Any, steps: int) -> Generator[None]:
         module.generation_config = own
 
 
-_PAST, _PRESENT = "past_key_values.", "present."
-
-
 class Stepper:
     """Runs an exported decoder step by step: each step gets back the cache that the previous one returned."""
 
@@ -127,12 +130,6 @@ def _empty(value: ir.Value, rows: int) -> Array:
     sizes = [size if isinstance(size, int) else 0 for size in shape]
     dtype = value.dtype or ir.DataType.FLOAT
     return np.zeros([rows, *sizes[1:-2], 0, sizes[-1]], dtype.numpy())
-
-
-STEPS = 32
-_LENGTHS = ((1,), (7,), (24,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
-_LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
-_BEYOND_WINDOW = 3
 
 
 @dataclass(frozen=True, slots=True)

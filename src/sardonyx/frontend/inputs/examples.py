@@ -29,6 +29,7 @@ _LONGEST_SLOT = 4096
 _DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # outputs of processors and tokenizers
 _OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them replace another input
 _ABOUT_PLACEHOLDERS = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
+Dims = tuple[int | str | None, ...]
 
 
 class Extension:
@@ -254,9 +255,6 @@ def derive(
         (*search.notes(accepted), *notes),
         again if accepted.depends else None,
     )
-
-
-Dims = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

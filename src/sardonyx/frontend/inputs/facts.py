@@ -20,6 +20,28 @@ _PARAMETER = re.compile(r"^(?P<indent>[ \t]*)(?P<name>\w+)[ \t]*\((?P<kind>.*)\)
 _SHAPE = re.compile(r"of shape\s*`?\s*\((?P<dims>[^()]*)\)")
 _TRAINING = re.compile(r"\bloss(es)?\b|\btraining\b", re.IGNORECASE)
 _TYPES = {"LongTensor": "int64", "IntTensor": "int32", "BoolTensor": "bool", "FloatTensor": "float"}
+# The names of a setting in configs by meaning, the most common first.
+_MEANINGS = {
+    "vocabulary": ("vocab_size", "n_vocab", "vocabulary_size"),
+    "segments": ("type_vocab_size", "type_vocab_sizes"),
+    "coordinates": ("max_2d_position_embeddings",),
+    "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
+    "target positions": ("max_target_positions", "decoder_max_position_embeddings", "max_position_embeddings"),
+    "source positions": ("max_source_positions",),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "width": ("hidden_size", "d_model", "n_embd", "dim", "embed_dim"),
+    "image": ("image_size", "img_size", "input_size"),
+    "channels": ("num_channels", "in_channels", "in_chans", "num_input_channels"),
+    "frames": ("num_frames",),
+    "mel bins": ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "feature_projection_input_dim"),
+    "mel frames": ("max_length", "spectrogram_length"),
+    "image tokens": ("image_seq_length", "mm_tokens_per_image", "num_image_tokens", "num_query_tokens"),
+    "padding": ("pad_token_id",),
+    "end": ("eos_token_id",),
+    "start": ("decoder_start_token_id",),
+    "beginning": ("bos_token_id",),
+}
+_PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +70,6 @@ def _described(kind: str, description: str) -> Described:
     dims = tuple(dim.strip() for dim in shape["dims"].split(",") if dim.strip()) if shape else None
     dtype = next((dtype for name, dtype in _TYPES.items() if name in kind), None)
     return Described(dtype, dims, bool(_TRAINING.search(description)))
-
-
-# The names of a setting in configs by meaning, the most common first.
-_MEANINGS = {
-    "vocabulary": ("vocab_size", "n_vocab", "vocabulary_size"),
-    "segments": ("type_vocab_size", "type_vocab_sizes"),
-    "coordinates": ("max_2d_position_embeddings",),
-    "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
-    "target positions": ("max_target_positions", "decoder_max_position_embeddings", "max_position_embeddings"),
-    "source positions": ("max_source_positions",),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "width": ("hidden_size", "d_model", "n_embd", "dim", "embed_dim"),
-    "image": ("image_size", "img_size", "input_size"),
-    "channels": ("num_channels", "in_channels", "in_chans", "num_input_channels"),
-    "frames": ("num_frames",),
-    "mel bins": ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "feature_projection_input_dim"),
-    "mel frames": ("max_length", "spectrogram_length"),
-    "image tokens": ("image_seq_length", "mm_tokens_per_image", "num_image_tokens", "num_query_tokens"),
-    "padding": ("pad_token_id",),
-    "end": ("eos_token_id",),
-    "start": ("decoder_start_token_id",),
-    "beginning": ("bos_token_id",),
-}
-_PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)")
 
 
 class Facts:

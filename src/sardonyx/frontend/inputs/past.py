@@ -26,6 +26,7 @@ PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # paramet
 _DECODER, _ENCODED = "decoder_", "encoder_outputs"  # the same for decoders with an encoder
 _SHORTEST_PAST = 3
 _HINT = "leave out `with_past`"
+_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,6 @@ def _continued(
         if role_of(name) is Role.POSITIONS and name.startswith(prefix) and isinstance(value, Tensor):
             continued[name] = value + length
     return continued
-
-
-_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,17 @@ from sardonyx.frontend.running import Probe
 from sardonyx.records.input_specs import Spec, check_names
 
 _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters it was computed from
+_LENGTHS = (11, 16, 32, 64, 128)
+_DECODER_LENGTH = 7
+_MOST_PROBES = 120
+_LONG = 20.0  # seconds of this thread after which only _ENOUGH probes are made
+_ENOUGH = 24  # probes that are always made
+_DATA = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # inputs that a module may require without naming them
+_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotation -> element type of the tensor
+_PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
+_GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
+_CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
+_SWITCHES = {"use_cache": False}  # a cache would be an unrequested output
 
 
 def parameters_at_fault(
@@ -125,19 +136,6 @@ def _names_read(trace: TracebackType) -> Iterator[list[str]]:
             beside += names
     yield inside
     yield beside
-
-
-_LENGTHS = (11, 16, 32, 64, 128)
-_DECODER_LENGTH = 7
-_MOST_PROBES = 120
-_LONG = 20.0  # seconds of this thread after which only _ENOUGH probes are made
-_ENOUGH = 24  # probes that are always made
-_DATA = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # inputs that a module may require without naming them
-_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotation -> element type of the tensor
-_PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
-_GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
-_CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
-_SWITCHES = {"use_cache": False}  # a cache would be an unrequested output
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 
 _UNDECLARED = torch.Tag.maybe_aliasing_or_mutating
+Table = Mapping[Any, Callable[..., Any]]
+_ORIGIN = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")  # metadata on the origin of a node
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]  # no public name
+_SIZE = torch.ops.aten.sym_size.int
+_COUNT = torch.ops.aten.sym_numel.default
+_SIZE_FUNCTIONS: Any = (torch.sym_max, torch.sym_min)  # pyright: ignore[reportUnknownMemberType]
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_RANK = 4
+_NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 
 class NotLocalError(Exception):
@@ -110,17 +119,6 @@ def _may_alias(target: Any) -> bool:
     """Return whether a result may share memory with an operand; some operators do not declare it (inactive dropout)."""
     values = (*target._schema.arguments, *target._schema.returns)
     return any(value.alias_info is not None for value in values) or _UNDECLARED in target.tags
-
-
-Table = Mapping[Any, Callable[..., Any]]
-_ORIGIN = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")  # metadata on the origin of a node
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]  # no public name
-_SIZE = torch.ops.aten.sym_size.int
-_COUNT = torch.ops.aten.sym_numel.default
-_SIZE_FUNCTIONS: Any = (torch.sym_max, torch.sym_min)  # pyright: ignore[reportUnknownMemberType]
-_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-_RANK = 4
-_NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 
 def decompose_locally(program: torch.export.ExportedProgram) -> None:

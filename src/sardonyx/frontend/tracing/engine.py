@@ -18,6 +18,11 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
 from sardonyx.runtime import Array, Choice, Feeds, Value
 
+_TIE_WIDTH = 16.0  # multiples of the type's epsilon within which scores count as equal up to rounding
+_ATEN: Any = torch.ops.aten
+_SORTING = frozenset((_ATEN.topk.default, _ATEN.sort.default, _ATEN.sort.stable))
+_SELECTING = frozenset((_ATEN.argmax.default, _ATEN.argmin.default, _ATEN.max.dim, _ATEN.min.dim))
+
 
 def widened_in_turn(module: nn.Module) -> nn.Module:
     """Return a copy that shares the module's weights and has each submodule's in double precision only while it runs.
@@ -69,12 +74,6 @@ def _put(part: nn.Module, name: str, tensor: Tensor) -> None:
     """Set a weight without the module's checks: it accepts only a Parameter in place of a Parameter."""
     tables: Any = (part._parameters, part._buffers)  # pyright: ignore[reportPrivateUsage]
     next(table for table in tables if name in table)[name] = tensor
-
-
-_TIE_WIDTH = 16.0  # multiples of the type's epsilon within which scores count as equal up to rounding
-_ATEN: Any = torch.ops.aten
-_SORTING = frozenset((_ATEN.topk.default, _ATEN.sort.default, _ATEN.sort.stable))
-_SELECTING = frozenset((_ATEN.argmax.default, _ATEN.argmin.default, _ATEN.max.dim, _ATEN.min.dim))
 
 
 class IndexOrder(TorchDispatchMode):

@@ -23,6 +23,9 @@ _DTYPES = (  # TorchScript numbers them in this order
     *(torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32),
     torch.bfloat16,
 )
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one per call, a scripted one per overload
+Values = dict[str, Any]
 
 
 def _number(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -138,10 +141,6 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 }
 
 
-_MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_FORWARD = re.compile(r"forward(__)?\d*")  # a traced module has one per call, a scripted one per overload
-
-
 def unscripted(scripted: torch.jit.ScriptModule) -> torch.nn.Module:
     """Return a plain module that computes what a scripted one computes, with the same parameters."""
     module = _unscripted(scripted, {})
@@ -212,9 +211,6 @@ def _signature(schema: Any) -> inspect.Signature:
         default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
         parameters.append(inspect.Parameter("self" if index == 0 else argument.name, kind, default=default))
     return inspect.Signature(parameters)
-
-
-Values = dict[str, Any]
 
 
 def _as_function(graph: Any) -> Callable[..., Any]:

@@ -23,6 +23,8 @@ from sardonyx.frontend.attention.decompositions import opaque_ops, sdpa
 from sardonyx.frontend.attention.decompositions.graph_writer import AttentionWriter
 from sardonyx.frontend.attention.roles import Role
 
+_FUNCTION = inspect.signature(F.multi_head_attention_forward)
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -151,9 +153,6 @@ def _masked(
     appended = (weights.appended_key is not None) + options.append_zero
     mask = writer.write(Role.MASK, opaque_ops.merged_mask, q, k, attn_mask, padding, appended, hint, wide)
     return writer.write(Role.MASK, torch.add, scores, mask), True
-
-
-_FUNCTION = inspect.signature(F.multi_head_attention_forward)
 
 
 def of_module(

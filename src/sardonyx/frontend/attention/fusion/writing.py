@@ -41,6 +41,9 @@ _OPS: dict[str, tuple[Any, Any]] = {  # the torch function or method, and the at
     "split": (torch.split, _aten.split_with_sizes.default),
     "narrow": (torch.narrow, _aten.narrow.default),
 }
+_MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
+_DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Writer:
@@ -99,11 +102,6 @@ class Writer:
         for _ in range(2 - rank.least):
             tensor = self.write("unsqueeze", tensor, 0)
         return tensor
-
-
-_MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
-_DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def write_call(graph: fx.Graph, attention: AttentionMatch, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:

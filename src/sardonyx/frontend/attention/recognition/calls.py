@@ -20,6 +20,8 @@ Dialect = Literal["torch", "aten"]
 PERMUTING = frozenset({"same", "transpose", "swap_last", "transpose_matrix", "permute", "movedim"})
 # Calls that only rearrange a tensor: the result may share its memory, and has its dtype.
 ARRANGING = PERMUTING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
+_PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate arguments, or as one tuple
+_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor", "ipow", "setitem"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +113,6 @@ _BY_TYPE = {
     "bfloat16": torch.bfloat16,
     "double": torch.float64,
 }
-_PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate arguments, or as one tuple
 
 
 def dialect_of(graph: fx.Graph) -> Dialect:
@@ -219,6 +220,3 @@ def writes_in_place(node: fx.Node) -> bool:
     inplace = bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
     in_operator = getattr(operator, name, None) is target and name in _IN_PLACE_OPERATORS
     return inplace or in_operator or (name.endswith("_") and not name.endswith("__"))
-
-
-_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor", "ipow", "setitem"})
