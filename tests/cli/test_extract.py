@@ -190,6 +190,6 @@ def test_a_source_with_other_weights_is_told_from_one_that_computes_something_el
     assert result.code == 2
     assert result.err.splitlines() == [
         "error: the live model is float16 and the file is float32: '0.bias'",
-        "hint: --dtype float32, or convert the live model; nothing was written",
+        "hint: give --dtype float32, or convert the live model; nothing was written",
     ]
     assert command(*cut, f"{tmp_path}/net.py:build", "--seed", "5").code == 0

@@ -109,7 +109,7 @@ def test_the_generator_is_given_back_after_a_failure() -> None:
         ("hf-config:BertConfig?hidden_size=wide", None, "does not accept these values", "hf-config"),
         (f"hf-config:BertConfig?{TINY}", "text-clasification", "no task", "text-classification"),
         (f"hf-config:BertConfig?{TINY}", "AutoModelForCTC", "has no model for AutoModelForCTC", "`task`"),
-        ("torchvision:resnet50", "fill-mask", "a task chooses", "leave it out"),
+        ("torchvision:resnet50", "fill-mask", "a task selects", "leave out `task`"),
         ("hf:not an id", None, "neither a folder nor", "hf:owner/name"),
     ],
 )

@@ -241,12 +241,12 @@ class _ExportJob:
         if not verdict.passed:
             raise VerificationFailed(
                 f"the exported graph does not compute what the module does: {verdict.failures[0]}",
-                hint="torchscript keeps only the branch and sizes it saw, dynamo all; `verify=False` writes it anyway",
+                hint="torchscript keeps only the traced branch and sizes, dynamo all; `verify=False` writes it anyway",
             )
         if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
-                hint="leave it out of `dynamic`, or `verify=False`",
+                hint="leave it out of `dynamic`, or skip verification with `verify=False`",
             )
         return verdict
 

@@ -242,7 +242,7 @@ def _check_types(whole: Tagged, live: nn.Module | None) -> None:
         if file_type != live_type:
             raise UsageError(
                 f"the live model is {live_type} and the file is {file_type}: '{name}'",
-                hint=f'`dtype="{file_type}"`, or convert the live model; nothing was written',
+                hint=f'give `dtype="{file_type}"`, or convert the live model; nothing was written',
             )
 
 

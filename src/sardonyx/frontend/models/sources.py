@@ -55,7 +55,9 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
         parse_overrides(rest.partition("?")[2] if scheme == SourceKind.CONFIG else "")
         return ModelSource(SourceKind(scheme), rest)
     if task is not None:
-        raise UsageError(f"a task chooses the head of a Hugging Face model; '{source}' is none", hint="leave it out")
+        raise UsageError(
+            f"a task selects the head of a Hugging Face model, and '{source}' is not one", hint="leave out `task`"
+        )
     if scheme in (SourceKind.TORCHVISION, SourceKind.TIMM):
         return ModelSource(SourceKind(scheme), rest)
     file, _, name = source.rpartition(":")

@@ -60,7 +60,9 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     with quietly(), _without_log(), corrected_symbolics(), uncompiled(), scoped:
         used, refusal = _lowest_opset(call, axes, path, opset or _DEFAULT_OPSET, written)
     if refusal is not None and opset is not None:
-        raise ModelError(f"torch cannot export the model at opset {opset}: {refusal}", hint=f"`opset={used}` works")
+        raise ModelError(
+            f"torch cannot export the model at opset {opset}: {refusal}", hint=f"use `opset={used}`, which works"
+        )
     model = io.load(path)
     _correct_bfloat16(model)
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which is deleted with the model

@@ -68,7 +68,7 @@ def export(
     if opset not in (None, actual):
         raise ModelError(
             f"torch exports this model at opset {actual}, not {opset}",
-            hint=f'leave `opset` out, or try `exporter="{OTHER[exporter]}"`',
+            hint=f'leave out `opset`, or try `exporter="{OTHER[exporter]}"`',
         )
     if call.left_out:
         notes = [*notes, f"outputs that are not tensors are left out of the graph: {', '.join(call.left_out)}"]
@@ -120,7 +120,7 @@ def _export_error(error: BaseException, exporter: Exporter, attempt: Callable[[E
             why=_why(first),
         )
     why = _why(first)
-    return NotExportable(f"torch cannot export the model: {why}", hint=f'`exporter="{other}"` can', why=why)
+    return NotExportable(f"torch cannot export the model: {why}", hint=f'use `exporter="{other}"`, which can', why=why)
 
 
 def _why(error: BaseException) -> str:
