@@ -212,7 +212,7 @@ def test_the_tracer_takes_the_lowest_opset_that_works() -> None:
 def test_an_opset_that_was_asked_for_is_kept_to() -> None:
     with pytest.raises(ModelError, match="at opset 16") as caught:
         sardonyx.export(Odd(_volume), VOLUME, exporter="torchscript", opset=16)
-    assert caught.value.hint == "`opset=20` works"
+    assert caught.value.hint == "use `opset=20`, which works"
 
 
 def test_an_operator_without_any_opset_is_refused_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
