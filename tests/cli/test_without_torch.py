@@ -93,7 +93,7 @@ def test_hugging_face_models_need_transformers() -> None:
         (("decompose", f"{BERT},depth"), "'depth' is not a config value"),
         (("analyze", "nowhere.py:build"), "nowhere.py does not exist"),
         ((*CUT, "nonsense"), "'nonsense' is not a model source"),
-        (("export", "timm:resnet18", "--task", "fill-mask"), "a task chooses the head of a Hugging Face model"),
+        (("export", "timm:resnet18", "--task", "fill-mask"), "a task selects the head of a Hugging Face model"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
