@@ -18,7 +18,7 @@ from sardonyx.errors import reason
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.quiet import quietly
 
-Place: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
+InputAxis: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
 Run: TypeAlias = Callable[[Sequence[Tensor]], object]
 
 BATCH, SEQUENCE, PAST, ENCODER = "batch", "sequence", "past_sequence", "encoder_sequence"
@@ -86,28 +86,30 @@ class _Finder:
             self._settle_apart(group)
         return Dynamic(self._axes, tuple(self._notes), self._maxima)
 
-    def _size(self, place: Place) -> int:
+    def _size(self, place: InputAxis) -> int:
         return self._leaves[place[0]].shape[place[1]]
 
-    def _is_past(self, place: Place) -> bool:
+    def _is_past(self, place: InputAxis) -> bool:
         """Return whether this is the axis of positions of a cache: the last but one."""
         name, axis = place
         return name.endswith((".key", ".value")) and axis == self._leaves[name].dim() - 2
 
-    def _encoder(self, places: Sequence[Place]) -> list[Place]:
+    def _encoder(self, places: Sequence[InputAxis]) -> list[InputAxis]:
         """Return the position axes of a cross-attention's cache, and all axes of the same length."""
         cached = [place for place in places if ".encoder." in place[0] and self._is_past(place)]
         sizes = {self._size(place) for place in cached}
         return [p for p in places if p in cached or (p[1] == 1 and self._size(p) in sizes and not self._is_cache(p))]
 
-    def _sequence(self, places: Sequence[Place]) -> list[Place]:
+    def _sequence(self, places: Sequence[InputAxis]) -> list[InputAxis]:
         """Return the second axis of the first integer input, and all second axes of its size."""
         integer = [p for p in places if p[1] == 1 and not self._leaves[p[0]].is_floating_point()]
         if not integer:
             return []
         return [place for place in places if place[1] == 1 and self._size(place) == self._size(integer[0])]
 
-    def _sums(self, places: Iterable[Place], past: Sequence[Place], sequence: Sequence[Place]) -> list[Place]:
+    def _sums(
+        self, places: Iterable[InputAxis], past: Sequence[InputAxis], sequence: Sequence[InputAxis]
+    ) -> list[InputAxis]:
         """Return the axes that span a past and the new tokens."""
         if not past or not sequence:
             return []
@@ -115,20 +117,20 @@ class _Finder:
         taken = (*past, *sequence)
         return [p for p in places if p not in taken and self._size(p) == total and not self._is_cache(p)]
 
-    def _is_cache(self, place: Place) -> bool:
+    def _is_cache(self, place: InputAxis) -> bool:
         return place[0].endswith((".key", ".value"))
 
-    def _by_size(self, places: Iterable[Place]) -> list[list[Place]]:
-        groups: dict[int, list[Place]] = {}
+    def _by_size(self, places: Iterable[InputAxis]) -> list[list[InputAxis]]:
+        groups: dict[int, list[InputAxis]] = {}
         for place in places:
             groups.setdefault(self._size(place), []).append(place)
         return list(groups.values())
 
-    def _settle(self, group: Sequence[Place], dim: str, growing: Sequence[Place] = ()) -> None:
+    def _settle(self, group: Sequence[InputAxis], dim: str, growing: Sequence[InputAxis] = ()) -> None:
         """Name the axes of a group if the module accepts them one larger; otherwise note why they stay fixed."""
         self._conclude(group, dim, self._refusal(group, 1, growing))
 
-    def _conclude(self, group: Sequence[Place], dim: str, why: str | None) -> None:
+    def _conclude(self, group: Sequence[InputAxis], dim: str, why: str | None) -> None:
         size = self._size(group[0])
         if size == 1:
             why = "a size of 1 may be a broadcast; give an example with a larger size"
@@ -137,7 +139,7 @@ class _Finder:
         else:
             self._notes.append(f"{group[0][0]}:{group[0][1]} stays {size}: {why}")
 
-    def _settle_apart(self, group: Sequence[Place]) -> None:
+    def _settle_apart(self, group: Sequence[InputAxis]) -> None:
         """Settle axes of one size without a common meaning: each by itself, or all together if required."""
         refusals = {place: self._firm_refusal([place]) for place in group}
         if len(group) > 1 and any(refusals.values()):
@@ -146,11 +148,11 @@ class _Finder:
         for place, why in refusals.items():
             self._conclude([place], _own_name(place), why)
 
-    def _firm_refusal(self, group: Sequence[Place]) -> str | None:
+    def _firm_refusal(self, group: Sequence[InputAxis]) -> str | None:
         """Require two sizes to pass: a pooling layer may round one more element away."""
         return self._refusal(group, 1) or self._refusal(group, self._size(group[0]) // 4 + 2)
 
-    def _limit(self, sequence: Sequence[Place], both: Sequence[Place]) -> None:
+    def _limit(self, sequence: Sequence[InputAxis], both: Sequence[InputAxis]) -> None:
         """Note the maximum length of a sequence: the config's, corrected by trying."""
         configured, name = self._longest, sequence[0][0]
         if configured is None or SEQUENCE not in self._axes.get(name, {}).values():
@@ -168,11 +170,11 @@ class _Finder:
                 self._notes.append(f"{SEQUENCE} at most {longest}")
                 return
 
-    def _refusal(self, group: Sequence[Place], more: int, growing: Sequence[Place] = ()) -> str | None:
+    def _refusal(self, group: Sequence[InputAxis], more: int, growing: Sequence[InputAxis] = ()) -> str | None:
         """Return why the module refuses these axes in a larger size, or None."""
         return _refusal(self._run, _larger(self._leaves, (*group, *growing), more))
 
-    def _name(self, places: Iterable[Place], dim: str) -> None:
+    def _name(self, places: Iterable[InputAxis], dim: str) -> None:
         for name, axis in places:
             self._axes.setdefault(name, {})[axis] = dim
 
@@ -189,7 +191,7 @@ def larger_examples(
     return [example for example in examples if _refusal(run, example) is None]
 
 
-def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[Place, str]]:
+def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[InputAxis, str]]:
     """Yield every dynamic axis with the name of its dimension."""
     for name, spec in axes.items():
         for axis, dim in spec.items():
@@ -201,7 +203,7 @@ def dim_terms(dim: str) -> list[str]:
     return dim.split(" + ")
 
 
-def _larger(leaves: Mapping[str, Tensor], places: Iterable[Place], more: int) -> dict[str, Tensor]:
+def _larger(leaves: Mapping[str, Tensor], places: Iterable[InputAxis], more: int) -> dict[str, Tensor]:
     """Return the example with longer axes: their first elements are repeated at the end."""
     tensors = dict(leaves)
     for name, axis in places:
@@ -221,5 +223,5 @@ def _refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def _own_name(place: Place) -> str:
+def _own_name(place: InputAxis) -> str:
     return f"{place[0].replace('.', '_')}_{place[1]}"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.candidates import Role, candidates, role_of
 from sardonyx.frontend.inputs.processors import processed
-from sardonyx.frontend.inputs.reach import place
+from sardonyx.frontend.inputs.reach import memory_key
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.inputs.values import Slot
 from sardonyx.frontend.running import Probe, probe, run_widened_if_needed
@@ -42,7 +42,7 @@ class Extension:
 
     def __init__(self, search: Search, accepted: Accepted) -> None:
         self._search, self._accepted = search, accepted
-        self._weights = frozenset(map(place, search.module.parameters()))
+        self._weights = frozenset(map(memory_key, search.module.parameters()))
         self._probes = 0
 
     def run(self) -> tuple[Accepted, tuple[str, ...]]:
@@ -84,8 +84,8 @@ class Extension:
         draft = self._accepted.draft
         if name in draft.names:
             return
-        known = candidates(name, self._search.facts, draft.sizes, layers=False)
-        for choice in range(min(len(known), _MOST_CANDIDATES)):
+        options = candidates(name, self._search.facts, draft.sizes, layers=False)
+        for choice in range(min(len(options), _MOST_CANDIDATES)):
             result = self._try(self._with(draft, {name: choice}), name)
             if isinstance(result, Accepted) and self._is_better(result, name):
                 self._accepted = result
@@ -98,9 +98,9 @@ class Extension:
             taken = self._taken(outputs)
             if not taken.keys() - draft.names:
                 continue
-            places = {name: place for name, place in draft.places.items() if name not in taken}
+            choices = {name: choice for name, choice in draft.choices.items() if name not in taken}
             name = next(iter(taken))
-            result = self._try(replace(draft, places=places, made={**draft.made, **taken}), name)
+            result = self._try(replace(draft, choices=choices, processed={**draft.processed, **taken}), name)
             if isinstance(result, Accepted) and self._is_better(result, name):
                 self._accepted = result
                 return
@@ -152,8 +152,8 @@ class Extension:
         return gained or role_of(name) in (Role.BOXES, Role.SEGMENTS)
 
     def _with(self, draft: Draft, more: Mapping[str, int]) -> Draft:
-        places = {**draft.places, **more}
-        return replace(draft, places={name: places[name] for name in self._search.ordered(places)})
+        choices = {**draft.choices, **more}
+        return replace(draft, choices={name: choices[name] for name in self._search.ordered(choices)})
 
     def _try(self, draft: Draft, name: str, rounds: int = 3) -> Accepted | Exception:
         """Run a draft, adding what the module's error messages ask for: other inputs, and placeholders in the text."""
@@ -253,7 +253,7 @@ def derive(
         accepted.args,
         accepted.kwargs,
         (*search.notes(accepted), *notes),
-        again if accepted.depends else None,
+        again if accepted.has_dependencies else None,
     )
 
 

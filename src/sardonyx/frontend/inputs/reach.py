@@ -25,7 +25,7 @@ class Reads(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-        self.places: set[int] = set()
+        self.read: set[int] = set()
         self.called: set[int] = set()
 
     def __enter__(self) -> Any:
@@ -43,18 +43,20 @@ class Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = cast("Iterable[Any]", tree_leaves((args, kwargs))) if self._depth else ()
-        self.places.update(place(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided)
+        self.read.update(
+            memory_key(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided
+        )
         return func(*args, **(kwargs or {}))
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
         self._depth += 1
-        self.called.update(map(place, module.parameters(recurse=False)))
+        self.called.update(map(memory_key, module.parameters(recurse=False)))
 
     def _leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._depth -= 1
 
 
-def place(tensor: Tensor) -> int:
+def memory_key(tensor: Tensor) -> int:
     """Return the identity of a tensor's memory, which its views share."""
     if is_lazy(tensor) or tensor.layout is not torch.strided:
         return id(tensor)
@@ -69,7 +71,7 @@ def unreached(module: nn.Module, run: Callable[[], object]) -> tuple[str, ...]:
     named = cast("Iterable[tuple[str, nn.Module]]", module.named_modules())
     for path, child in named:
         inside = any(path.startswith(f"{outer}.") for outer in paths)
-        weights = [place(weight) for weight in child.parameters()]
-        if path and weights and not inside and not reads.places.intersection(weights):
+        weights = [memory_key(weight) for weight in child.parameters()]
+        if path and weights and not inside and not reads.read.intersection(weights):
             paths.append(path)
     return tuple(paths)

@@ -142,15 +142,15 @@ def _names_read(trace: TracebackType) -> Iterator[list[str]]:
 class Draft:
     """Inputs without values: a candidate for each parameter, at certain sizes."""
 
-    places: Mapping[str, int]  # parameter -> index of its candidate
+    choices: Mapping[str, int]  # parameter -> index of its candidate
     sizes: Sizes
     slots: tuple[Slot, ...] = ()  # placeholders in the text
-    made: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # outputs of a processor
+    processed: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # outputs of a processor
 
     @property
     def names(self) -> set[str]:
         """The parameters that get a value."""
-        return {*self.places, *self.made}
+        return {*self.choices, *self.processed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class Accepted:
     reached: frozenset[int]
 
     @property
-    def depends(self) -> bool:
+    def has_dependencies(self) -> bool:
         """Whether values of inputs depend on each other, so that independent random values would be refused."""
-        return bool(self.draft.slots or self.draft.made) or any(
+        return bool(self.draft.slots or self.draft.processed) or any(
             candidate.role in (Role.BOXES, Role.SIZES) for candidate in self.guess
         )
 
@@ -220,7 +220,7 @@ class Search:
             taken = {name: value for name, value in outputs.items() if name in self.parameters}
             rest = [name for name in names if name not in taken]
             if taken and all(self.choices(name, sizes) for name in rest):
-                result = self.attempt(Draft(dict.fromkeys(rest, 0), sizes, made=taken))
+                result = self.attempt(Draft(dict.fromkeys(rest, 0), sizes, processed=taken))
                 if isinstance(result, Accepted):
                     return result
         return None
@@ -276,7 +276,7 @@ class Search:
         args, kwargs = self.arguments(draft, self.seed)
         with Reads() as reads:
             refusal = self._probe(self.module, args, kwargs)
-        return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.places | reads.called))
+        return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.read | reads.called))
 
     def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Return values for a draft as positional and keyword arguments."""
@@ -285,8 +285,8 @@ class Search:
     def _guess(self, draft: Draft) -> tuple[Candidate, ...]:
         longer = sum(slot.count for slot in draft.slots)
         sizes = replace(draft.sizes, length=draft.sizes.length + longer)
-        chosen = {name: self.choices(name, sizes)[place] for name, place in draft.places.items()}
-        for name, value in draft.made.items():
+        chosen = {name: self.choices(name, sizes)[choice] for name, choice in draft.choices.items()}
+        for name, value in draft.processed.items():
             dtype = self.facts.dtype if value.is_floating_point() else str(value.dtype).removeprefix("torch.")
             chosen[name] = Candidate(Spec(name, dtype, tuple(value.shape)), role_of(name))
         return tuple(chosen[name] for name in self.ordered(chosen))
@@ -333,8 +333,8 @@ class Search:
         values: dict[str, Tensor] = {}
         for candidate in guess:
             name = candidate.spec.name
-            fixed = self._given.get(name, draft.made.get(name))
-            is_data = name in draft.made and isinstance(fixed, Tensor) and fixed.is_floating_point()
+            fixed = self._given.get(name, draft.processed.get(name))
+            is_data = name in draft.processed and isinstance(fixed, Tensor) and fixed.is_floating_point()
             if isinstance(fixed, Tensor) and not is_data:
                 values[name] = fixed
             else:
