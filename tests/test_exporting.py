@@ -1,4 +1,4 @@
-"""`sardonyx.export`: the proof against PyTorch, the record, what the file holds, and what it takes."""
+"""`sardonyx.export`: verification against PyTorch, the record, the content of the file, and the arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public verb `extract`: modules of real exports, held to the live module, and refused where they do not match."""
+"""The public verb `extract`: modules of real exports are verified against the live module, and refused on a mismatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bfloat16 and float16: which type is exported, how it is verified, and that what is wrong is still found."""
+"""bfloat16 and float16: which type is exported, how it is verified, and that errors are still found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as people write it: one small module for each way, with inputs that leave nothing at zero."""
+"""Attention written by hand: one small module for each style, with inputs without zeros."""
 
 from __future__ import annotations
 

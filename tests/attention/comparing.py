@@ -1,4 +1,4 @@
-"""How far a model and what was made of it are apart: results, gradients, and where they are not numbers."""
+"""Compares a model with its rewritten form: results, gradients, and positions of NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn attentions: every option of `nn.MultiheadAttention` and SDPA, with inputs on which they make a difference."""
+"""Random attentions: every option of `nn.MultiheadAttention` and SDPA, with inputs on which it has an effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notes' estimate comes out at the notes' figures; small graphs show each of its habits by hand."""
+"""The notes' estimate reproduces the notes' figures; small graphs show each of its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exported graph takes and gives what the model does, however it is nested."""
+"""An exported graph takes and returns what the model does, with any nesting."""
 
 from __future__ import annotations
 

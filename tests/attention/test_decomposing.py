@@ -1,4 +1,4 @@
-"""Which road is taken and why, with which inputs, and what is refused."""
+"""Which method captures a model and why, with which inputs, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option of `nn.MultiheadAttention` and SDPA, drawn: the spelled out model does what torch does."""
+"""Random options of `nn.MultiheadAttention` and SDPA: the decomposed model computes what torch computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The road through torch.export: the result is called, trained, saved and moved like the model."""
+"""Capture with torch.export: the result is called, trained, saved and moved like the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention written by hand becomes one call that gives the same, forwards and backwards, in both vocabularies."""
+"""Attention written by hand becomes one call with equal results and gradients, in torch and aten graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn attentions, of torch's own and written by hand: fused they do the same, forwards and backwards."""
+"""Random attentions, torch's own and written by hand: fused they have equal results and gradients."""
 
 from __future__ import annotations
 

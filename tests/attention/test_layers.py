@@ -1,4 +1,4 @@
-"""`nn.Transformer` and its parts: looked into, spelled out, and the same as torch's own."""
+"""`nn.Transformer` and its layers: traced, decomposed, and equal to torch's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real architectures, small: every attention is spelled out and fused back, with equal outputs and the same weights."""
+"""Small real architectures: every attention is decomposed and fused back, with equal outputs and the same weights."""
 
 from __future__ import annotations
 

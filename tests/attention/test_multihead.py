@@ -1,4 +1,4 @@
-"""Ways to call a multi-head attention that a draw of its options does not reach, and calls that are refused."""
+"""Calls of a multi-head attention that random options do not reach, and calls that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is attention is found with its roles, and what only looks like it is told apart, with the reason."""
+"""Attention is recognized with its roles, and what only looks like it is rejected with a reason."""
 
 from __future__ import annotations
 

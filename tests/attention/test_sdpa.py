@@ -1,4 +1,4 @@
-"""SDPA in the words of exported graphs, whose tensors are known, and calls of it that are refused."""
+"""SDPA in exported graphs, whose tensors are known, and calls that are refused."""
 
 from __future__ import annotations
 

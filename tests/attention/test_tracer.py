@@ -1,4 +1,4 @@
-"""The symbolic road as a whole: torch's own tracing but for attention, a model left alone, a result that travels."""
+"""Symbolic tracing: like torch's except for attention; the model is unchanged, and the result can be pickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports of small modules made by hand: who owns each node, and that the numbers are the module's."""
+"""Exports of small modules: the owner of each node, and results equal to the module's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are decomposed node by node compute what torch's own way makes of them, and what the module does."""
+"""Programs decomposed node by node equal torch's own decomposition, and compute what the module computes."""
 
 from __future__ import annotations
 

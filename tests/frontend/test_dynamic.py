@@ -1,4 +1,4 @@
-"""An axis is called dynamic exactly where the module runs with other sizes, and what stays says why."""
+"""An axis is dynamic exactly if the module runs with other sizes; a fixed one has a reason."""
 
 from __future__ import annotations
 

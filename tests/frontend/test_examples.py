@@ -1,4 +1,4 @@
-"""Example inputs are found for real architectures and plain modules, and they tell: distinct sizes, padded masks."""
+"""Example inputs are found for real architectures and plain modules, with distinct sizes and padded masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts export with both exporters, for any routing, and the module keeps its own way to compute them."""
+"""Mixtures of experts export with both exporters, for any routing; the module keeps its implementation."""
 
 from __future__ import annotations
 

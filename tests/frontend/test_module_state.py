@@ -1,4 +1,4 @@
-"""A caller's module is left as it was by every verb that takes one, also where the verb fails."""
+"""Every verb restores the caller's module, also if it fails."""
 
 from __future__ import annotations
 

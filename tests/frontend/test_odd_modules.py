@@ -1,4 +1,4 @@
-"""Modules that few people write: they export, are analyzed and cut, or are refused in one line that says why."""
+"""Unusual modules: they export, are analyzed and extracted, or are refused in one line with a reason."""
 
 from __future__ import annotations
 

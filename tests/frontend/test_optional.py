@@ -1,4 +1,4 @@
-"""Optional inputs are derived where they make more of a module run; what no input reaches is listed."""
+"""Optional inputs are derived if they make more of a module run; modules that no input reaches are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder's example continues a past that the module has read, and says the same as reading everything at once."""
+"""A decoder's example continues a past that the module has computed, with the result of reading all at once."""
 
 from __future__ import annotations
 

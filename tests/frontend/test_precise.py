@@ -1,4 +1,4 @@
-"""A module computes in double precision without a second copy of its weights, and is left as it was."""
+"""A module computes in double precision without a second copy of its weights, and is restored."""
 
 from __future__ import annotations
 

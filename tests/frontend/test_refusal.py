@@ -1,4 +1,4 @@
-"""A refusal names the parameter that is at fault, with a hint that can be followed."""
+"""An error names the parameter it is about, with a hint that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source becomes the right module with telling weights, and every wrong one is a line with a hint."""
+"""A source gives the right module with non-trivial weights; every wrong source is an error with a hint."""
 
 from __future__ import annotations
 

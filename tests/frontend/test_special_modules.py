@@ -1,4 +1,4 @@
-"""Modules that are not plain: called twice, shared, wrapped, hooked, scripted; every node still names who ran it."""
+"""Special modules: called twice, shared, wrapped, hooked, scripted; every node names its module."""
 
 from __future__ import annotations
 

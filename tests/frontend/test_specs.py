@@ -1,4 +1,4 @@
-"""What a user writes about inputs is read exactly, or refused with a right example."""
+"""Input specifications are parsed exactly, or refused with a correct example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims go by the names that the user gave, and the same sum is written in one way."""
+"""Dimensions have the user's names, and equal sums are written the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags are true: an independent tracer of the eager run names the same modules, and it would notice if it did not."""
+"""Tags are correct: an independent tracer of the eager run finds the same modules, and notices wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose weights do not matter: built at once, the same in everything but values."""
+"""Models without weights: built quickly, and equal in everything but values."""
 
 from __future__ import annotations
 
