@@ -1,4 +1,4 @@
-"""The public verb `extract`: modules of real exports are verified against the live module, and refused on a mismatch."""
+"""The public verb `extract`: modules of real exports, verified against the live module."""
 
 from __future__ import annotations
 
