@@ -153,6 +153,11 @@ def _may_be_infinite(mask: Bias | Fill | Scale) -> bool:
 
 
 def _scale(step: Scale, plan: Plan) -> str:
+    """Add a scale to the plan, or return a reason.
+
+    A number after a mask m scales both: c (s + m) = c s + c m, which keeps m = -inf only if c > 0. A tensor t moves to
+    the queries, t (q · k) = (t q) · k, if it is the same for all keys.
+    """
     masked = bool(plan.masks) or plan.causal is not None
     if is_number(step.factor):
         if masked:
@@ -173,6 +178,7 @@ def _scale(step: Scale, plan: Plan) -> str:
 
 
 def _bias(step: Bias, plan: Plan) -> str:
+    """Add a mask to the plan, or return a reason. A finite number is dropped: softmax(s + c) = softmax(s)."""
     if not isinstance(step.term, fx.Node):
         return "" if step.term is None or math.isfinite(step.term) else "an infinite number is added to its scores"
     if any(isinstance(mask, Fill) and mask.value != -math.inf for _, mask in plan.masks):
@@ -187,6 +193,11 @@ def _bias(step: Bias, plan: Plan) -> str:
 
 
 def _fill(step: Fill, attention: AttentionMatch, plan: Plan) -> str:
+    """Add a filled mask to the plan, or return a reason.
+
+    Filling scores with a finite value becomes adding a large negative number. Both give the weight 0 beside an unmasked
+    score and equal weights in a fully masked row, up to rounding.
+    """
     if step.value > LOW_ENOUGH or math.isnan(step.value):
         return f"its scores are filled with {step.value:g}, which does not mask them"
     if step.value != -math.inf:
