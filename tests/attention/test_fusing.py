@@ -180,6 +180,19 @@ def test_a_mask_made_above_the_diagonal_is_causal() -> None:
     assert "attn_mask" not in call.kwargs
 
 
+def test_a_causal_mask_may_come_before_the_scale() -> None:
+    class ScaledLate(Projected):
+        def attend(self, q: Any, k: Any, v: Any) -> Any:
+            later = q.new_ones((q.size(-2), k.size(-2)), dtype=torch.bool).triu(1)
+            return torch.softmax((q @ k.mT).masked_fill(later, -torch.inf) * 0.5, -1) @ v
+
+    module, x = built(ScaledLate)
+    fused = fuse_attention(fx.symbolic_trace(module))
+    (call,) = calls(fused)
+    assert call.kwargs == {"is_causal": True, "scale": 0.5}
+    same(module, fused, x)
+
+
 def test_rows_of_which_nothing_is_left() -> None:
     """With -inf they were NaN and are 0, which is said; with a finite value they stay the mean of the values."""
 

@@ -160,9 +160,9 @@ def _scale(step: Scale, plan: Plan) -> str:
     """
     masked = bool(plan.masks) or plan.causal is not None
     if is_number(step.factor):
-        if masked:
-            if not isinstance(step.factor, (int, float)) or step.factor <= 0:
-                return "its masked scores are multiplied by a number that may not be positive"
+        if masked and (not isinstance(step.factor, (int, float)) or step.factor <= 0):
+            return "its masked scores are multiplied by a number that may not be positive"
+        if plan.masks:  # a causal mask is -inf at any scale
             plan.masks.append((len(plan.regroups), step))
         plan.scales.append(step)
         return ""
