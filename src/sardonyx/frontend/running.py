@@ -20,7 +20,7 @@ from sardonyx.frontend.module_state import is_lazy, left_as_it_was, uncompiled, 
 from sardonyx.frontend.quiet import quietly
 
 Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Exception | None]
-_NARROW = (torch.float16, torch.bfloat16)
+HALF_TYPES = (torch.float16, torch.bfloat16)
 _TO_NARROW = (Tensor.half, Tensor.bfloat16)
 _NO_KERNEL = re.compile(r"not implemented for '(Half|BFloat16)'")
 
@@ -98,7 +98,7 @@ def widened_copy(module: nn.Module) -> nn.Module:
 
 def widen(tensor: Tensor) -> Tensor:
     """Return a float16 or bfloat16 tensor in float32, and any other unchanged."""
-    return tensor.float() if tensor.dtype in _NARROW else tensor
+    return tensor.float() if tensor.dtype in HALF_TYPES else tensor
 
 
 class Widening(TorchFunctionMode):
@@ -113,7 +113,7 @@ class Widening(TorchFunctionMode):
 
 
 def _wide(value: Any) -> Any:
-    return torch.float32 if isinstance(value, torch.dtype) and value in _NARROW else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF_TYPES else value
 
 
 def lacks_kernel(error: BaseException) -> bool:

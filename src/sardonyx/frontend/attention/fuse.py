@@ -15,9 +15,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx, nn
-from torch.fx.graph_module import (
-    _USER_PRESERVED_ATTRIBUTES_KEY,  # pyright: ignore[reportPrivateUsage]  # what torch's `deepcopy` keeps
-)
 
 from sardonyx.frontend.attention import roles
 from sardonyx.frontend.attention.capture.graph_module import FrozenModule
@@ -61,12 +58,6 @@ class Fusion:
     fused: tuple[Fused, ...]
     refused: tuple[Unfused, ...]
     packed: tuple[tuple[str, ...], ...] = ()  # groups of merged projections, by their names in the original graph
-
-
-def attach(module: fx.GraphModule, fusion: Fusion) -> None:
-    """Attach the record to a graph module, so that copies have it too."""
-    setattr(module, _ATTRIBUTE, fusion)
-    module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[_ATTRIBUTE] = fusion
 
 
 def fusion_of(module: Any) -> Fusion | None:
@@ -113,7 +104,8 @@ def fuse_attention(
     result.graph.lint()
     result.recompile()
     fused = tuple(outcome for outcome in outcomes if isinstance(outcome, Fused))
-    attach(result, Fusion(fused, tuple(outcome for outcome in outcomes if isinstance(outcome, Unfused)), packed))
+    refused = tuple(outcome for outcome in outcomes if isinstance(outcome, Unfused))
+    roles.set_attribute(result, _ATTRIBUTE, Fusion(fused, refused, packed))
     _keep_decomposition(graph_module, result)
     return result
 

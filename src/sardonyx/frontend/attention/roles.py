@@ -64,9 +64,14 @@ class Decomposition:
 
 
 def attach(module: fx.GraphModule, decomposition: Decomposition) -> None:
-    """Attach the decomposition to a graph module, so that copies have it too."""
-    setattr(module, _ATTRIBUTE, decomposition)
-    module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[_ATTRIBUTE] = decomposition
+    """Attach the decomposition to a graph module."""
+    set_attribute(module, _ATTRIBUTE, decomposition)
+
+
+def set_attribute(module: fx.GraphModule, name: str, value: Any) -> None:
+    """Set an attribute of a graph module that its copies have too."""
+    setattr(module, name, value)
+    module.meta.setdefault(_USER_PRESERVED_ATTRIBUTES_KEY, {})[name] = value
 
 
 def decomposition_of(module: Any) -> Decomposition | None:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.onnx._internal.torchscript_exporter import registration, symbolic_helper, symbolic_opset14
 
-_HALF = (torch.float16, torch.bfloat16)
+from sardonyx.frontend.running import HALF_TYPES
+
 _ATTENTION = "aten::scaled_dot_product_attention"
 _ATTENTION_OPSET = 14  # the first with a symbolic function; one that the user registered for a later opset is used
 
@@ -56,7 +57,7 @@ def _masks_typed() -> Generator[None]:
 
     def typed(context: Any, query: Any, *others: Any) -> Any:
         kind = query.type().dtype()
-        return plain(_TypedConstants(context, kind) if kind in _HALF else context, query, *others)
+        return plain(_TypedConstants(context, kind) if kind in HALF_TYPES else context, query, *others)
 
     functions.add_custom(typed, _ATTENTION_OPSET)
     try:

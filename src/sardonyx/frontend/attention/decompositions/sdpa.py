@@ -60,7 +60,7 @@ def write_sdpa(
     elif attn_mask is not None:
         scores = _masked(writer, scores, attn_mask, query, wide=wide)
     weights = write_softmax(writer, scores, rows_may_be_empty=attn_mask is not None)
-    if not _is_zero(dropout_p):
+    if not is_zero(dropout_p):
         weights = writer.write(Role.DROPOUT, writer.ops.dropout, weights, dropout_p, True)
     return write_mix(writer, weights, value, wide=wide)
 
@@ -164,5 +164,6 @@ def is_half(query: fx.Node, halves: bool) -> bool:
     return halves if value is None else value.dtype in opaque_ops.HALVES
 
 
-def _is_zero(number: Any) -> bool:
+def is_zero(number: Any) -> bool:
+    """Return whether an argument is the number 0, and not a node."""
     return isinstance(number, int | float) and number == 0

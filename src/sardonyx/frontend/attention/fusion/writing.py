@@ -13,6 +13,8 @@ from torch import fx
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
+from sardonyx.frontend.attention.decompositions import opaque_ops
+from sardonyx.frontend.attention.decompositions.sdpa import is_zero
 from sardonyx.frontend.attention.fusion.plan import Plan, is_default_scale, shared_heads
 from sardonyx.frontend.attention.recognition.calls import dialect_of, read
 from sardonyx.frontend.attention.recognition.facts import EXAMPLE, Rank, dtype_of, rank_of, same_sizes, shape_of
@@ -43,7 +45,6 @@ _OPS: dict[str, tuple[Any, Any]] = {  # the torch function or method, and the at
 }
 _MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
 _DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Writer:
@@ -119,7 +120,7 @@ def write_call(graph: fx.Graph, attention: AttentionMatch, plan: Plan, dropout_p
         options["is_causal"] = True
     elif mask is not None:
         options["attn_mask"] = mask
-    if not _is_zero(dropout_p):
+    if not is_zero(dropout_p):
         options["dropout_p"] = dropout_p
     if not is_default_scale(plan, operands[0]):
         options["scale"] = _scale(writer, plan)
@@ -147,10 +148,6 @@ def _call(
         options = {**options, "attn_mask": writer.write("unsqueeze", mask, 0)}
     call = writer.write("sdpa", *(writer.write("unsqueeze", operand, 0) for operand in operands), **options)
     return call, writer.write("squeeze", call, 0)
-
-
-def _is_zero(number: Any) -> bool:
-    return isinstance(number, (int, float)) and number == 0
 
 
 def _permuted(writer: Writer, operand: Operand) -> fx.Node:
@@ -225,7 +222,11 @@ def _kept(writer: Writer, fill: Fill) -> fx.Node:
 def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
     """Return the mask in the dtype of the queries; float32 is kept with half precision, so that it stays finite."""
     own, other = dtype_of(mask), dtype_of(query)
-    if own is not None and other is not None and (own == other or (own is torch.float32 and other in _HALVES)):
+    if (
+        own is not None
+        and other is not None
+        and (own == other or (own is torch.float32 and other in opaque_ops.HALVES))
+    ):
         return mask
     return writer.write("type_as", mask, query)
 
