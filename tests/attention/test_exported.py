@@ -215,7 +215,7 @@ def test_is_called_like_the_model_and_refuses_what_it_was_not_made_for(model: Mo
         result(x, mask)
     with pytest.raises(UsageError, match=r"x must have the sizes \[2, 5, 12\], not \[2, 6, 12\]") as caught:
         result(torch.randn(2, 6, WIDTH), mask, double=True)
-    assert "dynamic=" in str(caught.value.hint)
+    assert "`dynamic`" in str(caught.value.hint)
     with pytest.raises(UsageError, match=r"mask must be torch.float32, not torch.bool"):
         result(x, mask > 0, double=True)
     with pytest.raises(UsageError, match="mask must be a tensor, not NoneType"):
