@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     for block in _FENCED.finditer(markdown):  # code is left as it is
         parts += [with_links(markdown[end : block.start()]), block[0].replace("```console measured", "```console", 1)]
         end = block.end()
-    text = "".join([*parts, with_links(markdown[end:])])
+    text = "".join([*parts, with_links(markdown[end:])]).replace("-->\n|", "-->\n\n|")  # a table after a comment
     return _TABLE.sub(_with_reference, text) if page.file.src_uri == "reference.md" else text
 
 

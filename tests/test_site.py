@@ -20,10 +20,23 @@ def test_the_reference_lists_the_public_names() -> None:
     assert sorted(names) == sorted(sardonyx.__all__)
 
 
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+
+
+def test_lists_follow_an_empty_line() -> None:
+    """GitHub does not need it; Python-Markdown takes a list without it for text."""
+    wrong: list[str] = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        found = re.findall(r"^(?![-#`|>]|\d+\. )\S.*\n(?:- |\d+\. ).*", text, re.MULTILINE)
+        wrong += [f"{page.relative_to(ROOT)}: {lines}" for lines in found]
+    assert wrong == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with warnings as errors."""
-    pytest.importorskip("mkdocs", reason="make setup installs mkdocs")
+    pytest.importorskip("mkdocs", reason="`make setup` installs it")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

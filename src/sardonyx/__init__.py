@@ -1,7 +1,7 @@
 """Sardonyx: PyTorch models to ONNX with their modules visible, and verified optimization of ONNX graphs.
 
-Everything listed in `__all__` is public; the rest of the package may change at any time. Public names are loaded when
-they are first used, so that importing the package costs nothing.
+The names in `__all__` are public; everything else may change at any time. Public names are loaded when they are first
+used, so that importing the package is fast.
 """
 
 from __future__ import annotations
@@ -191,12 +191,12 @@ def __getattr__(name: str) -> Any:
     if name not in _DEFINED_IN:
         raise AttributeError(f"module 'sardonyx' has no attribute {name!r}")
     with gc_pause.paused():
-        importlib.import_module("sardonyx.ir")  # first, since it makes onnx_ir load quickly
+        importlib.import_module("sardonyx.ir")  # first, since it speeds up the import of onnx_ir
         if name in _NEEDS_TORCH:
             importlib.import_module("sardonyx.frontend.installed").require_torch()
         return getattr(importlib.import_module(_DEFINED_IN[name]), name)
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Return the public names."""
     return [*__all__]

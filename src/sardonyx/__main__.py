@@ -1,4 +1,4 @@
-"""`python -m sardonyx` is the `sardonyx` command."""
+"""Run the `sardonyx` command with `python -m sardonyx`."""
 
 from sardonyx.cli.main import main
 
