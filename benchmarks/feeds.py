@@ -28,7 +28,7 @@ def at_size(model: ir.Model, sizes: Mapping[str, int], seed: int = SEED) -> dict
     for value in model.graph.inputs:
         if value.shape is not None:
             value.shape = ir.Shape(dim if isinstance(dim, int) else sizes.get(_name(dim), 1) for dim in value.shape)
-    return Inputs(model).draw(Plan(seed, 0, Style.NORMAL)).feeds
+    return Inputs(model).generate(Plan(seed, 0, Style.NORMAL)).feeds
 
 
 def open_dims(model: ir.Model) -> set[str]:

@@ -456,7 +456,7 @@ KINDS: dict[str, Kind] = {
 
 # What a note must name for a mutant that passes to count as listed: one of these words.
 _SIZES = ("length", "size", "dim ", "dimension", "longest", "positions", "rows of", "tried up to")
-_VALUES = ("range", "beyond", "larger than", "magnitude", "values up to", "threshold", "compared with")
+_VALUES = ("range", "beyond", "larger than", "magnitude", "values from", "threshold", "compared with")
 _MASKS = ("mask", "hidden", "hides")
 NAMED_BY: dict[str, tuple[str, ...]] = {
     "window moved": _SIZES + _VALUES,
@@ -475,7 +475,7 @@ NAMED_BY: dict[str, tuple[str, ...]] = {
     "epsilon → 1e-3": ("variance",),
     "epsilon × 100": ("variance",),
 }
-_ANY = ("proves little", "undecided", "half precision")
+_ANY = ("weak evidence", "undecided", "half precision")
 
 
 def listed(kind: str, notes: Sequence[str]) -> bool:

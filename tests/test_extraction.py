@@ -91,7 +91,7 @@ def test_a_module_gives_what_the_live_one_gives(
     assert [port.live for port in made.outputs] == ["0"]
     assert {port.live for port in made.inputs} == {"x", "scale"}
     assert made.dropped == ("1",)
-    assert made.live.notes == ("it hands on '2' as it came",)
+    assert made.live.notes == ("its output '2' is one of its inputs",)
     live = capture(net(), (x(),), {}, "blocks.1")[0]
     feeds = {port.name: live.inputs[port.live or ""] for port in made.inputs}
     np.testing.assert_allclose(Session(output).run(feeds)[0], live.outputs["0"], rtol=1e-5, atol=1e-7)

@@ -54,7 +54,7 @@ def test_a_mixture_of_experts_is_verified_on_trials_that_route_differently(
     seen = experts_of(module).register_forward_pre_hook(lambda _, args: chosen.append(args[1].flatten().tolist()))
     for answer in Oracle(path, seeds=seeds_from(0), trials=3).answers():
         with torch.no_grad():
-            module(**{name: torch.tensor(value) for name, value in answer.draw.feeds.items()})
+            module(**{name: torch.tensor(value) for name, value in answer.inputs.feeds.items()})
     seen.remove()
     assert all(len(set(experts)) > 2 for experts in chosen)
     assert len({tuple(experts) for experts in chosen}) == 3

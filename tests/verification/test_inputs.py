@@ -51,7 +51,7 @@ def test_what_picks_rows_stays_within_the_table(route: str) -> None:
     model = text_model(f"g (int32[n, m] a, bool c) => (float[x, y, z] y) {{ {route} }}", table=TABLE)
     inputs = Inputs(model)
     assert (inputs.use("a").role, inputs.use("a").rows) == (Role.INDEX, 10)
-    drawn = np.concatenate([array(inputs.draw(p).feeds["a"]).ravel() for p in inputs.plans((0, 1, 2))])
+    drawn = np.concatenate([array(inputs.generate(p).feeds["a"]).ravel() for p in inputs.plans((0, 1, 2))])
     assert drawn.min() == 0
     assert drawn.max() == 9
 
@@ -93,7 +93,7 @@ def test_a_mask_is_known_by_what_it_hides_whatever_its_name(route: str, kind: st
     for plan in inputs.plans((0, 1, 2, 3)):
         if plan.empty:
             continue
-        kept = array(inputs.draw(plan).feeds["p"]).astype(bool)
+        kept = array(inputs.generate(plan).feeds["p"]).astype(bool)
         hidden = ~kept.any(axis=-1)
         assert hidden.any() == plan.hides_row, "rows without anything kept"
         assert not hidden.all(), "nothing kept anywhere"
@@ -107,9 +107,9 @@ def test_padding_comes_on_both_sides() -> None:
         "{ low = Constant <value = float {-1e9}> () s = Where (p, x, low) y = Softmax (s) }"
     )
     inputs = Inputs(model)
-    right = array(inputs.draw(normal()).feeds["p"])
+    right = array(inputs.generate(normal()).feeds["p"])
     assert (right[:, 0].all(), right[:, -1].all()) == (True, False)
-    masks = [array(inputs.draw(plan).feeds["p"]) for plan in inputs.plans((0, 1, 2, 3)) if not plan.empty]
+    masks = [array(inputs.generate(plan).feeds["p"]) for plan in inputs.plans((0, 1, 2, 3)) if not plan.empty]
     rows = [row for mask in masks for row in mask]
     assert any(row[-1] and not row[0] for row in rows), "padded on the left"
 
@@ -124,27 +124,27 @@ def test_a_padding_token_the_model_looks_for_is_drawn() -> None:
         token = Constant <value = int64 {7}> () pad = Equal (ids, token) y = Gather (table, ids) }"""
     inputs = Inputs(text_model(body, table=TABLE))
     assert inputs.use("ids").specials == (7,)
-    assert (array(inputs.draw(normal()).feeds["ids"])[0, -1]) == 7
+    assert (array(inputs.generate(normal()).feeds["ids"])[0, -1]) == 7
 
 
 def test_divisors_are_not_zero() -> None:
     inputs = Inputs(text_model("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div (a, b) }"))
     for plan in inputs.plans((0, 1, 2, 3)):
         for way in range(inputs.ways):
-            assert (array(inputs.draw(plan, way).feeds["b"]) > 0).all()
+            assert (array(inputs.generate(plan, way).feeds["b"]) > 0).all()
 
 
 def test_shapes_are_small_and_usable() -> None:
     inputs = Inputs(text_model("g (float[4, 6] x, int64[3] s) => (float[a, b, c] y) { y = Reshape (x, s) }"))
-    assert array(inputs.draw(normal()).feeds["s"]).tolist() == [1, 1, -1]
+    assert array(inputs.generate(normal()).feeds["s"]).tolist() == [1, 1, -1]
 
 
 def test_real_numbers_have_both_signs_and_several_scales() -> None:
     inputs = Inputs(text_model("g (float[100, 100] x) => (float[100, 100] y) { y = Relu (x) }"))
-    plain = array(inputs.draw(normal()).feeds["x"])
-    wide = array(inputs.draw(normal(style=Style.WIDE)).feeds["x"])
-    positive = array(inputs.draw(normal(style=Style.POSITIVE)).feeds["x"])
-    special = array(inputs.draw(normal(style=Style.SPECIAL)).feeds["x"])
+    plain = array(inputs.generate(normal()).feeds["x"])
+    wide = array(inputs.generate(normal(style=Style.WIDE)).feeds["x"])
+    positive = array(inputs.generate(normal(style=Style.POSITIVE)).feeds["x"])
+    special = array(inputs.generate(normal(style=Style.SPECIAL)).feeds["x"])
     assert plain.min() < -1 < 1 < plain.max()
     assert np.abs(wide).max() > 30
     assert (wide == 0).any()
@@ -157,8 +157,8 @@ def test_real_numbers_have_both_signs_and_several_scales() -> None:
 @given(seed=st.integers(0, 2**32 - 1), style=st.sampled_from(Style))
 def test_a_seed_says_it_all(seed: int, style: Style) -> None:
     model = text_model("g (float[b, n] x, int64[b] i, bool[b] m) => (float[b, n] y) { y = Relu (x) }")
-    first, second = (Inputs(model).draw(normal(seed, style=style)).feeds for _ in range(2))
-    other = Inputs(model).draw(normal(seed + 1, style=style)).feeds
+    first, second = (Inputs(model).generate(normal(seed, style=style)).feeds for _ in range(2))
+    other = Inputs(model).generate(normal(seed + 1, style=style)).feeds
     for name, value in first.items():
         np.testing.assert_array_equal(array(value), array(second[name]))
     assert not np.array_equal(array(first["x"]), array(other["x"]), equal_nan=True)
@@ -236,7 +236,7 @@ def test_roles_are_found_in_what_exporters_write(
 def test_defaults_are_kept_and_once_overridden() -> None:
     model = text_model("g (float[n] x, float[1] k) => (float[n] y) { y = Mul (x, k) }", k=np.array([3], np.float32))
     inputs = Inputs(model)
-    drawn = [inputs.draw(plan).feeds for plan in inputs.plans((0, 1))]
+    drawn = [inputs.generate(plan).feeds for plan in inputs.plans((0, 1))]
     fed = [array(feeds["k"])[0] for feeds in drawn if "k" in feeds]
     assert len(fed) == 1
     assert fed[0] != 3

@@ -79,7 +79,7 @@ def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
     assert compared(reference, result)[0], "without a hidden row every NaN counts"
     lines, judge = compared(reference, result, hides_rows=True)
     assert lines == []
-    assert any("hides whole" in note for note in judge.notes)
+    assert any("fully masked" in note for note in judge.notes)
     assert compared(result, reference, hides_rows=True)[0], "a new NaN is never right"
     partly = reference.copy()
     partly[1, 2, 0] = 1
@@ -102,7 +102,7 @@ def test_noise_that_excuses_much_is_named() -> None:
     noise = Noise([clean], lambda _: [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])
     judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
     assert judge.compare([clean], [clean + np.float32(0.05)], lambda: noise) == []
-    assert any("proves little" in note for note in judge.notes)
+    assert any("weak evidence" in note for note in judge.notes)
 
 
 def test_samples_are_limited_and_few_where_few_will_do() -> None:

@@ -13,7 +13,7 @@ from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
 from sardonyx.verification.judge import Judge
-from sardonyx.verification.padding import hidden_positions, unseeing
+from sardonyx.verification.padding import hidden_positions, keyless_padding
 
 MASK = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])  # one row padded on the left, one on the right
 UNSEEING = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)  # of which only these come before every key
@@ -37,7 +37,7 @@ def moved(shape: tuple[int, ...], where: Array) -> tuple[Array, Array]:
 )
 def test_padding_is_found_on_the_axes_of_an_output(shape: tuple[int, ...], where: Array) -> None:
     a, b = moved(shape, where)
-    (padding,) = unseeing([a], [b], hidden_positions([MASK]), LENGTHS)
+    (padding,) = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     assert padding is not None
     assert np.array_equal(padding.where, where)
     assert (padding.count, padding.positions) == (2, 10)
@@ -47,7 +47,7 @@ def test_new_tokens_after_a_past_are_the_last_of_the_mask() -> None:
     mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]])  # two of the past, three new
     where = np.array([[1, 0, 0], [0, 0, 0]], bool)[:, :, None]
     a, b = moved((2, 3, 7), where)
-    (padding,) = unseeing([a], [b], hidden_positions([mask]), LENGTHS)
+    (padding,) = keyless_padding([a], [b], hidden_positions([mask]), LENGTHS)
     assert padding is not None
     assert padding.count == 1
 
@@ -57,20 +57,20 @@ def test_nothing_is_left_out_if_a_real_position_depends_on_rows_without_a_key(re
     where = UNSEEING.copy()
     where[real] = True
     a, b = moved((2, 5, 7), where[:, :, None])
-    assert unseeing([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+    assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
 
 
 def test_a_cache_of_a_window_holds_the_last_of_the_mask() -> None:
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     a, b = moved((2, 4, 3, 8), np.array([[0, 0, 1], [0, 0, 0]], bool)[:, None, :, None])
-    (padding,) = unseeing([a], [b], hidden_positions([mask]), frozenset((5,)))
+    (padding,) = keyless_padding([a], [b], hidden_positions([mask]), frozenset((5,)))
     assert padding is not None
     assert padding.count == 1
 
 
 def test_an_output_without_positions_is_compared_whole() -> None:
     a, b = moved((2, 7), np.array([[True], [False]]))
-    assert unseeing([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+    assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
 
 
 def test_masks_that_keep_everything_hide_nothing() -> None:
@@ -79,7 +79,7 @@ def test_masks_that_keep_everything_hide_nothing() -> None:
 
 def test_a_judge_counts_what_it_leaves_out_and_compares_the_rest() -> None:
     a, b = moved((2, 5, 7), UNSEEING[:, :, None])
-    padding = unseeing([a], [b], hidden_positions([MASK]), LENGTHS)
+    padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset())
     assert judge.compare([a], [b], lambda: None, padding=padding) == []
     assert judge.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]

@@ -38,7 +38,7 @@ def array(value: object) -> np.ndarray:
 
 
 def sizes(inputs: Inputs, name: str) -> list[int]:
-    return [inputs.draw(plan).dims[name] for plan in inputs.plans(SEEDS)]
+    return [inputs.generate(plan).dims[name] for plan in inputs.plans(SEEDS)]
 
 
 def base(inputs: Inputs) -> list[Plan]:
@@ -66,7 +66,7 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     lengths = set[int]()
     for plan in base(inputs):
-        draw = inputs.draw(plan)
+        draw = inputs.generate(plan)
         assert array(engine.run(draw.feeds)[0]).size
         lengths.add(draw.dims["n"])
     assert len(lengths) > 1
@@ -79,7 +79,7 @@ def test_reshapes_divide(heads: int, block: int) -> None:
     proto = text_proto("g (float[b, n] x) => (float[b, r, h, k] y) { y = Reshape (x, s) }", s=shape)
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     for plan in base(inputs):
-        draw = inputs.draw(plan)
+        draw = inputs.generate(plan)
         assert draw.dims["n"] % (heads * block) == 0
         engine.run(draw.feeds)
 
@@ -98,14 +98,14 @@ def test_partners_of_a_sum_get_the_same_size() -> None:
         "{ k = Concat <axis = 1> (c, x) y = Add (k, m) }"
     )
     for plan in inputs.plans(SEEDS):
-        dims = inputs.draw(plan).dims
+        dims = inputs.generate(plan).dims
         assert dims["all"] == dims["old"] + dims["new"]
         assert dims["q"] == dims["b"]
 
 
 def test_each_dim_is_empty_alone_and_with_the_others_and_is_one() -> None:
     inputs = inputs_of("g (float[b, n, m] x) => (float[b, n, m] y) { y = Relu (x) }")
-    seen = [tuple(inputs.draw(plan).dims.values()) for plan in inputs.plans(SEEDS)]
+    seen = [tuple(inputs.generate(plan).dims.values()) for plan in inputs.plans(SEEDS)]
     zeros = [tuple(size == 0 for size in dims) for dims in seen]
     for alone in ((True, False, False), (False, True, False), (False, False, True), (True, True, True)):
         assert alone in zeros
@@ -150,10 +150,10 @@ def test_a_band_of_a_square_is_a_length_to_reach() -> None:
 def test_a_length_that_is_too_long_to_try_is_told() -> None:
     body = f"g (float[b, n, 1000] x) => (float[k] y) {{ {POSITIONS} a = Less (r, c) y = Cast <to = 1> (a) }}"
     inputs = inputs_of(body, c=np.array(50_000), **NUMBERS)
-    draws = [inputs.draw(plan) for plan in inputs.plans(SEEDS)]
+    draws = [inputs.generate(plan) for plan in inputs.plans(SEEDS)]
     assert max(array(draw.feeds["x"]).size for draw in draws) <= 1_000_000
     longest = max(draw.dims["n"] for draw in draws)
-    assert f"the dim 'n' was tried up to {longest}; the graph compares it with 50000" in inputs.coverage(draws)
+    assert f"the dimension 'n' was tried up to {longest}; the graph compares it with 50000" in inputs.coverage(draws)
 
 
 UNDONE = {
@@ -178,7 +178,7 @@ def test_values_lie_on_both_sides_of_a_threshold(route: str) -> None:
     )
     numbers = [threshold.number for threshold in inputs.use("x").thresholds]
     assert any(np.isclose(number, UNDONE[route], rtol=1e-5) for number in numbers)
-    values = np.concatenate([array(inputs.draw(plan).feeds["x"]).ravel() for plan in inputs.plans(SEEDS)])
+    values = np.concatenate([array(inputs.generate(plan).feeds["x"]).ravel() for plan in inputs.plans(SEEDS)])
     assert (values > UNDONE[route]).any()
     assert (values < UNDONE[route]).any()
 
@@ -226,7 +226,7 @@ def test_steps_of_a_loop_reach_beyond_what_they_are_compared_with() -> None:
 
 def test_words_that_the_graph_knows_are_fed() -> None:
     inputs = inputs_of("g (string[n] x) => (bool[n] y) { y = Equal (x, known) }", 19, known=np.array(["blue"], object))
-    words = {word for plan in inputs.plans(SEEDS) for word in array(inputs.draw(plan).feeds["x"]).tolist()}
+    words = {word for plan in inputs.plans(SEEDS) for word in array(inputs.generate(plan).feeds["x"]).tolist()}
     assert "blue" in words
     assert len(words) > 1
 
@@ -234,20 +234,20 @@ def test_words_that_the_graph_knows_are_fed() -> None:
 def test_token_ids_lie_on_both_sides_of_a_threshold() -> None:
     body = "g (int64[b, n] ids) => (float[b, n, 4] y, bool[b, n] z) { y = Gather (table, ids) z = Less (ids, k) }"
     inputs = inputs_of(body, table=np.zeros((50_000, 4), np.float32), k=np.array(5))
-    ids = array(inputs.draw(base(inputs)[0]).feeds["ids"])
+    ids = array(inputs.generate(base(inputs)[0]).feeds["ids"])
     assert (ids < 5).any()
     assert (ids >= 5).any()
 
 
 def test_a_mode_number_is_fed() -> None:
     inputs = inputs_of("g (int64 mode, float[n] x) => (bool y) { y = Equal (mode, seven) }", seven=np.array(7))
-    assert 7 in [int(array(inputs.draw(plan).feeds["mode"])) for plan in inputs.plans(SEEDS)]
+    assert 7 in [int(array(inputs.generate(plan).feeds["mode"])) for plan in inputs.plans(SEEDS)]
 
 
 def test_numbers_that_half_floats_cannot_reach_are_told() -> None:
     inputs = inputs_of("g (float16[n] x) => (bool[n] y) { f = Cast <to = 1> (x) y = Greater (f, t) }",
                        t=np.array(1e7, np.float32))  # fmt: skip
-    draws = [inputs.draw(plan) for plan in inputs.plans(SEEDS)]
+    draws = [inputs.generate(plan) for plan in inputs.plans(SEEDS)]
     assert all(np.isfinite(array(draw.feeds["x"])).all() for draw in draws)
     (note,) = inputs.coverage(draws)
     assert "values up to 65504" in note
@@ -258,7 +258,7 @@ def test_what_is_compared_with_a_number_is_no_mask() -> None:
     body = "g (int64[n] t, float[n] x) => (float[n] y) { c = Greater (t, k) z = Neg (x) y = Where (c, z, x) }"
     inputs = inputs_of(body, k=np.array(1001))
     assert inputs.use("t").role is Role.DATA
-    values = np.concatenate([array(inputs.draw(plan).feeds["t"]) for plan in inputs.plans(SEEDS)])
+    values = np.concatenate([array(inputs.generate(plan).feeds["t"]) for plan in inputs.plans(SEEDS)])
     assert values.max() > 1001 > values.min()
 
 
@@ -273,7 +273,7 @@ def test_float_masks_hide_with_several_numbers_and_hold_biases(route: str, shape
     body = f"g (float[b, 2, n, 4] q, float[{shape}] m) => (float[b, 2, n, 4] y) {{ {route} }}"
     inputs = inputs_of(body, 23)
     assert inputs.use("m").role is Role.ADDED_MASK
-    masks = {plan: array(inputs.draw(plan).feeds["m"]) for plan in inputs.plans(SEEDS) if not plan.empty}
+    masks = {plan: array(inputs.generate(plan).feeds["m"]) for plan in inputs.plans(SEEDS) if not plan.empty}
     values = np.concatenate([mask.ravel() for mask in masks.values()])
     for fill in (0.0, -1e4, np.finfo(np.float32).min, -np.inf):
         assert (values == np.float32(fill)).any()
@@ -287,12 +287,12 @@ def test_float_masks_hide_with_several_numbers_and_hold_biases(route: str, shape
         assert (rows == np.float32(fill)).all(axis=-1).any(), f"no row is hidden whole by {fill}"
 
 
-def test_a_mask_never_hidden_whole_is_told() -> None:
+def test_a_mask_that_never_masks_a_whole_row_is_noted() -> None:
     inputs = inputs_of(f"g (float[b, 2, n, 4] q, float[b, 1, n, n] m) => (float[b, 2, n, 4] y) {{ {SCORES} }}")
     plans = inputs.plans(SEEDS)
-    notes = inputs.coverage([inputs.draw(plan) for plan in plans if not plan.hides_row and not plan.sizes])
-    assert "no row of the mask 'm' was hidden whole" in notes
-    assert not any("hidden" in note for note in inputs.coverage([inputs.draw(plan) for plan in plans]))
+    notes = inputs.coverage([inputs.generate(plan) for plan in plans if not plan.hides_row and not plan.sizes])
+    assert "no row of the mask 'm' was masked entirely" in notes
+    assert not any("masked" in note for note in inputs.coverage([inputs.generate(plan) for plan in plans]))
 
 
 # Small variances, large numbers
@@ -304,7 +304,7 @@ def test_norms_see_rows_of_small_variance(shape: tuple[int, ...]) -> None:
     body = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = LayerNormalization (x, g) }}"
     inputs = inputs_of(body, g=np.ones(shape[-1], np.float32))
     (plan,) = [plan for plan in inputs.plans(SEEDS) if plan.style is Style.TINY]
-    variances = array(inputs.draw(plan).feeds["x"]).var(axis=-1).ravel()
+    variances = array(inputs.generate(plan).feeds["x"]).var(axis=-1).ravel()
     assert (variances == 0).any()
     assert ((variances > 1e-13) & (variances < 1e-6)).any()
 
@@ -314,13 +314,13 @@ def test_norms_that_no_small_variance_reaches_are_told() -> None:
         "g (int64[b, n] i) => (float[b, n, 4] y) { x = Gather (t, i) y = LayerNormalization <epsilon = 1e-5> (x, g) }"
     )
     inputs = inputs_of(body, t=np.ones((9, 4), np.float32), g=np.ones(4, np.float32))
-    assert any("epsilon" in note for note in inputs.coverage([inputs.draw(plan) for plan in inputs.plans(SEEDS)]))
+    assert any("epsilon" in note for note in inputs.coverage([inputs.generate(plan) for plan in inputs.plans(SEEDS)]))
 
 
 def test_large_numbers_are_tried_but_in_half_floats() -> None:
     for kind, expected in (("float", 1e3), ("int64", 2**40), ("int32", 2**25)):
         inputs = inputs_of(f"g ({kind}[64] x) => ({kind}[64] y) {{ y = Neg (x) }}")
-        values = np.concatenate([array(inputs.draw(plan).feeds["x"]) for plan in inputs.plans(SEEDS)])
+        values = np.concatenate([array(inputs.generate(plan).feeds["x"]) for plan in inputs.plans(SEEDS)])
         assert np.abs(values.astype(np.float64)).max() > expected
     half = inputs_of("g (float16[64] x) => (float16[64] y) { y = Neg (x) }")
     assert all(plan.style is not Style.BIG for plan in half.plans(SEEDS))
@@ -346,7 +346,7 @@ def test_past_keys_are_what_the_model_made_of_a_step_before() -> None:
     reachable = (table[:, None] + places).reshape(-1, 4)
     lengths = set[int]()
     for plan in base(inputs):
-        draw = inputs.draw(plan, run=engine.run)
+        draw = inputs.generate(plan, run=engine.run)
         past = array(draw.feeds["past"])
         assert past.shape[1] == draw.dims["p"] > 0
         for row in past.reshape(-1, 4):
@@ -376,9 +376,9 @@ def test_recurrent_state_is_what_the_model_answered() -> None:
         steps.append(array(answers[0]))
         return list(answers)
 
-    fed = array(inputs.draw(plan, run=run).feeds["h"])  # pyright: ignore
+    fed = array(inputs.generate(plan, run=run).feeds["h"])  # pyright: ignore
     np.testing.assert_array_equal(fed, steps[-1])
-    assert not np.array_equal(array(inputs.draw(plan).feeds["h"]), fed), "without the model, at random"
+    assert not np.array_equal(array(inputs.generate(plan).feeds["h"]), fed), "without the model, at random"
 
 
 def test_a_picture_that_a_model_returns_is_no_state() -> None:

@@ -42,7 +42,7 @@ def at_size(model: ir.Model, sizes: Mapping[str, int] | None = None, *, seed: in
         for value in required:
             if value.shape is not None:
                 value.shape = ir.Shape(dims.shape(value.name or "", chosen))
-        return Inputs(model).draw(Plan(seed, 0, Style.NORMAL)).feeds
+        return Inputs(model).generate(Plan(seed, 0, Style.NORMAL)).feeds
     finally:
         for value, shape in zip(required, kept, strict=True):
             value.shape = shape

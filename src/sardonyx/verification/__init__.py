@@ -1,4 +1,4 @@
-"""The proof that two models are the same function."""
+"""Verification that two models compute the same function: both are run on the same inputs and compared."""
 
 from __future__ import annotations
 

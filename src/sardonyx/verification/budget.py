@@ -1,36 +1,41 @@
-"""How much a verification may take: about so many seconds, or ten runs of the model if that is longer."""
+"""The time and memory that a verification may use: a number of seconds, or ten runs of the model if that is longer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SECONDS = 20.0
-_LEAST_TRIALS = 5  # of the reference and of the candidate: ten runs
-_PATIENCE = 3.0  # one run may take this many times the budget before it counts as one that does not end
-_CALM = 1 << 30  # bytes of memory that no trial is left out for
+_LEAST_TRIALS = 5  # run by the reference and by the candidate: ten runs
+_TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
+_FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
 
 
 @dataclass(slots=True)
 class Budget:
-    """What the runs of the reference have taken so far; the candidate is expected to take as long."""
+    """Time and memory used by the runs of the reference so far; the candidate is expected to use as much.
+
+    A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
+    seconds of the largest trial so far, and if its memory, extrapolated from that trial in the same way, is at most
+    twice that of the smallest one. The first five trials always fit.
+    """
 
     seconds: float = SECONDS
     weights: int = 0  # bytes that every run needs, whatever its size
     spent: float = 0.0
     trials: int = 0
-    _largest: int = 0  # elements of the inputs of the largest trial: small ones tell nothing about growth
-    _fewest: int | None = None  # elements of the inputs of the smallest trial
-    _longest: float = 0.0  # seconds that the largest took
-    _smallest: int = 0  # the least memory that a run took
-    _widest: int = 0  # the memory that the largest took
+    _largest: int = 0  # input elements of the largest trial; smaller ones say nothing about growth
+    _fewest: int | None = None  # input elements of the smallest trial
+    _longest: float = 0.0  # seconds of the largest trial
+    _smallest: int = 0  # bytes of the run that used the least memory
+    _widest: int = 0  # bytes of the largest trial
 
     @property
     def longest_run(self) -> float:
-        """Seconds after which a run is given up."""
-        return _PATIENCE * self.seconds
+        """Seconds after which a run is stopped."""
+        return _TIMEOUT_FACTOR * self.seconds
 
     def count(self, elements: int, seconds: float, peak_bytes: int) -> None:
-        """One more trial has run."""
+        """Add one trial."""
         self.trials += 1
         self.spent += seconds
         if elements >= self._largest:
@@ -42,7 +47,7 @@ class Budget:
             self._smallest = min(self._smallest or peak_bytes, peak_bytes)
 
     def fits(self, elements: int) -> bool:
-        """Whether a trial on inputs of so many elements can be afforded."""
+        """Return whether a trial with this many input elements fits the budget."""
         return self._fits_time(elements) and self._fits_memory(elements)
 
     def _fits_time(self, elements: int) -> bool:
@@ -55,4 +60,4 @@ class Budget:
             return True
         fixed = max(self.weights, self._smallest) if self._fewest != self._largest else self.weights
         needed = fixed + (self._widest - fixed) * elements / max(self._largest, 1)
-        return needed <= max(2 * self._smallest, _CALM)
+        return needed <= max(2 * self._smallest, _FREE_BYTES)

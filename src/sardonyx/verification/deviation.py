@@ -1,8 +1,17 @@
-"""Which elements and slices of a float tensor lie farther from the reference than rounding explains.
+"""Decide whether a float tensor differs from the reference by more than rounding explains.
 
-One number for a whole output lets its noisiest part excuse the rest. Here each element is compared with the scale and
-the noise of its own slices: along every axis alone, the row, and the plane of a channel. The rule is in
-`docs/decisions/0002-tolerances.md`.
+One tolerance for a whole output would let its noisiest part excuse the rest. Each element is therefore compared with
+the scale and the noise of its own slices S: along every axis alone, the row, and the plane of a channel. For reference
+a, result b, error e = |a - b|, the limits `rtol` and `rms` of the type and the measured noise moves (m: the largest, q:
+the mean square over the samples; both 0 if not measured), all four rules must hold:
+
+    scale       s = min(median|a|, min over slices S of an element of mean_S|a|)
+    elements    e ≤ max(rtol · (|a| + s), 4 · min over S of max_S m)
+    whole       rms(e) ≤ max(rms · rms(a), 4 · √mean(q))
+    slices      rms_S(e) ≤ max(4 · rms · rms_S(|a| + s), 4 · √mean_S(q)) for every slice S of at least 8 elements
+    share       at most 20 % of the elements have e > rtol · |a|, or 5 % e > max(rtol · |a|, 4 · m) with measured noise
+
+The measurements behind the factors are in `docs/decisions/0002-tolerances.md`.
 """
 
 from __future__ import annotations
@@ -16,20 +25,17 @@ import numpy as np
 
 from sardonyx.verification.tolerance import Array, Limit, as_parts
 
-# A result may be this many times farther off than the reference is from itself when its roundings are disturbed.
-NOISE_FACTOR = 4.0
-# The mean error of a slice scatters more than that of the whole tensor.
-SLICE_FACTOR = 4.0
-_SMALLEST_SLICE = 8  # elements: fewer say nothing about the scale of their neighbours
-# Elements beyond their own magnitude's tolerance: near zero there are always a few, by cancellation.
-_SHARE = 0.2
-_SHARE_WITH_NOISE = 0.05  # the same beyond their own measured noise
-_FEW = 2
+NOISE_FACTOR = 4.0  # allowed error, as a multiple of how far disturbed roundings move the reference
+SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
+_SMALLEST_SLICE = 8  # elements; smaller slices give no reliable scale
+_SHARE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
+_SHARE_WITH_NOISE = 0.05  # of elements beyond their own measured noise
+_FEW = 2  # so many elements are never too large a share
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How far rounding alone moved each element of one tensor: the largest and the mean square over samples."""
+    """How far disturbed roundings move each element of one tensor: the largest and the mean square over samples."""
 
     largest: Array
     mean_square: Array
@@ -37,15 +43,15 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Why a tensor is farther off than allowed, and where."""
+    """A violated rule: by how much, and where."""
 
-    ratio: float  # of the error to what is allowed; above one
+    ratio: float  # error / allowed error; above one
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The element that comes closest to its limit or exceeds it most."""
+    """The element with the largest ratio of its error to its limit."""
 
     error: float
     allowed: float
@@ -53,15 +59,15 @@ class Place:
 
     @property
     def ratio(self) -> float:
-        """The error in units of what is allowed."""
+        """The error divided by the allowed error."""
         return 0.0 if self.error == 0 else self.error / self.allowed if self.allowed else math.inf
 
 
 class Deviation:
-    """Two float tensors of one shape, element by element; what is not finite in either is left out."""
+    """Two float tensors of one shape, compared element by element; elements not finite in either are left out."""
 
     def __init__(self, reference: Array, result: Array, allowed: Limit, *, local: bool = True) -> None:
-        """Compare with `allowed`; without `local`, by the scale of the whole tensor alone."""
+        """Compare within `allowed`; without `local`, only the scale of the whole tensor is used, not of slices."""
         a, b = _working(reference), _working(result)
         self._finite = np.isfinite(a) & np.isfinite(b)
         self._error = gap(reference, result)
@@ -75,14 +81,14 @@ class Deviation:
         self._base = allowed.rtol * (self._size + self._scale)
 
     def excess(self, moves: Moves | None = None) -> Excess | None:
-        """The first rule that does not hold, None where all do; `moves` is the measured noise of the reference."""
+        """Return the first violated rule, or None if all hold; `moves` is the measured noise of the reference."""
         if not self._count or not self._error.any():
             return None
         rules = (self._elements, self._whole, self._slices, self._share)
-        return next((found for rule in rules if (found := rule(moves)) is not None), None)
+        return next((excess for rule in rules if (excess := rule(moves)) is not None), None)
 
     def worst(self, moves: Moves | None = None) -> Place | None:
-        """Where the error is largest against what is allowed."""
+        """Return the element whose error is largest relative to its limit, or None if no element is finite."""
         if not self._count:
             return None
         allowed = np.broadcast_to(self._allowed(moves), self._error.shape)
@@ -90,12 +96,12 @@ class Deviation:
         return Place(float(self._error[index]), float(allowed[index]), tuple(int(i) for i in index))
 
     def loud_share(self, moves: Moves, part: float) -> float:
-        """The share of elements that noise excuses by more than this part of their own magnitude."""
+        """Return the share of elements whose noise limit exceeds this part of their magnitude."""
         loud = self._finite & (NOISE_FACTOR * moves.largest > part * (self._size + self._scale))
         return np.count_nonzero(loud) / max(self._count, 1)
 
     def _local_scale(self) -> Array:
-        """The median magnitude of the tensor, or the mean of a slice of the element where that is smaller."""
+        """Return s: the median magnitude of the tensor, or the mean magnitude of a slice if that is smaller."""
         nonzero = self._size[self._size > 0]
         scale = np.full((1,) * self._size.ndim, float(np.median(nonzero)) if nonzero.size else 0.0)
         for axes in self._groups:
@@ -123,7 +129,7 @@ class Deviation:
         return Excess(float(ratios[worst]), text)
 
     def _whole(self, moves: Moves | None) -> Excess | None:
-        """The root mean square over the whole tensor."""
+        """Check the root mean square over the whole tensor."""
         every = tuple(range(self._size.ndim))
         error = float(self._rms(self._error, every).max())
         allowed = self._limit.rms * float(self._rms(self._size, every).max())
@@ -132,7 +138,7 @@ class Deviation:
         return Excess(error / allowed if allowed else math.inf, _mean_text(error, allowed)) if error > allowed else None
 
     def _slices(self, moves: Moves | None) -> Excess | None:
-        """The root mean square over every slice."""
+        """Check the root mean square over every slice."""
         for axes in self._groups:
             error = self._rms(self._error, axes)
             allowed = SLICE_FACTOR * self._limit.rms * self._rms(self._size + self._scale, axes)
@@ -146,7 +152,7 @@ class Deviation:
         return None
 
     def _share(self, moves: Moves | None) -> Excess | None:
-        """How many elements are off by more than their own magnitude or their own noise explains."""
+        """Check how many elements differ by more than their own magnitude or noise explains."""
         if not self._local:
             return None
         allowed = self._limit.rtol * self._size
@@ -157,10 +163,10 @@ class Deviation:
         count = int(np.count_nonzero(beyond))
         if count <= _FEW:
             return None
-        text = f"{count} of {self._count} elements differ by more than rounding of their own explains"
+        text = f"{count} of {self._count} elements differ by more than their own rounding explains"
         if count > share * self._count:
             return Excess(count / (share * self._count), text)
-        for axes in self._families:  # a slice may be too small to have a scale, and yet be off throughout
+        for axes in self._families:  # a slice too small to have a scale may still be wrong throughout
             counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
             place = np.unravel_index(int(np.argmax(counts)), counts.shape)
             most = max(_FEW, _inside(beyond.shape, axes) / 2)
@@ -176,12 +182,12 @@ class Deviation:
         return np.asarray(total / np.maximum(count, 1.0))
 
     def _rms(self, values: Array, axes: tuple[int, ...]) -> Array:
-        peak = float(values.max(initial=0.0)) or 1.0  # squares of what is near the largest number overflow
+        peak = float(values.max(initial=0.0)) or 1.0  # squares of numbers near the largest one would overflow
         return peak * np.sqrt(self._mean(np.square(values / peak), axes))
 
 
 def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The axes to reduce over for each family of slices that are smaller than the tensor and not too small to tell."""
+    """Yield the axes to reduce over for each family of slices with more than two elements and less than the tensor."""
     rank = len(shape)
     families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
     families += [(rank - 1,), tuple(range(2, rank))] if rank else []
@@ -199,14 +205,14 @@ def _slice_text(place: Sequence[Any], axes: tuple[int, ...]) -> str:
 
 
 def gap(one: Array, other: Array) -> Array:
-    """How far apart two tensors are at each element; zero where either is not finite."""
+    """Return the distance of two tensors at each element; zero where either is not finite."""
     a, b = _working(one), _working(other)
     with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), 0))
 
 
 def _working(array: Array) -> Array:
-    """Numbers to compute with: single precision holds what the narrower types do, at half the memory of double."""
+    """Return the array in float64 if it is of that size, otherwise in float32, which holds all narrower types."""
     parts = as_parts(array)
     return parts.astype(np.float64 if parts.dtype.itemsize == np.dtype(np.float64).itemsize else np.float32, copy=False)
 
@@ -216,6 +222,6 @@ def _mean_text(error: float, allowed: float) -> str:
 
 
 def _ratio(error: Array, allowed: Array) -> Array:
-    """error / allowed, where 0 / 0 is no error and something / 0 is infinitely wrong."""
+    """Return error / allowed, where 0 / 0 is 0 and x / 0 is infinite."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return cast("np.ndarray[Any, np.dtype[Any]]", np.where(error == 0, 0.0, error / allowed))

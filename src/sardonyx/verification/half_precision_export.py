@@ -1,9 +1,9 @@
-"""An exported graph of half precision against its module, both computed in float32.
+"""Compare an exported half-precision graph with its module, both computed in float32.
 
-In float16 or bfloat16 two right programs differ by their roundings, and a wrong weight hides among them; ONNX Runtime
-has no CPU kernel for most operators in bfloat16. So the graph with its narrow types turned into float32 is compared
-with the module in float32, on the weights as they are stored. Beside that the graph itself is loaded, which finds
-invalid types, and run where the runtime has kernels.
+In float16 or bfloat16 two correct programs differ by rounding as much as a wrong weight would show, and ONNX Runtime
+has no CPU kernel for most operators in bfloat16. A copy of the graph with its narrow types replaced by float32 is
+therefore compared with the module in float32, on the weights as stored. The graph itself is also loaded, which finds
+invalid types, and run if the runtime has kernels for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_in_float32(
     threads: int | None,
     progress: Progress,
 ) -> Verdict:
-    """Compare a graph with its module in float32, and say how the graph itself ran.
+    """Compare a graph with its module in float32, and report how the graph itself ran.
 
     Args:
         exported: The graph.
@@ -50,16 +50,16 @@ def check_in_float32(
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
         other_exporter: Named in the hint if the graph is not valid.
-        seeds: Of the generated inputs.
-        trials: At most this many generated ones.
-        threads: Of the runtime.
-        progress: Told in one line what is being done.
+        seeds: Seeds of the generated inputs.
+        trials: The largest number of generated trials.
+        threads: Threads of the runtime.
+        progress: Called with one line about the current step.
 
     Raises:
         ModelError: The graph is not valid.
     """
     try:
-        failures, note = _as_it_is(exported, module_itself, inputs[0], threads)
+        failures, note = _run_in_own_types(exported, module_itself, inputs[0], threads)
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",
@@ -86,10 +86,10 @@ def check_in_float32(
     )
 
 
-def _as_it_is(
+def _run_in_own_types(
     exported: Model, module: Engine, feeds: Mapping[str, Value], threads: int | None
 ) -> tuple[list[str], str]:
-    """What is wrong with the graph in its own types, and a sentence on how it ran there.
+    """Return the failures of the graph in its own types, and a note about that run.
 
     Raises:
         RuntimeFailure: The graph does not load.
@@ -97,23 +97,24 @@ def _as_it_is(
     try:
         engine = Subject(exported).session(threads=threads)
     except NoKernel as refusal:
-        return [], f"ONNX Runtime has no CPU kernel for {refusal.operator} in the graph's own types, which were not run"
+        missing = f"ONNX Runtime has no CPU kernel for {refusal.operator} in the graph's own types"
+        return [], f"{missing}, so it was not run in them"
     with engine:
         try:
-            expected, found = module.run(feeds), engine.run(feeds)
+            expected, results = module.run(feeds), engine.run(feeds)
         except RuntimeFailure as refusal:
             return [], f"in its own types the graph was not run: {refusal.message}"
-    return _compared(expected, found)
+    return _compare(expected, results)
 
 
-def _compared(expected: Sequence[Value], found: Sequence[Value]) -> tuple[list[str], str]:
+def _compare(expected: Sequence[Value], results: Sequence[Value]) -> tuple[list[str], str]:
     worst = 0.0
-    for one, other in zip(expected, found, strict=True):
-        if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or not is_float(one.dtype):
+    for a, b in zip(expected, results, strict=True):
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or not is_float(a.dtype):
             continue
-        lost = np.isfinite(one.astype(np.float64)) & ~np.isfinite(other.astype(np.float64))
-        if lost.any():
-            where = f"{int(lost.sum())} of {lost.size} elements"
-            return [f"in {one.dtype.name} the graph overflows in {where} where the module does not"], "it overflows"
-        worst = max(worst, float_difference(one, other).rms)
+        overflowed = np.isfinite(a.astype(np.float64)) & ~np.isfinite(b.astype(np.float64))
+        if overflowed.any():
+            where = f"{int(overflowed.sum())} of {overflowed.size} elements"
+            return [f"in {a.dtype.name} the graph overflows in {where} where the module does not"], "it overflows"
+        worst = max(worst, float_difference(a, b).rms)
     return [], f"in its own types the graph is within {worst:.2g} of PyTorch on the example (root mean square)"

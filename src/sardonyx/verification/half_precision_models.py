@@ -1,11 +1,12 @@
-"""Compares two models of half precision as they compute in single precision, where rounding cannot hide a wrong weight.
+"""Compare two half-precision models in single precision, where rounding cannot hide a wrong weight.
 
-The check applies only while both copies in single precision still stand for their models: close to the half-precision
-outputs, finite in the same places. Otherwise it says so and decides nothing.
+The check applies only if each single-precision copy represents its model: outputs that are finite in the same elements,
+and at most 10 % away in the root mean square. Otherwise a note says that nothing was decided.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from sardonyx.verification.judge import Judge, Noise
 from sardonyx.verification.tolerance import is_float
 from sardonyx.verification.upcast import new_constants, upcast
 
-_FAITHFUL = 0.1  # rms error of the copy, of the rms of the half-precision output
+_FAITHFUL = 0.1  # largest rms difference of a copy, relative to the rms of the half-precision output
 _UNDECIDED = "computes in half precision and could not be compared in single precision"
 
 
@@ -26,74 +27,73 @@ class SinglePrecision:
     """A reference that computes in float16 or bfloat16, and its copy in float32."""
 
     def __init__(self, source: ir.Model, open_model: Callable[[ir.Model], Engine | None]) -> None:
-        """`open_model` opens a model as the reference is opened; None where it does not load."""
+        """Compare with `source`; `open_model` opens a model like the reference, and returns None if it cannot."""
         self._source = source
         self._open = open_model
-        self._wide: ir.Model | None = None
-        self._known = False
 
     def check(
         self, candidate: ir.Model, judge: Judge, feeds: Feeds, reference: Sequence[Value], results: Sequence[Value]
     ) -> list[str]:
-        """One line for every output that differs in single precision; nothing where the source has no half precision.
+        """Return one line for every output that differs in single precision; none if the source has no half precision.
 
         Args:
             candidate: The model to compare with the source.
-            judge: How the outputs are compared; takes the notes.
+            judge: Compares the outputs and collects the notes.
             feeds: Inputs of one trial.
             reference: The source's outputs for them.
             results: The candidate's outputs for them.
         """
-        if not self._known:
-            self._wide, self._known = upcast(self._source), True
         if self._wide is None:
             return []
         wide = upcast(candidate) or candidate
         try:
-            expected, given = self._run(self._wide, feeds), self._run(wide, feeds)
+            expected, outputs = self._run(self._wide, feeds), self._run(wide, feeds)
             if (
-                expected is None
-                or given is None
-                or not _stands_for(expected, reference)
-                or not _stands_for(given, results)
+                expected is not None
+                and outputs is not None
+                and _represents(expected, reference)
+                and _represents(outputs, results)
             ):
-                judge.notes.append(_UNDECIDED)
-                return []
-            return judge.alike().compare(expected, given, lambda: self.noise(wide, candidate, feeds, given))
+                return judge.fresh().compare(expected, outputs, lambda: self.noise(wide, candidate, feeds, outputs))
         except RuntimeFailure:
-            judge.notes.append(_UNDECIDED)
-            return []
+            pass
+        judge.notes.append(_UNDECIDED)
+        return []
+
+    @functools.cached_property
+    def _wide(self) -> ir.Model | None:
+        return upcast(self._source)
 
     def _run(self, model: ir.Model, feeds: Feeds) -> list[Value] | None:
         engine = self._open(model)
         return engine.run(feeds) if engine is not None else None
 
     def new_constants(self, candidate: ir.Model) -> frozenset[str]:
-        """The candidate's constants of half precision that the source does not have."""
+        """Return the names of the candidate's half-precision constants that the source does not have."""
         return new_constants(candidate, self._source)
 
     def noise(self, wide: ir.Model, candidate: ir.Model, feeds: Feeds, clean: Sequence[Value]) -> Noise | None:
-        """What rounding moves: every operation in single precision, and the candidate's new weights in half precision.
+        """Return the noise of rounding every operation to single and the candidate's new constants to half precision.
 
         Args:
             wide: The candidate in single precision.
-            candidate: In its own types.
+            candidate: The candidate in its own types.
             feeds: Inputs of one trial.
-            clean: What the candidate in single precision answers.
+            clean: The outputs of the candidate in single precision.
         """
         probe = noise.disturbed(wide, stored=self.new_constants(candidate))
         engine = self._open(probe) if probe is not None else None
         if engine is None:
             return None
-        return Noise(clean, lambda number: engine.run({**feeds, **noise.draw(number)}))
+        return Noise(clean, lambda number: engine.run({**feeds, **noise.sample(number)}))
 
 
-def _stands_for(wide: Sequence[Value], narrow: Sequence[Value]) -> bool:
-    """Whether outputs in single precision are those in half precision, up to the rounding of the latter."""
-    return len(wide) == len(narrow) and all(_alike(a, b) for a, b in zip(wide, narrow, strict=True))
+def _represents(wide: Sequence[Value], narrow: Sequence[Value]) -> bool:
+    """Return whether single-precision outputs equal the half-precision ones up to the rounding of the latter."""
+    return len(wide) == len(narrow) and all(_is_close(a, b) for a, b in zip(wide, narrow, strict=True))
 
 
-def _alike(wide: Value, narrow: Value) -> bool:
+def _is_close(wide: Value, narrow: Value) -> bool:
     if not isinstance(wide, np.ndarray) or not isinstance(narrow, np.ndarray):
         return type(wide) is type(narrow)
     if wide.shape != narrow.shape:

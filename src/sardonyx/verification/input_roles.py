@@ -1,6 +1,6 @@
-"""What each graph input is for, read from the operators it reaches: an index, a mask, a shape, or plain data.
+"""Infer the role of each graph input from the operators it reaches: an index, a mask, a shape, or plain data.
 
-Names never decide; they only break the tie where the structure says nothing.
+The name of an input is used only if the structure of the graph does not decide.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sardonyx.verification.interface import dims
 
 
 class Role(StrEnum):
-    """What an input is used as."""
+    """The role of an input."""
 
     DATA = "data"
-    INDEX = "index"  # picks rows of a table
+    INDEX = "index"  # selects rows of a table
     POSITION = "position"  # counts along its last axis
-    MASK = "mask"  # says which positions are real and which are padding
+    MASK = "mask"  # marks positions as real or as padding
     ADDED_MASK = "added mask"  # is added to attention scores
     SHAPE = "shape"  # is a size, an axis, a repeat count …
 
@@ -46,20 +46,20 @@ class Use:
     """How one graph input is used."""
 
     role: Role
-    rows: int | str | None = None  # INDEX: the size of the table, or the dim that says it
-    specials: tuple[int, ...] = ()  # constants the values are compared with: padding tokens
+    rows: int | str | None = None  # INDEX: the size of the table, or the dimension it has
+    specials: tuple[int, ...] = ()  # constants the values are compared with, such as padding tokens
     slot: str = ""  # SHAPE: which operand it is, e.g. "Reshape:1"
     divides: bool = False  # an integer divisor must not be zero
     thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
     words: tuple[str, ...] = ()  # strings that the values are compared with
-    normalized: bool = False  # DATA: reaches a normalization with nothing mixed in
+    normalized: bool = False  # DATA: reaches a normalization before it is combined with anything else
 
 
 @dataclass
-class _Found:
-    """What the walk along the uses of one input has met."""
+class _Evidence:
+    """What the walk along the uses of one input has seen."""
 
-    floating: bool  # the input holds real numbers
+    floating: bool  # the input holds floating-point numbers
     tables: list[int | str | None] = field(default_factory=list[int | str | None])
     specials: set[int] = field(default_factory=set[int])
     slots: list[str] = field(default_factory=list[str])
@@ -72,15 +72,15 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A value on the way, and what has happened to the input until there."""
+    """A value on the walk, and what the operators so far did to the input."""
 
     value: ir.Value
-    same: bool = True  # still the input's own elements, moved or cast
-    offset: int = 0  # what has been added to them
-    hides: bool = False  # has become a large negative number where the mask is off
-    to_scores: bool = False  # has been added to something computed
-    yes_or_no: bool = False  # has become true or false
-    compared: bool = False  # by comparing it with a number
+    same: bool = True  # still the input's own elements, moved or cast, plus `offset`
+    offset: int = 0  # the constant that was added to them
+    hides: bool = False  # is a large negative number where the mask is off
+    to_scores: bool = False  # was added to attention scores
+    boolean: bool = False  # is true or false
+    compared: bool = False  # is the result of a comparison with a number
 
 
 # Operators that move or cast the elements of their first operand.
@@ -88,7 +88,7 @@ _MOVES = MOVES_DATA | FILLS | CASTS | {"OptionalGetElement"}
 _COMBINES = BINARY - BITWISE | VARIADIC | {
     "Where", "Neg", "Abs", "Clip", "Not", "Log", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin",
 }  # fmt: skip
-# Operands that hold sizes, axes, counts and the like: (operator, operand).
+# Operands that hold sizes, axes, counts and similar: (operator, operand).
 _SHAPE_SLOTS = frozenset(
     (
         ("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1), ("Slice", 1), ("Slice", 2), ("Slice", 3),
@@ -103,27 +103,27 @@ _SHAPE_SLOTS = frozenset(
     )
 )  # fmt: skip
 _MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("Where", 0)))
-_BIAS_SLOTS = frozenset(
-    (("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10))
-)  # real numbers there
-_NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # by statistics of the values themselves
-_EPSILON = "epsilon"  # the attribute of a norm that counts on rows of small variance only
-_HIDDEN = -1e3  # a constant at or below it hides a position when it reaches a softmax
+# The same operands are biases if they hold floating-point numbers.
+_BIAS_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10)))
+_NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
+_EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
+_HIDDEN = -1e3  # a constant at or below it masks a position when it reaches a softmax
+_MOST_STEPS = 5000
 
 
 def find_use(model: ir.Model, value: ir.Value) -> Use:
-    """The use of one graph input, from every operator its elements reach."""
-    found = _Found(value.dtype is not None and value.dtype.is_floating_point())
+    """Return the use of one graph input, from every operator its elements reach."""
+    evidence = _Evidence(value.dtype is not None and value.dtype.is_floating_point())
     seen: set[_Step] = set()
     queue = [_Step(value)]
     while queue:
         step = queue.pop()
-        if step in seen or len(seen) > 5000:
+        if step in seen or len(seen) > _MOST_STEPS:
             continue
         seen.add(step)
         for node, operand in step.value.uses():
-            queue.extend(_follow(model, step, node, operand, found))
-    use = _decide(value, found)
+            queue.extend(_follow(model, step, node, operand, evidence))
+    use = _decide(value, evidence)
     if value.dtype == ir.DataType.STRING:
         return replace(use, words=find_words(model, value))
     if use.role is Role.INDEX:
@@ -134,106 +134,107 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
 
 
 def has_norms(model: ir.Model) -> bool:
-    """Whether some operator adds an epsilon to a variance."""
+    """Return whether some operator adds an epsilon to a variance."""
     return any(node.op_type in _NORMS and _EPSILON in node.attributes for node in model.graph)
 
 
 def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
-    """The special numbers of an index, and those on both sides of what it is compared with."""
-    near = {int(one.number) + step for one in thresholds for step in ((0,) if one.exact else (-1, 0, 1))}
+    """Return the special values of an index, and those on both sides of its thresholds."""
+    near = {int(t.number) + step for t in thresholds for step in ((0,) if t.exact else (-1, 0, 1))}
     rows = use.rows if isinstance(use.rows, int) else 1 << 31
     return tuple(sorted({*use.specials, *(number for number in near if 0 <= number < rows)}))
 
 
-def _decide(value: ir.Value, found: _Found) -> Use:
-    name, specials = (value.name or "").lower(), tuple(sorted(found.specials))
+def _decide(value: ir.Value, evidence: _Evidence) -> Use:
+    name, specials = (value.name or "").lower(), tuple(sorted(evidence.specials))
     kind = value.dtype
     if kind is None or kind == ir.DataType.STRING:
         return Use(Role.DATA)
     if kind.is_floating_point():
-        if found.masks or found.added:
-            return Use(Role.MASK if found.masks else Role.ADDED_MASK)
-        return Use(Role.DATA, slot=found.slots[0] if found.slots else "", normalized=found.normalized)
+        if evidence.masks or evidence.added:
+            return Use(Role.MASK if evidence.masks else Role.ADDED_MASK)
+        return Use(Role.DATA, slot=evidence.slots[0] if evidence.slots else "", normalized=evidence.normalized)
     if kind == ir.DataType.BOOL:
         return Use(Role.MASK)
-    if found.tables:
-        known = [rows for rows in found.tables if isinstance(rows, int)]
-        named = [rows for rows in found.tables if isinstance(rows, str)]
-        rows = min(known) if known else (named[0] if named else None)
+    if evidence.tables:
+        static = [rows for rows in evidence.tables if isinstance(rows, int)]
+        dynamic = [rows for rows in evidence.tables if isinstance(rows, str)]
+        rows = min(static) if static else (dynamic[0] if dynamic else None)
         return Use(Role.POSITION if "position" in name else Role.INDEX, rows, specials)
-    if found.slots:
-        return Use(Role.SHAPE, slot=found.slots[0])
-    if found.masks or "mask" in name:
+    if evidence.slots:
+        return Use(Role.SHAPE, slot=evidence.slots[0])
+    if evidence.masks or "mask" in name:
         return Use(Role.MASK)
-    if found.sizes:
+    if evidence.sizes:
         return Use(Role.SHAPE, slot="computed")
     if "position" in name:
         return Use(Role.POSITION)
-    return Use(Role.DATA, specials=specials, divides=found.divides)
+    return Use(Role.DATA, specials=specials, divides=evidence.divides)
 
 
-def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, found: _Found) -> Iterator[_Step]:
-    """Note what this use says, and go on with the values that still speak about the input."""
+def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> Iterator[_Step]:
+    """Record what this use shows, and yield the values through which the walk continues."""
     op = node.op_type
     function = model.functions.get(node.op_identifier())
     if function is not None:
         yield replace(step, value=function.inputs[operand])
         return
     yield from _into_bodies(step, node, operand)
-    if _notes_table(step, node, operand, found):
+    if _record_table(step, node, operand, evidence):
         return
     if (op, operand) in _SHAPE_SLOTS or (op.startswith("Reduce") and operand == 1):
         if step.same:
-            found.slots.append(f"{op}:{operand}")
-        found.sizes = True
+            evidence.slots.append(f"{op}:{operand}")
+        evidence.sizes = True
         return
     if op in ("Div", "Mod") and operand == 1:
-        found.divides = True
+        evidence.divides = True
     if op in _NORMS and operand == 0:
-        found.normalized = True
-    if (op, operand) in _BIAS_SLOTS and found.floating and not (step.hides or step.yes_or_no):
-        found.added = True
+        evidence.normalized = True
+    if (op, operand) in _BIAS_SLOTS and evidence.floating and not (step.hides or step.boolean):
+        evidence.added = True
     elif (op, operand) in _MASK_SLOTS or (op, operand) in _BIAS_SLOTS:
-        found.masks = found.masks or not (step.compared and op == "Where") or _hides(node)
+        evidence.masks = evidence.masks or not (step.compared and op == "Where") or _hides(node)
     if op == "Softmax":
-        found.masks = found.masks or step.hides
-        found.added = found.added or step.to_scores
+        evidence.masks = evidence.masks or step.hides
+        evidence.added = evidence.added or step.to_scores
     elif (op in _MOVES and operand == 0) or op == "Concat":
-        answers = step.yes_or_no or (op == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL)
+        boolean = step.boolean or (op == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL)
         for output in node.outputs:
-            yield replace(step, value=output, yes_or_no=answers)
+            yield replace(step, value=output, boolean=boolean)
     elif op in _COMBINES:
-        yield _combined(step, node, operand, found)
+        yield _combined(step, node, operand, evidence)
 
 
-def _combined(step: _Step, node: ir.Node, operand: int, found: _Found) -> _Step:
+def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> _Step:
+    """Return the step after an operator that combines the value with others."""
     op = node.op_type
     others = [v for i, v in enumerate(node.inputs) if i != operand and v is not None]
     constants = [c for c in (_scalar(v) for v in others) if c is not None]
     if op == "Equal" and step.same:
-        found.specials.update(int(c) - step.offset for c in constants if c == int(c))
+        evidence.specials.update(int(c) - step.offset for c in constants if c == int(c))
     shifted = step.same and bool(constants) and (op == "Add" or (op == "Sub" and operand == 0))
     offset = step.offset + (
         int(constants[0]) * (1 if op == "Add" else -1) if shifted and abs(constants[0]) < 1e9 else 0
     )
     hides = step.hides or (op in ("Mul", "Where") and any(c <= _HIDDEN for c in constants))
     to_scores = step.same and op == "Add" and any(_is_scores(v) for v in others)
-    answers = step.yes_or_no or op in PREDICATES
-    # 0 and 1 are what masks are made of; a real number is compared with them for other reasons too
-    compared = answers and bool(constants) and (found.floating or any(c not in (0.0, 0.5, 1.0) for c in constants))
+    boolean = step.boolean or op in PREDICATES
+    # An integer compared with 0 or 1 is a mask; a floating-point number is compared with them for other reasons too.
+    compared = boolean and bool(constants) and (evidence.floating or any(c not in (0.0, 0.5, 1.0) for c in constants))
     return _Step(
         node.outputs[0],
         shifted,
         offset if shifted else 0,
         hides,
         to_scores or step.to_scores,
-        answers,
+        boolean,
         step.compared or (compared and op in PREDICATES),
     )
 
 
 def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
-    """Operands of Loop and Scan are inputs of their body; captured values are found through their uses."""
+    """Yield the body inputs that an operand of Loop or Scan becomes; captured values are found through their uses."""
     if node.op_type == "Loop" and operand < 2:
         return
     if node.op_type in LOOPS:
@@ -242,16 +243,16 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
                 yield replace(step, value=body.inputs[operand])
 
 
-def _notes_table(step: _Step, node: ir.Node, operand: int, found: _Found) -> bool:
-    """Whether the use picks elements of a table; if so, how many there are to pick from."""
+def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> bool:
+    """Return whether the use selects elements of a table, and record the size of the table if so."""
     op = node.op_type
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         rows = _dim(node.inputs[0], axis)
     elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
         rows = _dim(node.inputs[0], 0)
-        known = dims(node.inputs[0]) if node.inputs[0] is not None else None
-        sizes = [d for d in known or () if isinstance(d, int)]
+        shape = dims(node.inputs[0]) if node.inputs[0] is not None else None
+        sizes = [d for d in shape or () if isinstance(d, int)]
         rows = min(sizes) if sizes else rows
     elif op == "OneHot" and operand == 0:
         depth = _scalar(node.inputs[1])
@@ -261,7 +262,7 @@ def _notes_table(step: _Step, node: ir.Node, operand: int, found: _Found) -> boo
     else:
         return False
     if step.same:
-        found.tables.append(rows - step.offset if isinstance(rows, int) else rows)
+        evidence.tables.append(rows - step.offset if isinstance(rows, int) else rows)
     return True
 
 
@@ -276,7 +277,7 @@ def _dim(value: ir.Value | None, axis: int) -> int | str | None:
 
 
 def _scalar(value: ir.Value | None) -> float | None:
-    """The number a small constant holds (its least, if it holds several), without reading large ones."""
+    """Return the smallest element of a small constant; None for other values and large constants."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     if tensor is None or tensor.size == 0 or tensor.size > 64 or tensor.dtype == ir.DataType.STRING:
         return None
@@ -284,12 +285,12 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 
 def _hides(node: ir.Node) -> bool:
-    """Whether it fills in a number that hides a position."""
+    """Return whether an operand of the node is a number that masks a position."""
     return any(c is not None and c <= _HIDDEN for c in (_scalar(value) for value in node.inputs[1:]))
 
 
 def _is_scores(value: ir.Value) -> bool:
-    """Whether a value is a scaled or shifted matrix product: what masks are added to."""
+    """Return whether a value is a scaled or shifted matrix product, which attention masks are added to."""
     for _ in range(4):
         producer = value.producer()
         if producer is None or producer.op_type in MATRIX_PRODUCTS | {"Einsum"}:

@@ -1,7 +1,7 @@
-"""Sizes for dynamic dims: consistent by name, distinct where nothing ties them, and never one size only.
+"""Choose sizes for dynamic dimensions: equal for equal names, distinct for unrelated ones, and several per dimension.
 
-The first way to size them asks what the graph requires (`requirements`) and searches for sizes that meet it, small ones
-first. The other ways are guesses, for models whose requirements cannot be read.
+The first rule reads what the graph requires (`size_requirements`) and searches for the smallest sizes that meet it. The
+other rules are guesses for models whose requirements cannot be read.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _SYMBOLIC: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.Mod: expr.remainder,
 }
 _BATCHES = (2, 1, 3, 4)
-_LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # first size, and the step to the next symbol's, by round
-_RANKS = (2, 3, 4, 1)  # tried where not even the rank is declared
+_LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # the first size and the step to the next symbol's size, by round
+_RANKS = (2, 3, 4, 1)  # tried in turn if the rank is not declared
 
-_LADDER = tuple(8 << step for step in range(15))  # searched upward
-_LAST_RESORTS = (16, 32, 512, 1024, 16000)  # for all lengths alike, where nothing else was accepted
-_SWEEPS = 3  # times that every dim is adjusted in turn
+_POWERS = tuple(8 << step for step in range(15))  # searched upward
+_LAST_RESORTS = (16, 32, 512, 1024, 16000)  # the same for all lengths, if nothing else was accepted
+_SWEEPS = 3  # rounds of adjusting every dimension in turn
 
 Sizes = Mapping[str, int]
 _NONE: Sizes = {}
 
 
 class SizeRule(Protocol):
-    """A way to size the symbols: sizes that differ between rounds, with some of them pinned."""
+    """A rule that assigns sizes to the symbols; they differ between rounds, and some may be pinned."""
 
     def __call__(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        """The size of every symbol."""
+        """Return the size of every symbol."""
         ...
 
 
 class DynamicDims:
-    """The symbols in the shapes of a model's inputs and the ways to give them sizes."""
+    """The symbols in the shapes of a model's inputs and the rules that assign sizes to them."""
 
     def __init__(self, inputs: Sequence[ir.Value]) -> None:
         self._shapes: dict[str, tuple[int | str, ...] | None] = {}
@@ -62,14 +62,14 @@ class DynamicDims:
         self.batch: list[str] = []
         self.others: list[str] = []
         for value in inputs:
-            name, known = value.name or "", dims(value)
-            if known is None:
+            name, declared = value.name or "", dims(value)
+            if declared is None:
                 self._shapes[name] = None
                 continue
-            # some writers put -1 for "any"
+            # some exporters write -1 for "any size"
             shape = tuple(
                 f"{name}[{axis}]" if dim is None or dim == "" or (isinstance(dim, int) and dim < 0) else dim
-                for axis, dim in enumerate(known)
+                for axis, dim in enumerate(declared)
             )
             self._shapes[name] = shape
             for axis, dim in enumerate(shape):
@@ -85,33 +85,33 @@ class DynamicDims:
 
     @property
     def any_rank_unknown(self) -> bool:
-        """Whether an input does not even declare its rank."""
+        """Whether an input does not declare its rank."""
         return any(shape is None for shape in self._shapes.values())
 
     def shape(self, name: str, sizes: Mapping[str, int], attempt: int = 0) -> tuple[int, ...]:
-        """The shape of an input under given sizes; an undeclared rank is guessed anew at every attempt."""
+        """Return the shape of an input for these sizes; every attempt guesses another rank if none is declared."""
         declared = self._shapes[name]
         if declared is None:
             return (2, 3, 4, 5)[: _RANKS[attempt % len(_RANKS)]]
         return tuple(max(_evaluate(dim, sizes), 0) for dim in declared)
 
     def declared(self, name: str) -> tuple[int | str, ...] | None:
-        """The dims of an input: a size, or a name or formula; None where the rank is not declared."""
+        """Return the dimensions of an input, each a size, a name or a formula; None if the rank is not declared."""
         return self._shapes[name]
 
     def sizes_in(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """The size of every symbol that is a dim by itself, in inputs of these shapes."""
+        """Return the size that every symbol has in inputs of these shapes; symbols inside formulas are left out."""
         declared = {name: self._shapes.get(name) or () for name in shapes}
         pairs = [pair for name, shape in shapes.items() for pair in zip(declared[name], shape, strict=False)]
         return {dim: size for dim, size in pairs if isinstance(dim, str) and dim in self.names}
 
     def meet(self, requirements: Requirements) -> None:
-        """Take sizes that meet these requirements first."""
+        """Let the first rule search for sizes that meet these requirements."""
         self._requirements = requirements
         self._solved.clear()
 
     def rules(self) -> Iterator[SizeRule]:
-        """Ways to size the symbols, the most telling first."""
+        """Yield the rules, the most informative first."""
         yield self._required
         if not self.names and not self.any_rank_unknown:
             return
@@ -128,19 +128,20 @@ class DynamicDims:
             yield _Fixed(self, ((1, length), (2, length + length // 4)))
 
     def _required(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        """Sizes that meet what the graph requires, or come closest to it."""
+        """Return sizes that violate the fewest requirements of the graph."""
         if self._requirements is None:
             return self._independent(round_, pinned)
         key = (round_, tuple(sorted(pinned.items())))
         if key not in self._solved:
             sizes = self._search(round_, pinned, self._requirements)
-            while len(pinned) > 1 and self._requirements.violated(sizes):  # not all of them can be had at once
+            while len(pinned) > 1 and self._requirements.violated(sizes):  # the pinned sizes contradict each other
                 pinned = dict(list(pinned.items())[:-1])
                 sizes = self._search(round_, pinned, self._requirements)
             self._solved[key] = sizes
         return dict(self._solved[key])
 
     def _search(self, round_: int, pinned: Sizes, requirements: Requirements) -> dict[str, int]:
+        """Take the best of the starts, then improve one dimension at a time until nothing is violated."""
         best, fewest = self._independent(round_, pinned), -1
         for start in self._starts(round_, pinned):
             count = requirements.violated(start)
@@ -163,22 +164,22 @@ class DynamicDims:
         return best
 
     def _starts(self, round_: int, pinned: Sizes) -> Iterator[dict[str, int]]:
-        """From independent sizes to lengths that are all alike and grow."""
+        """Yield independent sizes first, then lengths that are all equal and grow."""
         yield self._independent(round_, pinned)
         yield self._equal_lengths(round_) | dict(pinned)
         batch = dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)])
-        for size in (size * (4 + round_ % 4) // 4 for size in _LADDER):
+        for size in (size * (4 + round_ % 4) // 4 for size in _POWERS):
             yield batch | {name: size + i * (size // 4) for i, name in enumerate(self.others)} | dict(pinned)
             yield batch | dict.fromkeys(self.others, size) | dict(pinned)
         yield self._equal_lengths(round_, pinned)
 
     def _candidates(self, sizes: Sizes, name: str, requirements: Requirements) -> Iterable[int]:
-        """Sizes worth trying for one dim: those of others, their sums and differences, and what the graph names."""
+        """Return sizes to try for one dimension: those of others, sums and differences, and constants of the graph."""
         others = [size for other, size in sizes.items() if other != name]
         pairs = [one + other for one, other in itertools.combinations(others, 2)]
         pairs += [abs(one - other) for one, other in itertools.combinations(others, 2)]
         named = [times * number for number in sorted(requirements.numbers) for times in (1, 2, 3) if number <= 1 << 16]
-        return dict.fromkeys([*others, *pairs, *range(1, 18), *named, *_LADDER])
+        return dict.fromkeys([*others, *pairs, *range(1, 18), *named, *_POWERS])
 
     def _independent(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         first, step = _LENGTHS[round_ % len(_LENGTHS)]
@@ -186,14 +187,14 @@ class DynamicDims:
         return sizes | {name: first + step * i for i, name in enumerate(self.others)} | dict(pinned)
 
     def _equal_lengths(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        """One batch size, and one length; a pinned one stands for all."""
+        """Return one batch size and one length for all dimensions; a pinned size is used for all of its group."""
         batch = next((pinned[name] for name in self.batch if name in pinned), _BATCHES[round_ % len(_BATCHES)])
         lengths = (pinned[name] for name in self.others if name in pinned)
         length = next(lengths, _LENGTHS[round_ % len(_LENGTHS)][0])
         return dict.fromkeys(self.batch, batch) | dict.fromkeys(self.others, length) | dict(pinned)
 
     def summed(self, round_: int, pinned: Sizes, total: str, parts: tuple[str, str]) -> dict[str, int]:
-        """Independent sizes, but that one dim is the sum of two."""
+        """Return independent sizes in which one dimension is the sum of two others."""
         sizes = self._independent(round_) | dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)]) | dict(pinned)
         if total in pinned and not any(part in pinned for part in parts):
             return sizes
@@ -211,7 +212,7 @@ class _Summed:
 
 
 class _Fixed:
-    """The same (batch, length) for all dims, by round."""
+    """The same batch size and length for all dimensions, by round."""
 
     def __init__(self, dims: DynamicDims, rounds: Sequence[tuple[int, int]]) -> None:
         self._dims, self._rounds = dims, rounds
@@ -222,7 +223,7 @@ class _Fixed:
 
 
 def _parse(text: str) -> ast.expr | None:
-    """The expression a dim's name spells, or None where it is just a name."""
+    """Return the arithmetic expression in the name of a dimension, or None if it is a plain name."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -246,7 +247,7 @@ def _symbols(dim: int | str) -> list[str]:
 
 
 def symbolic(dim: int | str) -> Size:
-    """A declared dim as a symbolic size."""
+    """Return a declared dimension as a symbolic size."""
     tree = None if isinstance(dim, int) else _parse(dim)
     return _symbolic(tree) if tree is not None else dim if isinstance(dim, int) else expr.symbol(dim)
 

@@ -1,7 +1,8 @@
-"""The numbers that a graph compares an input with, in the units of that input.
+"""Find the numbers that a graph compares an input with, in the units of that input.
 
-A Clip at 255 shows only on inputs beyond 255, a branch on `mean(x) > 10` only where the mean is. The walk follows an
-input through operators that can be undone, to where it meets a constant, and undoes them on that constant.
+A Clip at 255 has an effect only on inputs beyond 255, and a branch on `mean(x) > 10` only if the mean is above 10. The
+walk follows an input x through invertible operators f to a comparison of f(x) with a constant c; f⁻¹(c) is a threshold
+of the input.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from sardonyx.ir.ops import (
 from sardonyx.ir.scopes import bodies
 
 _MOST_STEPS = 3000
-_FEW = 64  # elements of a constant that are looked at
+_FEW = 64  # larger constants are not read
 _MOST_NUMBERS = 12
-_SAME_BUT_FIRST = VARIADIC | {"Concat", "Where"}  # which take data in other operands too
-# Operators after which elements are numbers in the units of the input, if not the same numbers.
+_MOST_INVERTED = 12  # operators along one path
+_SAME_BUT_FIRST = VARIADIC | {"Concat", "Where"}  # their other operands are data too
+# Operators whose results are in the units of the input, even if they are other numbers.
 _SAME = MOVES_DATA | FILLS | CASTS | _SAME_BUT_FIRST | POOLS - {"LpPool"} | GLOBAL_POOLS - {"GlobalLpPool"} | {
     "Abs", "Ceil", "Clip", "DequantizeLinear", "Floor", "LeakyRelu", "Mod", "OptionalGetElement", "Relu", "Round",
     "ThresholdedRelu",
 }  # fmt: skip
 _REDUCES = REDUCES - {"ReduceLogSum", "ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"}  # in other units
 _COMPARES = COMPARISONS | {"Clip", "Max", "Min", "Mod"}
-_OPERANDS = {("NonMaxSuppression", 1): 4}  # (operator, operand): which other operand holds its threshold
+_OPERANDS = {("NonMaxSuppression", 1): 4}  # (operator, operand): the operand with its threshold
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "Clip": ("min", "max"),
     "ThresholdedRelu": ("alpha",),
@@ -51,7 +53,7 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 _WORDS = ("keys_strings", "cats_strings", "pool_strings", "string_vocabulary")
 _LOOKS_UP = frozenset(("OneHotEncoder", "LabelEncoder"))
-_UNDO: Mapping[str, Callable[[float], float]] = {
+_INVERSES: Mapping[str, Callable[[float], float]] = {
     "Neg": lambda c: -c,
     "Sqrt": lambda c: c * c,
     "Exp": lambda c: math.log(c) if c > 0 else math.nan,
@@ -67,47 +69,47 @@ class Threshold:
     """A number that an input's elements are compared with."""
 
     number: float
-    whole: bool = False  # not element by element: a mean, a sum, a maximum of them
-    exact: bool = False  # compared for equality, with the elements as they are
+    whole: bool = False  # compared with a mean, sum or maximum of the elements instead of each of them
+    exact: bool = False  # compared for equality with the unchanged elements
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A value on the way: `scale * input + shift`, then whatever `undone` undoes, the last first."""
+    """A value on the walk, and the operators, each with its constant, that led from the input to it."""
 
     value: ir.Value
-    undone: tuple[tuple[str, float], ...] = ()
+    applied: tuple[tuple[str, float], ...] = ()
     whole: bool = False
 
     def source(self, number: float) -> float:
-        """The input's element at which this value is the number."""
-        for op, constant in reversed(self.undone):
-            number = _undo(op, constant, number)
+        """Return the element of the input for which this value is the number."""
+        for op, constant in reversed(self.applied):
+            number = _invert(op, constant, number)
         return number
 
 
 @dataclass(slots=True)
 class _Walk:
     model: ir.Model
-    found: dict[Threshold, None] = field(default_factory=dict[Threshold, None])
+    thresholds: dict[Threshold, None] = field(default_factory=dict[Threshold, None])
 
     def note(self, step: _Step, numbers: Iterator[float], equality: bool) -> None:
         for number in numbers:
             source = step.source(number)
             if math.isfinite(source) and abs(source) < 1e30:
-                self.found[Threshold(source, step.whole, equality and not step.undone)] = None
+                self.thresholds[Threshold(source, step.whole, equality and not step.applied)] = None
 
     def follow(self, step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
         op = node.op_type
         function = self.model.functions.get(node.op_identifier())
         if function is not None:
             if operand < len(function.inputs):
-                yield _Step(function.inputs[operand], step.undone, step.whole)
+                yield _Step(function.inputs[operand], step.applied, step.whole)
             return
         if op in LOOPS:
             for _, body in bodies(node):
                 if operand < len(body.inputs) and not (op == "Loop" and operand < 2):
-                    yield _Step(body.inputs[operand], step.undone, step.whole)
+                    yield _Step(body.inputs[operand], step.applied, step.whole)
             return
         self._note_at(step, node, operand)
         yield from self._onward(step, node, operand)
@@ -121,7 +123,7 @@ class _Walk:
         if (op, operand) in _OPERANDS and len(node.inputs) > _OPERANDS[op, operand]:
             self.note(step, _numbers(node.inputs[_OPERANDS[op, operand]]), equality=False)
         for attribute in _ATTRIBUTES.get(op, ()):
-            self.note(step, _given(node, attribute), equality=op in _LOOKS_UP)
+            self.note(step, _attribute_numbers(node, attribute), equality=op in _LOOKS_UP)
         if op == "QuantizeLinear" and operand == 0:
             self.note(step, _saturation(node), equality=False)
 
@@ -129,42 +131,42 @@ class _Walk:
         op, outputs = node.op_type, [output for output in node.outputs if output.name]
         others = [value for place, value in enumerate(node.inputs) if place != operand and value is not None]
         if op in _REDUCES and operand == 0:
-            yield _Step(outputs[0], step.undone, whole=True)
+            yield _Step(outputs[0], step.applied, whole=True)
         elif op == "Mul" and all(value is step.value for value in node.inputs):
-            yield _Step(outputs[0], (*step.undone, ("Pow", 2.0)), step.whole)
+            yield _Step(outputs[0], (*step.applied, ("Pow", 2.0)), step.whole)
         elif op in _SAME and (op in _SAME_BUT_FIRST if operand else op != "Where"):
-            yield from (_Step(output, step.undone, step.whole) for output in outputs)
-        elif op in _UNDO:
-            yield _Step(outputs[0], (*step.undone, (op, 0.0)), step.whole)
+            yield from (_Step(output, step.applied, step.whole) for output in outputs)
+        elif op in _INVERSES:
+            yield _Step(outputs[0], (*step.applied, (op, 0.0)), step.whole)
         elif op in ARITHMETIC | {"Pow"} and len(others) == 1:
             constant = _typical(others[0])
             if constant is not None:
                 side = "" if operand == 0 or op in ("Add", "Mul") else "from"
-                yield _Step(outputs[0], (*step.undone, (op + side, constant)), step.whole)
-            elif op in ("Add", "Sub"):  # with something else that is as large
-                yield _Step(outputs[0], step.undone, step.whole)
+                yield _Step(outputs[0], (*step.applied, (op + side, constant)), step.whole)
+            elif op in ("Add", "Sub"):  # another value, assumed to be of the same magnitude
+                yield _Step(outputs[0], step.applied, step.whole)
 
 
 def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[Threshold, ...]:
-    """The numbers that a graph input is compared with; at most a dozen, spread over their range."""
+    """Return the numbers that a graph input is compared with; at most a dozen, spread over their range."""
     walk, seen, queue = _Walk(model), set[_Step](), [_Step(value)]
     while queue and len(seen) < _MOST_STEPS:
         step = queue.pop()
-        if step in seen or len(step.undone) > 12:
+        if step in seen or len(step.applied) > _MOST_INVERTED:
             continue
         seen.add(step)
         for node, operand in step.value.uses():
             queue.extend(walk.follow(step, node, operand))
-    found = sorted(walk.found, key=lambda threshold: threshold.number)
-    if len(found) > _MOST_NUMBERS:
-        places = np.linspace(0, len(found) - 1, _MOST_NUMBERS).round().astype(int)
-        found = [found[int(place)] for place in list[int](places)]
-    return tuple(found)
+    thresholds = sorted(walk.thresholds, key=lambda threshold: threshold.number)
+    if len(thresholds) > _MOST_NUMBERS:
+        places = np.linspace(0, len(thresholds) - 1, _MOST_NUMBERS).round().astype(int)
+        thresholds = [thresholds[int(place)] for place in list[int](places)]
+    return tuple(thresholds)
 
 
 def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
-    """The strings that a graph input is compared with or looked up among; a dozen at most."""
-    found: dict[str, None] = {}
+    """Return the strings that a graph input is compared with or looked up among; at most a dozen."""
+    words: dict[str, None] = {}
     seen, queue = set[ir.Value](), [value]
     while queue and len(seen) < _MOST_STEPS:
         value = queue.pop()
@@ -175,27 +177,28 @@ def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
             for name in _WORDS:
                 attribute = node.attributes.get(name)
                 if attribute is not None and attribute.type is ir.AttributeType.STRINGS and not attribute.is_ref():
-                    found.update(dict.fromkeys(attribute.as_strings()))
+                    words.update(dict.fromkeys(attribute.as_strings()))
             if node.op_type == "Equal":
-                found.update(dict.fromkeys(_strings(node.inputs[1 - operand])))
+                words.update(dict.fromkeys(_strings(node.inputs[1 - operand])))
             function = model.functions.get(node.op_identifier())
             if function is not None and operand < len(function.inputs):
                 queue.append(function.inputs[operand])
             elif node.op_type in _SAME:
                 queue.extend(node.outputs)
-    return tuple(found)[:_MOST_NUMBERS]
+    return tuple(words)[:_MOST_NUMBERS]
 
 
 def _strings(value: ir.Value | None) -> list[str]:
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     if tensor is None or tensor.dtype != ir.DataType.STRING or tensor.size > _FEW:
         return []
-    return [one.decode(errors="replace") for one in tensor.numpy().reshape(-1).tolist()]
+    return [word.decode(errors="replace") for word in tensor.numpy().reshape(-1).tolist()]
 
 
-def _undo(op: str, constant: float, number: float) -> float:
-    if op in _UNDO:
-        return _UNDO[op](number)
+def _invert(op: str, constant: float, number: float) -> float:
+    """Return x such that `op(x, constant) = number`, or NaN if there is none; "Subfrom" is `constant - x`."""
+    if op in _INVERSES:
+        return _INVERSES[op](number)
     match op:
         case "Add":
             return number - constant
@@ -230,12 +233,12 @@ def _numbers(value: ir.Value | None) -> Iterator[float]:
 
 
 def _typical(value: ir.Value) -> float | None:
-    """One number for a constant operand: of several, such as the means of channels, the median."""
+    """Return the median of a small constant operand (such as the means of channels), or None if it is not one."""
     array = _array(value)
     return float(np.median(array)) if array is not None else None
 
 
-def _given(node: ir.Node, name: str) -> Iterator[float]:
+def _attribute_numbers(node: ir.Node, name: str) -> Iterator[float]:
     attribute = node.attributes.get(name)
     if attribute is None or attribute.is_ref():
         return
@@ -247,18 +250,11 @@ def _given(node: ir.Node, name: str) -> Iterator[float]:
 
 
 def _saturation(node: ir.Node) -> Iterator[float]:
-    """Where a quantized number reaches the ends of its type."""
+    """Yield the numbers at which QuantizeLinear reaches the ends of its type."""
     scale, zero = _array(node.inputs[1]), _array(node.inputs[2]) if len(node.inputs) > 2 else None
     kind = node.inputs[2].dtype if len(node.inputs) > 2 and node.inputs[2] is not None else ir.DataType.UINT8
     if scale is None or kind is None or kind.is_floating_point():
         return
-    low, high = (
-        (-(1 << kind.bitwidth - 1), (1 << kind.bitwidth - 1) - 1)
-        if kind.is_signed()
-        else (
-            0,
-            (1 << kind.bitwidth) - 1,
-        )
-    )
+    low = -(1 << kind.bitwidth - 1) if kind.is_signed() else 0
     middle = float(np.median(zero)) if zero is not None else 0.0
-    yield from ((end - middle) * float(np.max(scale)) for end in (low, high))
+    yield from ((end - middle) * float(np.max(scale)) for end in (low, low + (1 << kind.bitwidth) - 1))

@@ -1,4 +1,4 @@
-"""Generates the inputs that two models are compared on: by type, by use, from explicit seeds, at several sizes."""
+"""Generate the inputs that two models are compared on, by type and role, from explicit seeds, at several sizes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sardonyx.verification.interface import dims
 from sardonyx.verification.size_limits import Bounds, find_bounds
 from sardonyx.verification.size_requirements import Requirements
 from sardonyx.verification.state_inputs import State, find_state
-from sardonyx.verification.values import Brush, Style, make, regions
+from sardonyx.verification.values import Style, ValueSpec, make_value, regions
 
-__all__ = ["EMPTY", "Draw", "Inputs", "Plan", "Run", "Style"]
+__all__ = ["EMPTY", "Inputs", "Plan", "Run", "Style", "TrialInputs"]
 
-_FIRST_OVERRIDABLE_IR = 4  # before it every initializer had to be listed as an input
+_FIRST_OVERRIDABLE_IR = 4  # earlier versions required every initializer to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26
-_MOST_EMPTY = 4  # dims that are empty in a trial of their own
+_MOST_EMPTY = 4  # dimensions that are empty in a trial of their own
 _MOST_REGIONS = 6
-_MOST_EXACT = 3  # sizes that are tried because the graph asks whether a dim is just that
-_HEAVY = 100_000  # elements of a trial's inputs, above which the trials are few
-_MOST_ELEMENTS = 1_000_000  # of a trial's inputs
-_MOST_WORK = 5e9  # multiplications with weights that a long trial may take, about
-_LONGEST_USUAL = 16  # among the sizes of the usual rounds
+_MOST_EXACT = 3  # sizes tried because the graph compares a dimension with them for equality
+_HEAVY = 100_000  # input elements of a trial, above which fewer trials are run
+_MOST_ELEMENTS = 1_000_000  # input elements of a trial
+_MOST_WORK = 5e9  # approximate number of multiplications with weights in a long trial
+_LONGEST_USUAL = 16  # the largest size in the usual rounds
 
 _BIG_TYPES = (
     ir.DataType.FLOAT,
@@ -45,59 +45,54 @@ _BIG_TYPES = (
 )
 
 Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
-EMPTY = "empty"  # how the record names a trial in which some dim is 0
+EMPTY = "empty"  # the style of a trial in which some dimension is 0, as recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One trial before its sizes are settled."""
+    """One trial before its sizes are chosen."""
 
     seed: int
-    round: int  # which sizes
+    round: int  # selects the sizes
     style: Style
-    hides_row: bool = False  # masks hide some rows whole
+    hides_row: bool = False  # masks hide every position of some rows
     overrides: bool = False  # feed the initializers that are also inputs
-    sizes: tuple[tuple[str, int], ...] = ()  # of the dims that this trial is about
+    sizes: tuple[tuple[str, int], ...] = ()  # pinned sizes of the dimensions that this trial is about
     region: int | None = None  # COMPARED: all elements lie in this one of the regions between the thresholds
 
     @property
     def empty(self) -> bool:
-        """Whether some dim is 0."""
+        """Whether some dimension is 0."""
         return any(size == 0 for _, size in self.sizes)
 
     @property
     def optional(self) -> bool:
-        """Whether the model may reject it: the sizes or values are at the edge of what it takes."""
+        """Whether the model may reject the trial, because its sizes or values are at the edge of what it accepts."""
         return bool(self.sizes) or self.style in (Style.TINY, Style.BIG, Style.COMPARED) or self.hides_row
 
     @property
-    def attending(self) -> Plan:
-        """The same with masks that hide no row whole."""
-        return replace(self, hides_row=False)
-
-    @property
     def label(self) -> str:
-        """How the record names the style."""
+        """The style as recorded."""
         if self.empty:
             return EMPTY
         words = [str(self.style)]
         if self.hides_row:
-            words.append("rows hidden whole")
+            words.append("fully masked rows")
         if self.overrides:
             words.append("overridden defaults")
         return ", ".join(words + [f"{name} = {size}" for name, size in self.sizes])
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Feeds, and the size every dynamic dim has in them."""
+class TrialInputs:
+    """The feeds of one trial, and the size of every dynamic dimension in them."""
 
     feeds: dict[str, Value]
     dims: dict[str, int]
 
 
 class Inputs:
-    """The inputs of one model and how to generate them."""
+    """Generates the inputs of one model."""
 
     def __init__(self, model: ir.Model) -> None:
         initializers = model.graph.initializers
@@ -107,14 +102,14 @@ class Inputs:
         self._overridable = listed if model.ir_version >= _FIRST_OVERRIDABLE_IR else []
         self._uses = {v.name or "": find_use(model, v) for v in self._required}
         self._dims = DynamicDims(self._required)
-        self._ways = [(rule, tame) for rule in self._dims.rules() for tame in (False, True)]
+        self._ways = [(rule, small) for rule in self._dims.rules() for small in (False, True)]
         self._state = find_state(model, self._required)
         self._bounds: dict[str, Bounds] = {}
         if self._dims.names:
             self._read_sizes(model)
 
     def _read_sizes(self, model: ir.Model) -> None:
-        """What the graph requires of the dynamic dims, and what it holds them against."""
+        """Read what the graph requires of the dynamic dimensions, and which numbers it compares them with."""
         facts = Facts(model)
         for value in self._required:
             declared = self._dims.declared(value.name or "")
@@ -130,27 +125,27 @@ class Inputs:
 
     @property
     def dynamic(self) -> list[str]:
-        """The names of the dynamic dims."""
+        """The names of the dynamic dimensions."""
         return self._dims.names
 
     @property
     def ways(self) -> int:
-        """How many ways there are to generate one plan, the first the most telling."""
+        """The number of ways to generate one plan; the first is the most informative."""
         return len(self._ways)
 
     @property
     def has_state(self) -> bool:
-        """Whether some inputs are what an earlier run of the model answered."""
+        """Whether some inputs are outputs of an earlier run of the model."""
         return bool(self._state)
 
     def use(self, name: str) -> Use:
-        """What an input is for."""
+        """Return how an input is used."""
         return self._uses[name]
 
     # Plans
 
     def plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """The default trials, the most telling first: the usual styles, then what only some models have."""
+        """Return the default trials: the usual styles first, then those that only some models need."""
 
         def seed(place: int) -> int:
             return seeds[place % len(seeds)]
@@ -168,7 +163,7 @@ class Inputs:
         plans += self._compared_plans(seed(1))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
         if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY:
-            plans.append(Plan(seed(2), 0, Style.NORMAL))  # often a batch of one, where a resting unit is never awake
+            plans.append(Plan(seed(2), 0, Style.NORMAL))  # a batch of one leaves many units inactive in a single trial
             plans.append(Plan(seed(3), 0, Style.LARGE))
         if any(use.normalized for use in self._uses.values()):
             plans.append(Plan(seed(2), 3, Style.TINY))
@@ -180,11 +175,11 @@ class Inputs:
         return [*plans, Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else plans
 
     def exact_plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """Trials only bit-exact rewrites must pass: infinities and NaN go other ways when roundings do."""
+        """Return the trials for bit-exact rewrites only: other roundings may turn an infinity into NaN."""
         return [Plan(seeds[0], 0, Style.SPECIAL)] if self._has_floats else []
 
     def cost(self, plan: Plan) -> int:
-        """The elements of all inputs of a trial, as a measure of the time that it takes."""
+        """Return the number of elements of all inputs of a trial, as a measure of its time."""
         sizes = self._sizes(plan, 0)
         return sum(math.prod(self._dims.shape(name, sizes)) for name in self.required)
 
@@ -204,7 +199,7 @@ class Inputs:
 
     @property
     def _takes_big(self) -> bool:
-        """Half floats overflow in the first product of two such numbers, one way in the source and another after."""
+        """Whether large numbers can be fed; in float16 their first product overflows, depending on the rounding."""
         data = [v for v in self._required if self._uses[v.name or ""].role is Role.DATA and not self._is_state(v)]
         return any(v.dtype in _BIG_TYPES and not self._uses[v.name or ""].slot for v in data)
 
@@ -212,14 +207,14 @@ class Inputs:
         return any(state.name == value.name for state in self._state)
 
     def _compared_plans(self, seed: int) -> Iterator[Plan]:
-        """Values on both sides of the numbers that the graph compares inputs with."""
+        """Yield trials with values on both sides of the numbers that the graph compares inputs with."""
         compared = {v: self._uses[v.name or ""].thresholds for v in self._required}
-        if any(abs(one.number) > 1.5 and not one.whole for found in compared.values() for one in found):
+        if any(abs(t.number) > 1.5 and not t.whole for thresholds in compared.values() for t in thresholds):
             yield Plan(seed, 0, Style.COMPARED)
         counts = [
-            len(regions(found, whole_numbers=not _is_real(value)))
-            for value, found in compared.items()
-            if any(one.whole for one in found) or (found and self._is_one_number(value))
+            len(regions(thresholds, whole_numbers=not _is_real(value)))
+            for value, thresholds in compared.items()
+            if any(t.whole for t in thresholds) or (thresholds and self._is_one_number(value))
         ]
         for region in range(min(max(counts, default=0), _MOST_REGIONS)):
             yield Plan(seed, 0, Style.COMPARED, region=region)
@@ -229,7 +224,7 @@ class Inputs:
         return declared is not None and all(dim == 1 for dim in declared)
 
     def _edges(self) -> Iterator[tuple[tuple[str, int], ...]]:
-        """Each dim at 0 alone, all of them at 0, all of them at 1."""
+        """Yield each dimension alone at 0, all at 0, all at 1, and each at the sizes the graph tests for equality."""
         names = self._dims.names
         yield from (((name, 0),) for name in names[:_MOST_EMPTY])
         if len(names) > 1:
@@ -243,7 +238,7 @@ class Inputs:
         return self.cost(Plan(0, 0, Style.NORMAL, sizes=pins)) <= _MOST_ELEMENTS
 
     def _longest(self) -> tuple[tuple[str, int], ...]:
-        """Lengths beyond the numbers that the graph holds them against, as far as that can be afforded."""
+        """Return lengths beyond the numbers that the graph compares them with, as far as the budget allows."""
         weights = sum(
             value.const_value.size
             for value in self._model.graph.initializers.values()
@@ -251,10 +246,10 @@ class Inputs:
         )
         most = min(_MOST_ELEMENTS, int(_MOST_WORK / max(weights, 1)))
         pins: dict[str, int] = {}
-        for name, bounds in self._bounds.items():  # a length short of the next number tells no more than a usual one
-            telling = [size for size in bounds.telling if _LONGEST_USUAL < size <= most]
-            if telling:
-                pins[name] = telling[-1]
+        for name, bounds in self._bounds.items():  # a length below the next such number shows nothing new
+            sizes = [size for size in bounds.test_lengths if _LONGEST_USUAL < size <= most]
+            if sizes:
+                pins[name] = sizes[-1]
         if not pins:
             return ()
         pins |= {name: 1 for name in self._dims.batch if name not in pins}
@@ -262,12 +257,12 @@ class Inputs:
             pins = {name: max(size // 2, 1) for name, size in pins.items()}
         return tuple(pins.items())
 
-    def coverage(self, draws: Sequence[Draw]) -> list[str]:
-        """What the trials with these feeds did not cover, a line for each thing."""
-        sizes = {name: {draw.dims[name] for draw in draws if name in draw.dims} for name in self.dynamic}
+    def coverage(self, trials: Sequence[TrialInputs]) -> list[str]:
+        """Return what these trials did not cover, one line each."""
+        sizes = {name: {trial.dims[name] for trial in trials if name in trial.dims} for name in self.dynamic}
         notes = size_notes(sizes, self._bounds)
         for name, use in self._uses.items():
-            arrays = [value for draw in draws if isinstance(value := draw.feeds.get(name), np.ndarray)]
+            arrays = [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
             notes += value_notes(name, use, arrays)
         if has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
             notes.append("no rows of small variance reached the norms: their epsilon was not tested")
@@ -275,10 +270,13 @@ class Inputs:
 
     # Values
 
-    def draw(self, plan: Plan, way: int = 0, run: Run | None = None) -> Draw:
-        """The feeds of a plan; another `way` sizes the dims by another rule or keeps integers small.
+    def generate(self, plan: Plan, way: int = 0, run: Run | None = None) -> TrialInputs:
+        """Return the inputs of a plan.
 
-        Where the model has state and `run` runs it, the state is what the model answers to a step before this one.
+        Args:
+            plan: The trial.
+            way: Selects the rule that sizes the dimensions, and whether integers stay small.
+            run: Runs the model. If it has state inputs, they are then the outputs of an earlier step instead of random.
         """
         sizes = self._sizes(plan, way)
         before = self._step_before(plan, way, sizes, run) if run is not None and self._state else None
@@ -290,22 +288,21 @@ class Inputs:
                 feeds[name] = value
         if plan.overrides:
             feeds.update(self._overridden(np.random.default_rng(plan.seed)))
-        return Draw(feeds, sizes)
+        return TrialInputs(feeds, sizes)
 
-    def given(self, feeds: Mapping[str, Value]) -> Draw:
-        """Inputs that are the caller's."""
-        return Draw(dict(feeds), self._dims.sizes_in({name: _shape(value) for name, value in feeds.items()}))
+    def from_user(self, feeds: Mapping[str, Value]) -> TrialInputs:
+        """Return the user's feeds with the sizes of their dynamic dimensions."""
+        return TrialInputs(dict(feeds), self._dims.sizes_in({name: _shape(value) for name, value in feeds.items()}))
 
-    def contradicts(self, draw: Draw, outputs: Sequence[Value]) -> bool:
-        """Whether outputs have other sizes than the model declares for those of the inputs.
+    def contradicts(self, trial: TrialInputs, outputs: Sequence[Value]) -> bool:
+        """Return whether the outputs have other sizes than the model declares for the sizes of the inputs.
 
-        A Reshape to computed sizes copies a dim where such a size is 0, so that many a model answers empty inputs with
-        shapes that are not its own.
+        A Reshape copies a dimension whose computed size is 0, so that many models return wrong shapes for empty inputs.
         """
         for value, output in zip(self._model.graph.outputs, outputs, strict=False):
             for dim, size in zip(dims(value) or (), _shape(output), strict=False):
-                known = draw.dims.get(dim) if isinstance(dim, str) else dim
-                if known is not None and 0 <= known != size:
+                declared = trial.dims.get(dim) if isinstance(dim, str) else dim
+                if declared is not None and 0 <= declared != size:
                     return True
         return False
 
@@ -318,13 +315,13 @@ class Inputs:
         for value in self._required:
             name = value.name or ""
             shape = self._dims.shape(name, sizes, way // 2)
-            tame = self._ways[way][1]
-            brush = Brush(rng, plan.style, self._uses[name], sizes, tame, plan.hides_row, plan.region, offset)
-            feeds[name] = make(value.type, shape, brush)
+            small = self._ways[way][1]
+            spec = ValueSpec(rng, plan.style, self._uses[name], sizes, small, plan.hides_row, plan.region, offset)
+            feeds[name] = make_value(value.type, shape, spec)
         return feeds
 
     def _step_before(self, plan: Plan, way: int, sizes: Sizes, run: Run) -> _Before | None:
-        """What the model answers, from no state or a state of zeros, to a step of another length."""
+        """Run one step from an empty state or a state of zeros, and return the state after it; None if that fails."""
         pinned = dict(plan.sizes)
         growing = {name for state in self._state if (name := self._growing(state)) is not None}
         if any(pinned.get(name) is not None for name in growing):
@@ -337,12 +334,12 @@ class Inputs:
             for state in self._state:
                 feeds[state.name] = np.zeros_like(np.asarray(feeds[state.name]))
             try:
-                answers = run(feeds)
+                outputs = run(feeds)
             except RuntimeFailure:
                 continue
-            kinds = {state.name: np.asarray(feeds[state.name]).dtype for state in self._state}
+            dtypes = {state.name: np.asarray(feeds[state.name]).dtype for state in self._state}
             values: dict[str, Value] = {
-                each.name: np.asarray(answers[each.output]).astype(kinds[each.name]) for each in self._state
+                state.name: np.asarray(outputs[state.output]).astype(dtypes[state.name]) for state in self._state
             }
             lengths = {
                 name: _shape(values[state.name])[state.axis]
@@ -354,13 +351,13 @@ class Inputs:
         return None
 
     def _growing(self, state: State) -> str | None:
-        """The dim that says how long the state is."""
+        """Return the dimension that is the length of the state, or None if the length is not dynamic."""
         declared = self._dims.declared(state.name)
         dim = declared[state.axis] if declared is not None and state.axis is not None else None
         return dim if isinstance(dim, str) and dim in self._dims.others else None
 
     def _overridden(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Other values for the defaults: floats moved by a tenth, everything else as it is."""
+        """Return other values for overridable inputs: floats changed by about a tenth, all others unchanged."""
         feeds: dict[str, Value] = {}
         for value in self._overridable:
             tensor = value.const_value
@@ -376,7 +373,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """State that the model answered, and the lengths of the dims that grow with it."""
+    """The state after an earlier step, and the sizes of the dimensions that grow with it."""
 
     values: dict[str, Value]
     lengths: tuple[tuple[str, int], ...]
@@ -391,5 +388,5 @@ def _is_real(value: ir.Value) -> bool:
 
 
 def _is_table(value: ir.Value) -> bool:
-    """Whether rows of it are only looked up."""
+    """Return whether the only use of a value is to look up rows."""
     return all(node.op_type == "Gather" for node, _ in value.uses())

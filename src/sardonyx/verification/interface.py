@@ -1,4 +1,4 @@
-"""What a caller of the model sees: the graph's inputs and outputs, which no rewrite may change."""
+"""Compare the interfaces of two models: the graph's inputs and outputs, which no rewrite may change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.ir.scopes import bodies
 
 
 def interface_changes(a: ir.Model, b: ir.Model) -> list[str]:
-    """One line for every way in which the inputs or outputs of `b` are not those of `a`."""
+    """Return one line for every difference between the inputs and outputs of `a` and those of `b`."""
     changes = _value_changes("input", a.graph.inputs, b.graph.inputs)
     return changes + _value_changes("output", a.graph.outputs, b.graph.outputs)
 
@@ -30,15 +30,15 @@ def _value_changes(kind: str, before: Sequence[ir.Value], after: Sequence[ir.Val
 
 
 def dims(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """The declared shape: a size, a symbol's name, or None for each dim; None for an unknown rank."""
+    """Return the declared shape: a size, a symbol's name, or None per dimension; None if the rank is unknown."""
     if value.shape is None:
         return None
     return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
 
 def _shape_text(value: ir.Value) -> str:
-    known = dims(value)
-    return "unknown" if known is None else "[" + ", ".join("?" if d is None else str(d) for d in known) + "]"
+    shape = dims(value)
+    return "unknown" if shape is None else "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
 
 
 def _listed(names: Sequence[str | None]) -> str:
@@ -46,35 +46,35 @@ def _listed(names: Sequence[str | None]) -> str:
 
 
 def random_outputs(model: ir.Model) -> frozenset[str]:
-    """Names of the graph outputs that a random operator reaches: two right runs need not agree on them."""
+    """Return the names of the graph outputs that depend on a random operator: two correct runs may differ there."""
     random_functions: set[ir.OperatorIdentifier] = set()
     for _ in range(len(model.functions) + 1):  # functions may call one another in any order
         for key, function in model.functions.items():
-            if any(_draws(node, random_functions) for node in function):
+            if any(_is_random(node, random_functions) for node in function):
                 random_functions.add(key)
-    if not random_functions and not any(_draws(node, set()) for node in model.graph.all_nodes()):
+    if not random_functions and not any(_is_random(node, set()) for node in model.graph.all_nodes()):
         return frozenset()
-    tainted: set[ir.Value] = set()
+    dependent: set[ir.Value] = set()
     grew = True
     while grew:
-        size = len(tainted)
+        size = len(dependent)
         for node in model.graph:
-            if _draws(node, random_functions) or any(v in tainted for v in _reads(node)):
-                tainted.update(node.outputs)
-        grew = len(tainted) > size
-    return frozenset(v.name for v in model.graph.outputs if v in tainted and v.name is not None)
+            if _is_random(node, random_functions) or any(v in dependent for v in _reads(node)):
+                dependent.update(node.outputs)
+        grew = len(dependent) > size
+    return frozenset(v.name for v in model.graph.outputs if v in dependent and v.name is not None)
 
 
-def _draws(node: ir.Node, random_functions: set[ir.OperatorIdentifier]) -> bool:
+def _is_random(node: ir.Node, random_functions: set[ir.OperatorIdentifier]) -> bool:
     if node.op_identifier() in random_functions or (node.domain in ("", "ai.onnx") and node.op_type in RANDOM):
         return True
     if node.op_type == "Dropout" and _may_train(node):
         return True
-    return any(_draws(inner, random_functions) for _, body in bodies(node) for inner in body)
+    return any(_is_random(inner, random_functions) for _, body in bodies(node) for inner in body)
 
 
 def _may_train(node: ir.Node) -> bool:
-    """Dropout draws only when its training_mode input may be true."""
+    """Return whether the training_mode input of a Dropout, without which it is deterministic, may be true."""
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return False
     mode = ir.convenience.get_const_tensor(node.inputs[2])

@@ -1,4 +1,9 @@
-"""Compares the outputs of two models, output by output, and keeps the worst of every output."""
+"""Compare the outputs of two models, output by output, and keep the worst difference of every output.
+
+Float outputs are compared by the rules of `deviation`. If a rule is violated, the noise of the reference is measured:
+how far its outputs move when every rounding is disturbed. Discrete outputs must be equal, except elements that the same
+noise, or the order of equal scores, also changes.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +24,28 @@ from sardonyx.verification.padding import Padding
 from sardonyx.verification.ties import Ties
 from sardonyx.verification.tolerance import Difference, Limit, epsilon, float_difference, is_float, limit
 
-# What a comparison left out, counted over all trials, and how the verdict says so.
-
 
 class Reason(StrEnum):
-    """Why something was not compared."""
+    """Why elements were not compared."""
 
     PADDING = "positions of '{name}' are padding that sees no key"
     TIE = "elements of '{name}' depend on the order of equal scores"
 
 
 class LeftOut:
-    """Counts, by reason and output."""
+    """The number of elements that were not compared in all trials, by reason and output."""
 
     def __init__(self) -> None:
         self._counts: dict[Reason, dict[str, tuple[int, int]]] = defaultdict(dict)
 
     def add(self, why: Reason, name: str, count: int, total: int) -> None:
-        """Some parts of an output were not compared in a trial, of how many."""
+        """Add the elements of an output that were not compared in one trial, and their total."""
         before = self._counts[why].get(name, (0, 0))
         self._counts[why][name] = (before[0] + count, before[1] + total)
 
     @property
     def lines(self) -> list[str]:
-        """One line for each reason: the first output in figures, and how many more there are."""
+        """One line for each reason: the numbers of the first output, and how many more outputs there are."""
         lines: list[str] = []
         for why, outputs in self._counts.items():
             (name, (count, total)), *others = outputs.items()
@@ -51,10 +54,10 @@ class LeftOut:
         return lines
 
 
-_SAMPLES = (2, 4, 8, 16)  # the first that explains every element ends the search
-_TIE_SAMPLES = 16  # a tie falls to either side with about even odds: it should be seen to fall to both
-_HOPELESS = 50.0  # times the limit after four samples: more samples do not explain it
-_LOUD, _LOUD_SHARE = 0.05, 0.1  # noise of five percent in a tenth of the elements is worth a note
+_SAMPLES = (2, 4, 8, 16)  # numbers of noise samples; the first that explains every element ends the search
+_TIE_SAMPLES = 16  # enough to see a tie, which falls to either side with about even odds, fall to both
+_HOPELESS = 50.0  # an error of this many times the limit after four samples: more samples do not explain it
+_LOUD, _LOUD_SHARE = 0.05, 0.1  # a noise limit of five percent in a tenth of the elements is worth a note
 
 _NO_TIES = Ties()
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -62,12 +65,18 @@ Path: TypeAlias = tuple[int, ...]
 
 
 class Noise:
-    """The reference's outputs for one set of inputs, and what they become when every rounding is disturbed."""
+    """The reference's outputs in one trial, and its outputs when every rounding is disturbed."""
 
     def __init__(
         self, clean: Sequence[Value], disturb: Callable[[int], Sequence[Value]], *, most: int = _SAMPLES[-1]
     ) -> None:
-        """`disturb` gives the outputs of one sample of roundings; it is asked for at most `most` samples."""
+        """Measure the noise of the outputs `clean`.
+
+        Args:
+            clean: The undisturbed outputs.
+            disturb: Returns the outputs for one sample of disturbed roundings.
+            most: The largest number of samples.
+        """
         self._clean = clean
         self._disturb = disturb
         self._most = most
@@ -75,11 +84,11 @@ class Noise:
 
     @property
     def steps(self) -> list[int]:
-        """How many samples to look at in turn."""
+        """The numbers of samples to use in turn."""
         return [count for count in _SAMPLES if count <= self._most] or [self._most]
 
     def moves(self, path: Path, count: int) -> Moves | None:
-        """How far each element of one float output moves; None where no sample has the shape of the clean output."""
+        """Return how far each element of a float output moves, or None if no sample has the shape of the output."""
         pairs = self._pairs(path, count)
         if not pairs:
             return None
@@ -92,27 +101,29 @@ class Noise:
         return Moves(largest, square / len(pairs))
 
     def undecided(self, path: Path) -> Array | None:
-        """Which elements of a discrete output change."""
+        """Return which elements of a discrete output change in some sample, or None if no sample has its shape."""
         changes = [np.asarray(pair[0] != pair[1]) for pair in self._pairs(path, min(_TIE_SAMPLES, self._most))]
         return np.logical_or.reduce(changes) if changes else None
 
     def _pairs(self, path: Path, count: int) -> list[tuple[Array, Array]]:
-        """Clean and disturbed values of one tensor, where they are of one shape."""
+        """Return the clean and disturbed values of one tensor for every sample in which the shapes agree."""
         while len(self._samples) < count:
             self._samples.append(self._disturb(len(self._samples)))
         clean = _descend(self._clean, path)
-        moved = [_descend(sample, path) for sample in self._samples[:count]]
-        return [(clean, each) for each in moved if clean is not None and each is not None and clean.shape == each.shape]
+        if clean is None:
+            return []
+        arrays = [_descend(sample, path) for sample in self._samples[:count]]
+        return [(clean, array) for array in arrays if array is not None and array.shape == clean.shape]
 
 
 NoiseSource: TypeAlias = Callable[[], Noise | None]
-_ROUNDINGS = 2.0**10  # units in the last place that kernels may differ by, where double precision shows them to agree
+_ROUNDINGS = 2.0**10  # eps by which kernels may differ if double precision shows that they agree
 Exact: TypeAlias = Callable[[], tuple[Sequence[Value], Sequence[Value]] | None]
 
 
 @dataclass(slots=True)
 class _Worst:
-    """The worst differences seen at one output so far."""
+    """The worst differences of one output so far."""
 
     dtype: str = ""
     difference: Difference = field(default_factory=Difference)
@@ -123,12 +134,19 @@ class _Worst:
 
 
 class Judge:
-    """Compares outputs of one accuracy class; random outputs by type and shape only."""
+    """Compares outputs within one accuracy class; random outputs by type and shape only."""
 
     def __init__(
         self, names: Sequence[str], accuracy: Accuracy, random: frozenset[str], *, exported: bool = False
     ) -> None:
-        """Compare outputs of these names; with `exported` the reference is the module that the graph comes from."""
+        """Compare outputs with these names.
+
+        Args:
+            names: The names of the outputs.
+            accuracy: The loosest class of the rewrites between the two models.
+            random: Names of the outputs that depend on random operators.
+            exported: Whether the reference is the module that the graph was exported from.
+        """
         self._exported = exported
         self._names = list(names)
         self._accuracy = accuracy
@@ -141,8 +159,8 @@ class Judge:
         self.notes: list[str] = []
         self.left_out = LeftOut()
 
-    def alike(self) -> Judge:
-        """A judge of the same outputs by the same rules that has seen nothing yet."""
+    def fresh(self) -> Judge:
+        """Return a judge of the same outputs and rules without results."""
         return Judge(self._names, self._accuracy, self._random, exported=self._exported)
 
     def compare(
@@ -156,18 +174,18 @@ class Judge:
         ties: Ties = _NO_TIES,
         exact: Exact = lambda: None,
     ) -> list[str]:
-        """One line for every output that is not what it should be.
+        """Return one line for every output that differs by more than is allowed.
 
         Args:
             reference: The outputs of the reference.
             results: The outputs of the other model for the same inputs.
-            noise: Asked only where the noise of the reference can matter.
-            hides_rows: Whether a mask hides whole rows in these inputs: a row that is NaN throughout in the reference
+            noise: Measures the noise of the reference; called only if it can change the result.
+            hides_rows: Whether a mask in these inputs hides whole rows: a row that is NaN throughout in the reference
                 may then hold numbers in the result.
-            padding: Per output the positions that are not compared; nothing if all are.
-            ties: What the reference chose by score; asked only where outputs differ.
-            exact: The outputs of both without the rounding of single precision, or None; asked only where outputs
-                differ. If these agree by the same rules, the difference is rounding alone.
+            padding: Per output the positions that are not compared; empty if all are.
+            ties: What the reference chose by score; evaluated only if outputs differ.
+            exact: Returns the outputs of both computed in double precision, or None; called only if outputs differ.
+                If these agree by the same rules, the difference is rounding alone.
         """
         self._hides_rows, self._padding, self._ties = hides_rows, padding, ties
         lines: list[str] = []
@@ -187,7 +205,7 @@ class Judge:
         return both is not None and self._compare_values(both[0][index], both[1][index], index, (index,), noise) is None
 
     def outputs(self) -> tuple[OutputDifference, ...]:
-        """The worst of every output, as the record holds it."""
+        """Return the worst difference of every output for the record."""
         return tuple(
             OutputDifference(
                 name, w.dtype,
@@ -208,8 +226,8 @@ class Judge:
             if len(a) != len(b):
                 return f"a sequence of {len(b)} instead of {len(a)}"
             pairs = enumerate(zip(a, b, strict=True))
-            found = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in pairs)
-            return next((line for line in found if line is not None), None)
+            lines = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in pairs)
+            return next((line for line in lines if line is not None), None)
         if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
             return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
         self._worst[index].dtype = a.dtype.name
@@ -222,17 +240,17 @@ class Judge:
         if path == (index,) and index < len(self._padding):
             a, b = self._without_padding(a, b, index, self._padding[index])
         if is_float(a.dtype) or a.dtype.kind == "c":
-            seen = replace(self._worst[index])
+            earlier = replace(self._worst[index])
             line = self._compare_floats(a, b, index, path, noise)
             tied = self._moved_by_ties(a, index, path) if line is not None else None
             if tied is None:
                 return line
-            self._worst[index], zero = seen, a.dtype.type(0)
+            self._worst[index], zero = earlier, a.dtype.type(0)
             return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, noise)
         return self._compare_discrete(a, b, index, path, noise)
 
     def _compare_maps(self, a: Value, b: Value, table: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
-        """A map, or a sequence of maps with the same keys, is a table: one row a map, one column a key."""
+        """Compare maps, or sequences of maps with the same keys, as tables with a row per map and a column per key."""
         other = _table(b)
         if other is None or isinstance(a, dict) != isinstance(b, dict):
             return f"{_kind(b)} instead of {_kind(a)}"
@@ -265,7 +283,7 @@ class Judge:
     def _explained(
         self, deviation: Deviation, excess: Excess, index: int, path: Path, noise: NoiseSource
     ) -> tuple[Excess | None, Moves | None]:
-        """What is left of an excess once the noise of the reference is known, from as few samples as will do."""
+        """Return what the noise of the reference does not explain of an excess, from as few samples as possible."""
         measured, moves = noise(), None
         left: Excess | None = excess
         for count in measured.steps if measured is not None else []:
@@ -278,31 +296,31 @@ class Judge:
             share = deviation.loud_share(moves, _LOUD)
             name, part = self._names[index], _LOUD / NOISE_FACTOR
             self._note(
-                f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there proves little"
+                f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there is weak evidence"
             )
         return left, moves
 
     def _without_padding(self, a: Array, b: Array, index: int, padding: Padding | None) -> tuple[Array, Array]:
-        """Leave out positions at which no number is right or wrong."""
+        """Replace positions whose values are undefined by zeros in both."""
         if padding is None:
             return a, b
         self.left_out.add(Reason.PADDING, self._names[index], padding.count, padding.positions)
         return padding.without(a), padding.without(b)
 
     def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
-        """Leave out rows that are NaN throughout in the reference and hold numbers in the result."""
+        """Replace rows that are NaN throughout in the reference and finite in the result by zeros in both."""
         if a.ndim == 0 or a.dtype.kind == "c":
             return a, b
         nan, number = np.isnan(a.astype(np.float64)), np.isfinite(b.astype(np.float64))
         hidden = np.asarray(nan.all(axis=-1, keepdims=True) & number.all(axis=-1, keepdims=True))
         if a.shape[-1] == 0 or not hidden.any():
             return a, b
-        self._note(f"rows of '{self._names[index]}' that a mask hides whole are NaN in the reference: not compared")
+        self._note(f"fully masked rows of '{self._names[index]}' are NaN in the reference: not compared")
         zero = a.dtype.type(0)
         return np.where(hidden, zero, a), np.where(hidden, zero, b)
 
     def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
-        """Integers, bools and strings are equal, except where scores are, or where rounding decides."""
+        """Require equal integers, bools and strings, except where equal scores or rounding decide."""
         wrong = np.asarray(a != b)
         ties = 0
         if wrong.any() and a.dtype.kind in "iu":
@@ -321,17 +339,17 @@ class Judge:
         return f"{count} of {a.size} elements differ" if count else None
 
     def _without_ties(self, a: Array, b: Array, wrong: Array, index: int, path: Path) -> Array:
-        """Leave out indices whose scores are equal, and what was computed from such indices."""
+        """Leave out indices whose scores are equal, and elements computed from such indices."""
         equal = self._ties.same_score(a, b) if self._accuracy is not Accuracy.EXACT else None
         if equal is None:
             tied = self._moved_by_ties(a, index, path)
             return wrong if tied is None else wrong & ~tied
         if (wrong & equal).any():
-            self._note(f"the output '{self._names[index]}' has other indices whose scores are equal")
+            self._note(f"the output '{self._names[index]}' has different indices with equal scores")
         return wrong & ~equal
 
     def _moved_by_ties(self, a: Array, index: int, path: Path) -> Array | None:
-        """Elements that the order of equal scores decides; None if it decides nothing."""
+        """Return which elements depend on the order of equal scores, or None if none do."""
         if self._accuracy is Accuracy.EXACT or path != (index,):
             return None
         moved = self._ties.moved(a, index)
@@ -343,7 +361,7 @@ class Judge:
     def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
         name = self._names[index]
         if bool(undecided.all()):
-            self._note(f"every element of '{name}' is undecided, as rounding alone changes it: no value was compared")
+            self._note(f"every element of '{name}' is undecided: rounding alone changes it, so no value was compared")
         elif ties:
             self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
 
@@ -364,9 +382,10 @@ class Judge:
 
 
 def _is_near(a: Value, b: Value) -> bool:
-    """Whether two float results could differ by rounding: numbers in the same places, a thousand roundings apart.
+    """Return whether two float results may differ by rounding alone: |a - b| ≤ 2¹⁰ · eps · (|a| + median|a|).
 
-    What overflows in one program and not in the other is a fault, though double precision does not show it.
+    They must be finite in the same elements: an overflow in one program only is an error, even though double precision
+    does not show it.
     """
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape or not is_float(a.dtype):
         return False
@@ -379,7 +398,7 @@ def _is_near(a: Value, b: Value) -> bool:
 
 
 def _kind(value: Value) -> str:
-    """What a value is, in words."""
+    """Describe a value in words."""
     if value is None:
         return "an empty optional"
     if isinstance(value, dict):
@@ -390,7 +409,7 @@ def _kind(value: Value) -> str:
 
 
 def _keys(value: Value) -> list[int | str]:
-    """The keys of a map, or of every map of a sequence, in order."""
+    """Return the sorted keys of a map, or of the first map of a sequence."""
     first = value[0] if isinstance(value, list) and value else value
     return sorted(first, key=str) if isinstance(first, dict) else []
 
@@ -400,7 +419,7 @@ def _few(keys: list[int | str]) -> str:
 
 
 def _table(value: Value) -> Array | None:
-    """A map, or a sequence of maps with the same keys, as an array with a column for each key; otherwise None."""
+    """Return a map, or a sequence of maps with the same keys, as an array with a column per key; otherwise None."""
     rows: list[Mapping[int | str, object]] = []
     for row in value if isinstance(value, list) else [value]:
         if not isinstance(row, dict):
@@ -425,5 +444,5 @@ def _descend(values: Sequence[Value], path: Path) -> Array | None:
 
 
 def _finite(difference: float) -> float:
-    """The largest number there is for what is infinitely or undefinedly far off: JSON knows no infinity."""
+    """Replace an infinite or undefined difference by the largest number, because JSON has no infinity."""
     return difference if math.isfinite(difference) else sys.float_info.max

@@ -1,7 +1,8 @@
-"""Whether a module that was cut out of a model computes what it computed there, and what the live module computes.
+"""Verify that a module extracted from a model computes what it computed there, and what the live module computes.
 
-The whole model is run with the boundary of the cut as additional outputs. On the values it has there, the cut must give
-what the whole gives; on the tensors that hooks saw going into the live module, it must give what they saw coming out.
+The whole model is run with the boundary of the extracted module as additional outputs. On the input values found there,
+the extracted model must give the output values found there; on the tensors that hooks captured at the inputs of the
+live module, it must give the tensors captured at its outputs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from sardonyx.records.run import Accuracy, Trial, Verdict
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
-from sardonyx.verification.compare import Given, Oracle, Progress
+from sardonyx.verification.compare import ExampleInputs, Oracle, Progress
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.judge import Judge, Noise
-from sardonyx.verification.padding import Padding, hidden_positions, unseeing
+from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import Answer
 from sardonyx.verification.subject import Subject
 from sardonyx.verification.tolerance import Difference, float_difference, is_float, limit, within
@@ -33,29 +34,29 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class LiveProof:
-    """How a cut compares with the live module, and which of its inputs and outputs are the module's own."""
+    """The comparison of an extracted model with the live module, and which inputs and outputs correspond."""
 
     verdict: Verdict
-    arguments: Mapping[str, str]  # input of the cut -> argument of the module
-    results: Mapping[str, str]  # output of the cut -> what the module calls it
-    dropped: tuple[str, ...]  # what the module returns and the graph does not compute
+    arguments: Mapping[str, str]  # input of the extracted model → argument of the module
+    results: Mapping[str, str]  # output of the extracted model → name of the module's output
+    dropped: tuple[str, ...]  # outputs of the module that the graph does not compute
 
 
 class ModuleProof:
-    """One cut and the model it was cut from; the whole is run once for all questions."""
+    """Verifies one extracted model; the model it was extracted from is run once for all checks."""
 
     def __init__(
         self,
         whole: ir.Model,
         cut: Extract,
         *,
-        inputs: Given = None,
+        inputs: ExampleInputs = None,
         seeds: Sequence[int] = (0, 1, 2, 3),
         trials: int | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Run the whole model on the given inputs and on drawn ones."""
+        """Run the whole model on `inputs` and on generated inputs."""
         self._cut, self._threads = cut, threads
         probe = _with_boundary(whole, (*cut.inputs, *cut.outputs))
         self._names = [value.name or "" for value in probe.graph.outputs]
@@ -65,12 +66,12 @@ class ModuleProof:
         self._answers = self._oracle.answers()
 
     def values(self, number: int = 0) -> Mapping[str, Value]:
-        """The boundary as the whole model had it in one of the runs."""
+        """Return the values at the boundary in one run of the whole model."""
         answer = self._answers[number]
-        return {**answer.draw.feeds, **dict(zip(self._names, answer.outputs, strict=True))}
+        return {**answer.inputs.feeds, **dict(zip(self._names, answer.outputs, strict=True))}
 
     def against_model(self) -> Verdict:
-        """Whether the cut gives what the whole model has at its boundary."""
+        """Compare the extracted model with the values at its boundary in the whole model."""
         began = time.perf_counter()
         judge = Judge(self._cut.outputs, Accuracy.REASSOCIATES, random_outputs(self._cut.model))
         trials = [self._try(number, answer, judge) for number, answer in enumerate(self._answers)]
@@ -88,15 +89,15 @@ class ModuleProof:
         )
 
     def _try(self, number: int, answer: Answer, judge: Judge) -> Trial:
-        known = self.values(number)
+        values = self.values(number)
         try:
-            lines = judge.compare([known[name] for name in self._cut.outputs], self._run(known), lambda: None)
+            lines = judge.compare([values[name] for name in self._cut.outputs], self._run(values), lambda: None)
         except RuntimeFailure as failure:
-            lines = [f"the module does not run on what the whole model has: {failure.message}"]
-        return Trial(answer.seed, answer.draw.dims, answer.style, not lines, tuple(lines))
+            lines = [f"the module does not run on the values of the whole model: {failure.message}"]
+        return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
-    def _run(self, known: Mapping[str, Value]) -> list[Value]:
-        return self._engine.run({name: known[name] for name in self._cut.inputs if name in known})
+    def _run(self, values: Mapping[str, Value]) -> list[Value]:
+        return self._engine.run({name: values[name] for name in self._cut.inputs if name in values})
 
     @functools.cached_property
     def _engine(self) -> RemoteSession:
@@ -105,38 +106,39 @@ class ModuleProof:
     def against_live(
         self, name: str, inputs: Tensors, outputs: Tensors, disturbed: Tensors, lengths: Iterable[int] = ()
     ) -> LiveProof:
-        """Whether the cut gives what a live module of this name gave; the first run was on the same inputs.
+        """Compare the extracted model with a live module; the first run of the whole model had the same inputs.
 
         Args:
-            name: Of the module.
-            inputs: What it was given.
-            outputs: What it answered.
-            disturbed: What it answers with other numbers in attention rows that see no key.
-            lengths: How many queries and keys the attentions with such rows have.
+            name: The name of the module.
+            inputs: The tensors that it received.
+            outputs: The tensors that it returned.
+            disturbed: Its outputs with other numbers in attention rows that see no key.
+            lengths: The numbers of queries and keys in attentions with such rows.
         """
         began = time.perf_counter()
-        feeds = self._answers[0].draw.feeds
+        feeds = self._answers[0].inputs.feeds
         hidden = hidden_positions(feeds[mask] for mask in self._oracle.inputs.masks)
-        places = unseeing(list(outputs.values()), [disturbed[each] for each in outputs], hidden, lengths)
-        padding = {each: place for each, place in zip(outputs, places, strict=True) if place is not None}
-        known = dict(self.values())
+        places = keyless_padding(list(outputs.values()), [disturbed[output] for output in outputs], hidden, lengths)
+        padding = {output: place for output, place in zip(outputs, places, strict=True) if place is not None}
+        values = dict(self.values())
         arguments = {
-            mine: theirs for mine in self._cut.inputs if (theirs := _same(_tensor(known.get(mine)), inputs)) is not None
+            own: live for own in self._cut.inputs if (live := _same(_tensor(values.get(own)), inputs)) is not None
         }
-        known |= {mine: inputs[theirs] for mine, theirs in arguments.items()}
-        given = {mine: value for mine, value in known.items() if mine in self._cut.inputs}
-        answers = dict(zip(self._cut.outputs, self._run(known), strict=True))
-        tensors = {mine: tensor for mine, value in answers.items() if (tensor := _tensor(value)) is not None}
-        found = {
-            theirs: mine
-            for theirs, array in outputs.items()
-            if (mine := _same(array, tensors, padding.get(theirs))) is not None
+        values |= {own: inputs[live] for own, live in arguments.items()}
+        cut_inputs = {own: value for own, value in values.items() if own in self._cut.inputs}
+        results = dict(zip(self._cut.outputs, self._run(values), strict=True))
+        tensors = {own: tensor for own, value in results.items() if (tensor := _tensor(value)) is not None}
+        pairs = {
+            live: own
+            for live, array in outputs.items()
+            if (own := _same(array, tensors, padding.get(live))) is not None
         }
-        missing = [theirs for theirs in outputs if theirs not in found]
-        passed_on = {theirs for theirs in missing if any(_equal(outputs[theirs], array) for array in inputs.values())}
-        lines, judge = self._judge(found, outputs, tensors, given, padding)
-        if not found:
-            lines = [f"no output of the cut is what {name or 'the model'} gave: {_nearest(outputs, tensors)}"]
+        missing = [live for live in outputs if live not in pairs]
+        passed_on = {live for live in missing if any(_equal(outputs[live], array) for array in inputs.values())}
+        lines, judge = self._judge(pairs, outputs, tensors, cut_inputs, padding)
+        if not pairs:
+            nearest = _nearest(outputs, tensors)
+            lines = [f"no output of the extracted model matches one of {name or 'the model'}: {nearest}"]
         verdict = Verdict(
             passed=not lines,
             reference=f"the live module {name}" if name else "the live model",
@@ -147,48 +149,47 @@ class ModuleProof:
             notes=(
                 *judge.left_out.lines,
                 *judge.notes,
-                *(f"it hands on '{theirs}' as it came" for theirs in missing if theirs in passed_on),
+                *(f"its output '{live}' is one of its inputs" for live in missing if live in passed_on),
             ),
             not_covered=tuple(judge.left_out.lines),
             seconds=time.perf_counter() - began,
         )
-        dropped = tuple(theirs for theirs in missing if theirs not in passed_on)
-        return LiveProof(verdict, arguments, {mine: theirs for theirs, mine in found.items()}, dropped)
+        dropped = tuple(live for live in missing if live not in passed_on)
+        return LiveProof(verdict, arguments, {own: live for live, own in pairs.items()}, dropped)
 
     def _judge(
         self,
-        found: Mapping[str, str],
+        pairs: Mapping[str, str],
         outputs: Tensors,
         tensors: Tensors,
-        given: Mapping[str, Value],
+        cut_inputs: Mapping[str, Value],
         padding: Mapping[str, Padding],
     ) -> tuple[list[str], Judge]:
-        """Hold what was found to be the same to the tolerance of its type and of the cut's own noise."""
-        judge = Judge(list(found), Accuracy.REASSOCIATES, frozenset())
-        mine = [tensors[name] for name in found.values()]
+        """Compare pairs of outputs within the tolerance of their type and the noise of the extracted model."""
+        judge = Judge(list(pairs), Accuracy.REASSOCIATES, frozenset())
+        results = [tensors[name] for name in pairs.values()]
 
         def measured() -> Noise | None:
             copy = noise.disturbed(self._cut.model)
             if copy is None:
                 return None
             probe = Subject(copy).any_session(threads=self._threads)
-            places = [self._cut.outputs.index(name) for name in found.values()]
+            places = [self._cut.outputs.index(name) for name in pairs.values()]
 
-            def disturb(draw: int) -> list[Value]:
-                moved = probe.run({**given, **noise.draw(draw)})
+            def disturb(sample: int) -> list[Value]:
+                moved = probe.run({**cut_inputs, **noise.sample(sample)})
                 return [moved[place] for place in places]
 
-            return Noise(mine, disturb)
+            return Noise(results, disturb)
 
-        left_out = [padding.get(name) for name in found]
-        return judge.compare([outputs[name] for name in found], mine, measured, padding=left_out), judge
+        left_out = [padding.get(name) for name in pairs]
+        return judge.compare([outputs[name] for name in pairs], results, measured, padding=left_out), judge
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:
-    """A copy of the model that also gives out the named values."""
+    """Return a copy of the model that has the named values as additional outputs."""
     copy = whole.clone()
-    there = {value.name for value in (*copy.graph.inputs, *copy.graph.outputs)}
-    wanted = set(names) - there
+    wanted = set(names) - {value.name for value in (*copy.graph.inputs, *copy.graph.outputs)}
     copy.graph.outputs.extend(v for node in copy.graph for v in node.outputs if v.name in wanted)
     return copy
 
@@ -202,13 +203,13 @@ def _equal(one: Array, other: Array) -> bool:
 
 
 def _distances(array: Array, tensors: Tensors) -> dict[str, Difference]:
-    """How far apart a float array is from all of its type and shape."""
+    """Return the difference of a float array from every tensor of its type and shape."""
     alike = {n: other for n, other in tensors.items() if other.dtype == array.dtype and other.shape == array.shape}
     return {name: float_difference(array, other) for name, other in alike.items()}
 
 
 def _same(array: Array | None, tensors: Tensors, padding: Padding | None = None) -> str | None:
-    """The tensor that is meant to be this array, roundings of the way there aside."""
+    """Return the name of the tensor that equals this array up to rounding, or None if there is none."""
     if array is None:
         return None
     if padding is not None:
@@ -222,27 +223,27 @@ def _same(array: Array | None, tensors: Tensors, padding: Padding | None = None)
 
 
 def _nearest(outputs: Tensors, tensors: Tensors) -> str:
-    """The smallest distance there is, in words."""
+    """Describe the smallest distance between an output of the module and one of the extracted model."""
     gaps = [
-        (gap.rms, theirs, mine)
-        for theirs, array in outputs.items()
+        (gap.rms, live, own)
+        for live, array in outputs.items()
         if is_float(array.dtype)
-        for mine, gap in _distances(array, tensors).items()
+        for own, gap in _distances(array, tensors).items()
     ]
     if not gaps:
         return "none has the type and shape of one"
-    rms, theirs, mine = min(gaps)
-    return f"'{mine}' is nearest to '{theirs}', {rms:.3g} of its size away"
+    rms, live, own = min(gaps)
+    return f"'{own}' is nearest to '{live}', with a relative difference of {rms:.3g} (root mean square)"
 
 
 def other_weights(model: ir.Model, weights: Iterable[tuple[str, Array]]) -> list[str]:
-    """Names of the weights that the file stores under the same name and shape, with other values.
+    """Return the names of weights that the file stores with the same name and shape but other values.
 
-    A weight that the file does not have by name, because a rewrite or an exporter changed it, says nothing.
+    Weights that the file does not store under their name, because a rewrite or exporter changed them, are not compared.
 
     Args:
-        model: the file.
-        weights: those of a module, by name.
+        model: The model in the file.
+        weights: The weights of a module, by name.
     """
     stored = model.graph.initializers
     return [name for name, array in weights if name in stored and _differs(stored[name].const_value, array)]

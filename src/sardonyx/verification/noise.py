@@ -1,12 +1,14 @@
-"""A copy of the model whose every rounding is disturbed: how far it moves is the error explained by rounding alone.
+"""Disturb every rounding of a model: how far its outputs move is the error explained by rounding alone.
 
-Each node that rounds gets a pseudo-random error of about one unit in the last place, a function of its own result:
-`y + eps * sin(f * log|y|) * (|y| + scale)` after a sum, where cancellation leaves an error the size of the terms,
-and `y - eps * sin²(…) * y` after an elementwise operator, which can never overflow. The frequency f is an input of the
-copy: every value of it is another sample of roundings. The copy is run and thrown away.
+In a copy of the model, each node that rounds gets a pseudo-random error of about one unit in the last place, a function
+of its own result y:
 
-The scale of a sum follows its own terms, not the whole tensor: row times column for a product, the channel for a
-convolution, the row for a norm or softmax. One column of 1e8 does not disturb the columns beside it.
+    sum            y + eps · sin(f · log|y|) · sign(y) · (|y| + scale): cancellation leaves an error of the terms' size
+    elementwise    y - eps · sin²(f · log|y|) · y, which never overflows
+
+The frequency f is an input of the copy: each value of f is one sample of roundings. The `scale` of a sum follows its
+own terms, not the whole tensor: row times column for a product, the channel for a convolution, the row for a norm or
+softmax. A column of 1e8 thus does not disturb the columns beside it.
 """
 
 from __future__ import annotations
@@ -43,16 +45,16 @@ _SUMS = MATRIX_PRODUCTS | CONVOLUTIONS | RECURRENT | _BY_ROW | _BY_CHANNEL | {
 }  # fmt: skip
 _ELEMENTWISE = ARITHMETIC | UNARY - EXACT_UNARY - CASTS | {"Mean", "PRelu", "Pow", "ReduceProd", "Sum"}
 _KEEPS_TYPE_OF_SECOND = frozenset(("Where", "DequantizeLinear"))
-_OTHER_TYPE = PREDICATES | READS_SHAPE  # than that of their operand
-# The size of the disturbance: eps where a sum rounds at every term, and half of it, the largest error of one rounding,
-# for the narrow types, whose sums the runtime takes in single precision.
+_OTHER_TYPE = PREDICATES | READS_SHAPE  # their results have another type than their operand
+# The size of the disturbance: eps for types whose sums round at every term; eps / 2, the largest error of one rounding,
+# for the narrow types, whose sums the runtime accumulates in single precision.
 _FLOATS = {
     ir.DataType.FLOAT: 2.0**-23,
     ir.DataType.DOUBLE: 2.0**-52,
     ir.DataType.FLOAT16: 2.0**-11,
     ir.DataType.BFLOAT16: 2.0**-8,
 }
-# Below its normal range a type rounds to a fixed spacing; only that of float16 is within reach of real values.
+# Below its normal range a type rounds to a fixed spacing; only in float16 do usual values get that small.
 _SUBNORMAL = {ir.DataType.FLOAT16: 2.0**-24}
 _LEAST = 1e-38
 _HUGE = 1e30
@@ -60,14 +62,16 @@ NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _NEGATIVE_AXES = 11
 _AXES_ARE_AN_INPUT = 18
 FREQUENCY = "sardonyx.noise.frequency"
-_MOST_SITES = 1500  # beyond it the probe costs more than it tells; sums come first
+_MOST_SITES = 1500  # disturbing more nodes is slow and changes little; sums come first
 
 
 def disturbed(model: ir.Model, *, stored: Collection[str] = ()) -> ir.Model | None:
-    """A disturbed copy, or None where no node of a known floating type rounds.
+    """Return a disturbed copy of the model, or None if no node of a known floating-point type rounds.
 
-    The constants named by `stored` are of a narrow type and cast before use: each Cast also gets the error of rounding
-    the constant to its type.
+    Args:
+        model: The model; it is not changed.
+        stored: Names of constants that are stored in a narrow type and cast before use. Each Cast also gets the error
+            of rounding the constant to that type.
     """
     copy = model.clone()
     types = element_types(copy)
@@ -85,8 +89,8 @@ def disturbed(model: ir.Model, *, stored: Collection[str] = ()) -> ir.Model | No
     return copy if sites else None
 
 
-def draw(number: int) -> dict[str, Value]:
-    """What to feed beside the model's own inputs for one draw of roundings."""
+def sample(number: int) -> dict[str, Value]:
+    """Return the additional feed that selects one sample of roundings."""
     return {FREQUENCY: np.asarray(1e7 + 79190.0 * number, np.float32)}
 
 
@@ -95,7 +99,7 @@ def _rounds(node: ir.Node) -> bool:
 
 
 def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
-    """Element types as far as they follow from declarations, constants and the usual rule that an op keeps its type."""
+    """Return element types, inferred from declarations, constants and the rule that most operators keep the type."""
     types: dict[ir.Value, ir.DataType] = {}
 
     def look(value: ir.Value | None) -> ir.DataType | None:
@@ -108,14 +112,14 @@ def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
         for node in graph:
             for _, body in bodies(node):
                 visit(body)
-            kept = 1 if node.op_type in _KEEPS_TYPE_OF_SECOND else 0
+            typed = 1 if node.op_type in _KEEPS_TYPE_OF_SECOND else 0
             kind = look(node.outputs[0]) if node.outputs else None
             if "to" in node.attributes:
                 kind = ir.DataType(node.attributes["to"].as_int())
             elif node.op_type == "Constant" and "value" in node.attributes:
                 kind = node.attributes["value"].as_tensor().dtype
-            elif kind is None and len(node.inputs) > kept and node.op_type not in _OTHER_TYPE:
-                kind = look(node.inputs[kept])
+            elif kind is None and len(node.inputs) > typed and node.op_type not in _OTHER_TYPE:
+                kind = look(node.inputs[typed])
             if kind is not None:
                 types.update(dict.fromkeys(node.outputs, kind))
 
@@ -131,21 +135,21 @@ def _name(value: ir.Value | None) -> str:
 
 
 class _Nodes:
-    """New nodes under one prefix, in order."""
+    """Creates nodes with one name prefix, in order."""
 
     def __init__(self, name: str, root: ir.Graph, opset: int) -> None:
         self.name, self.opset = name, opset
         self._root = root
-        self.made: list[ir.Node] = []
+        self.nodes: list[ir.Node] = []
 
     def op(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int] | ir.TensorProtocol) -> ir.Value:
-        name = f"{self.name}.{len(self.made)}"
-        self.made.append(ir.node(op_type, list(inputs), attributes=dict(attributes) or None, name=name))
-        self.made[-1].outputs[0].name = name
-        return self.made[-1].outputs[0]
+        name = f"{self.name}.{len(self.nodes)}"
+        self.nodes.append(ir.node(op_type, list(inputs), attributes=dict(attributes) or None, name=name))
+        self.nodes[-1].outputs[0].name = name
+        return self.nodes[-1].outputs[0]
 
     def constant(self, value: float | Sequence[int]) -> ir.Value:
-        """An initializer of the outermost graph, one for each value: a node for each would slow loading down."""
+        """Return an initializer of the outermost graph, shared by value; Constant nodes would slow down loading."""
         name = f"noise.constant.{value}"
         if name not in self._root.initializers:
             array = np.array(value, np.float32 if isinstance(value, float) else np.int64)
@@ -156,18 +160,18 @@ class _Nodes:
         return self.op("Cast", value, to=int(ir.DataType.FLOAT))
 
     def reduce(self, op_type: str, value: ir.Value, axes: Sequence[int], *, keepdims: int = 1) -> ir.Value:
-        """A reduction over axes, which are an attribute before opset 18 and an input since."""
+        """Add a reduction over axes, which are an attribute before opset 18 and an input since."""
         if self.opset >= _AXES_ARE_AN_INPUT:
             return self.op(op_type, value, self.constant(axes), keepdims=keepdims)
         return self.op(op_type, value, axes=axes, keepdims=keepdims)
 
     def length(self, value: ir.Value, axes: Sequence[int], *, keepdims: int = 1) -> ir.Value:
-        """The Euclidean length over axes, cut off where the product of two would overflow."""
+        """Add the Euclidean norm over axes, clipped so that the product of two norms does not overflow."""
         return self.op("Min", self.reduce("ReduceL2", value, axes, keepdims=keepdims), self.constant(1e18))
 
 
 def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Nodes) -> None:
-    """Put the disturbance between a node's first result and everything that reads it, under the result's old name."""
+    """Insert the disturbance between a node's first result and its consumers; it takes over the result's name."""
     clean, graph = node.outputs[0], node.graph
     if graph is None:
         return
@@ -177,16 +181,16 @@ def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Node
     y = clean if single else nodes.single(clean)
     y = op("Min", op("Max", y, nodes.constant(-_HUGE)), nodes.constant(_HUGE))  # a masked score may be infinite
     size = op("Abs", y)
-    floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm tells apart numbers of any magnitude
+    floor = op("Add", size, nodes.constant(_LEAST))  # the logarithm separates numbers of any magnitude
     sign = op("Div", y, floor)
     sine = op("Sin", op("Mul", op("Log", floor), frequency))
     wave = op("Mul", sine, sign)
     amplitude = nodes.constant(_FLOATS[kind])
     if node.op_type in _SUMS:
         error = op("Mul", op("Mul", wave, amplitude), op("Add", size, _scale(node, size, nodes)))
-    elif node.op_type == "Sigmoid":  # kernels approximate it up to an error that does not shrink with the result
+    elif node.op_type == "Sigmoid":  # kernels approximate it with an absolute error that does not shrink with y
         error = op("Mul", op("Mul", op("Mul", sine, sine), amplitude), op("Sub", nodes.constant(1.0), y))
-    elif node.op_type == "Cast":  # a constant of a narrow type, in single precision: cannot overflow
+    elif node.op_type == "Cast":  # a stored constant of a narrow type, in single precision: cannot overflow
         error = op("Mul", op("Mul", wave, op("Mul", amplitude, nodes.constant(0.5))), y)
     else:
         error = op("Mul", op("Mul", op("Mul", wave, wave), op("Neg", amplitude)), y)
@@ -202,11 +206,11 @@ def _disturb(node: ir.Node, kind: ir.DataType, frequency: ir.Value, nodes: _Node
         if output is clean:
             graph.outputs[index] = noisy
     noisy.name, clean.name = clean.name, f"{nodes.name}.clean"
-    graph.insert_after(node, nodes.made)
+    graph.insert_after(node, nodes.nodes)
 
 
 def _scale(node: ir.Node, size: ir.Value, nodes: _Nodes) -> ir.Value:
-    """The size of what cancels in a sum, as a value that broadcasts to its result; `size` is the result's magnitude."""
+    """Return the magnitude of the terms of a sum, broadcastable to its result; `size` is the result's magnitude."""
     local: ir.Value | None = None
     if nodes.opset >= _NEGATIVE_AXES:
         if node.op_type in MATRIX_PRODUCTS:
@@ -221,12 +225,12 @@ def _scale(node: ir.Node, size: ir.Value, nodes: _Nodes) -> ir.Value:
 
 
 def _product_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
-    """|row| · |column| / √K: what a sum of K products of random sign amounts to."""
+    """Return |row| · |column| / √K, the expected magnitude of a sum of K products of random sign; None if unknown."""
     x, w = node.inputs[0], node.inputs[1]
     ranks = _rank(x), _rank(w)
     if x is None or w is None or ranks[1] is None or ranks[1] < 2 or _attribute(node, "transA"):
         return None
-    if ranks[1] > 2 and (ranks[0] is None or ranks[0] < 2):  # the result might have fewer axes than the scale
+    if ranks[1] > 2 and (ranks[0] is None or ranks[0] < 2):  # the result may have fewer axes than the scale
         return None
     depth = -1 if _attribute(node, "transB") else -2
     rows = nodes.length(nodes.single(x), [-1])
@@ -237,7 +241,7 @@ def _product_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
 
 
 def _convolution_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
-    """|filter| · mean|x| of the sample: what a sum of products of random sign amounts to."""
+    """Return |filter| · mean|x| per sample, the expected magnitude of a sum of products of random sign."""
     x, w = node.inputs[0], node.inputs[1]
     rank = _rank(w)
     if x is None or w is None or rank is None or rank < 3:
@@ -254,5 +258,5 @@ def _rank(value: ir.Value | None) -> int | None:
 
 
 def _attribute(node: ir.Node, name: str) -> int:
-    given = node.attributes.get(name)
-    return given.as_int() if given is not None else 0
+    attribute = node.attributes.get(name)
+    return attribute.as_int() if attribute is not None else 0

@@ -1,15 +1,15 @@
-"""Which output positions are padding that sees no key, so that no number is right or wrong there.
+"""Find output positions that are padding and attend to no key, where the result of attention is undefined.
 
-A decoder that is padded on the left has queries before the first real token: the causal mask hides what comes after,
-the attention mask what comes before. Kernels answer such a row with zeros, with a mean, or with NaN. A position is left
-out of the comparison if all of this holds:
+A decoder padded on the left has queries before the first real token: the causal mask hides all later keys and the
+attention mask all earlier ones. Kernels return zeros, a mean, or NaN for such a row. A position is left out of the
+comparison if all of these hold:
 
 - the mask among the inputs hides it,
-- what the live module answers there depends on rows that see no key: it answers otherwise when they hold other numbers,
-- nothing that the mask keeps depends on them, in any position of the same output.
+- the live module's output there depends on rows that attend to no key: it changes when these rows hold other numbers,
+- no position that the mask keeps changes with them, in the same output.
 
-Only the live module and the inputs decide this. The graph that is judged takes no part, so that no fault of it can
-remove a position.
+Only the live module and the inputs decide this, not the graph under test, so that no error in the graph can exclude a
+position.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ class Padding:
 
     @property
     def count(self) -> int:
-        """How many positions are left out."""
+        """The number of positions left out."""
         return int(np.count_nonzero(self.where))
 
     @property
     def positions(self) -> int:
-        """How many positions there are."""
+        """The number of all positions."""
         return self.where.size
 
     def without(self, array: Array) -> Array:
-        """The output with zeros there."""
+        """Return the output with zeros at these positions."""
         return np.where(self.where, array.dtype.type(0), array)
 
 
 def hidden_positions(masks: Iterable[Value]) -> list[Array]:
-    """Per mask of one row an item: True where it hides a position; nothing for masks that keep everything."""
+    """Return for each mask of shape (batch, sequence) where it hides a position; masks that hide none are left out."""
     arrays = [mask for mask in masks if isinstance(mask, np.ndarray) and mask.ndim == 2]
     return [hidden for mask in arrays if (hidden := np.asarray(mask == 0)).any()]
 
 
-def unseeing(
+def keyless_padding(
     outputs: Sequence[Value], disturbed: Sequence[Value], hidden: Sequence[Array], lengths: Iterable[int]
 ) -> list[Padding | None]:
-    """The positions of each output that are padding without a key to see; None for outputs that have none.
+    """Return per output the positions that are padding and attend to no key; None for outputs without any.
 
     Args:
-        outputs: What the module answers.
-        disturbed: What it answers with other numbers in the rows that see no key.
-        hidden: Which positions the masks hide: batch by sequence.
-        lengths: How many queries and keys the attentions have.
+        outputs: The outputs of the module.
+        disturbed: Its outputs with other numbers in the rows that attend to no key.
+        hidden: Which positions the masks hide, each of shape (batch, sequence).
+        lengths: The numbers of queries and keys of the attentions.
     """
-    known = frozenset(lengths)
-    return [_padding(a, b, hidden, known) for a, b in zip(outputs, disturbed, strict=True)]
+    sizes = frozenset(lengths)
+    return [_padding(a, b, hidden, sizes) for a, b in zip(outputs, disturbed, strict=True)]
 
 
 def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int]) -> Padding | None:
@@ -76,7 +76,7 @@ def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int
 
 
 def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
-    """Positions that moved, for each pair of axes that can be batch and sequence if the mask hides all of them."""
+    """Yield the changed positions for each pair of axes that may be batch and sequence, if the mask hides them all."""
     for batch, sequence in itertools.permutations(range(moved.ndim), 2):
         items, length = moved.shape[batch], moved.shape[sequence]
         if items != hidden.shape[0] or (moved.ndim == 2 and length not in lengths):  # a number for each class
@@ -84,14 +84,14 @@ def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Ar
         rest = tuple(axis for axis in range(moved.ndim) if axis not in (batch, sequence))
         where = np.asarray(moved.any(axis=rest, keepdims=True))
         positions = where.reshape(items, length) if batch < sequence else where.reshape(length, items).T
-        if any(not (positions & ~those).any() for those in _last(hidden, length, lengths)):
+        if any(not (positions & ~window).any() for window in _windows(hidden, length, lengths)):
             yield where
 
 
-def _last(hidden: Array, length: int, lengths: frozenset[int]) -> Iterator[Array]:
-    """The last positions of a mask: those after a past, or the window of a cache.
+def _windows(hidden: Array, length: int, lengths: frozenset[int]) -> Iterator[Array]:
+    """Yield windows of `length` positions of a mask: its last ones (after a past), or the last ones up to a key count.
 
-    Masks that are longer than the keys are read from their start.
+    A mask that is longer than the keys counts from its start.
     """
     for end in sorted(lengths | {hidden.shape[1]}, reverse=True):
         if length <= end <= hidden.shape[1]:

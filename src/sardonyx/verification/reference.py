@@ -1,6 +1,6 @@
-"""The model that is right, and its answers to the trials.
+"""Run the reference model on the trials.
 
-What it accepts and answers is the truth: an input that it rejects, or that kills or stalls its process, is no trial.
+Its outputs are right by definition. An input that it rejects, or that crashes or stalls its process, is not a trial.
 """
 
 from __future__ import annotations
@@ -20,40 +20,38 @@ from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification.budget import Budget
 from sardonyx.verification.coverage import Bodies
-from sardonyx.verification.inputs import Draw, Inputs, Plan
+from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.judge import Judge
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
-# What the reference said to one trial, and whether that tells anything.
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the reference said to one set of inputs."""
+    """The outputs of the reference for one set of inputs."""
 
     seed: int | None
     style: str
-    draw: Draw
+    inputs: TrialInputs
     outputs: list[Value]
-    seconds: float = 0.0  # that the run took
-    hides_row: bool = False  # a mask hides rows whole: the reference may answer NaN there
+    seconds: float = 0.0  # duration of the run
+    hides_row: bool = False  # a mask hides every position of some rows: the reference may return NaN there
 
 
 def has_nan(values: Sequence[Value]) -> bool:
-    """Whether something in an answer is not a number."""
+    """Return whether some element is NaN."""
     return any(isinstance(v, np.ndarray) and v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in values)
 
 
 def is_empty(values: Sequence[Value]) -> bool:
-    """Whether a tensor output never had an element."""
+    """Return whether all values of an output are empty tensors."""
     return all(isinstance(value, np.ndarray) and value.size == 0 for value in values)
 
 
-def says_nothing(values: Sequence[Value]) -> bool:
-    """Whether a tensor output of several elements held but one number in all trials, or nothing but NaN."""
+def is_constant(values: Sequence[Value]) -> bool:
+    """Return whether a tensor output of several elements held the same number, or NaN, in all trials."""
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"]
     if not arrays or sum(array.size for array in arrays) < 2:
         return False
@@ -61,24 +59,24 @@ def says_nothing(values: Sequence[Value]) -> bool:
 
 
 Progress: TypeAlias = Callable[[str], None]
-_EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, without fast kernels, is quick enough
-_MOST_STALLS = 2  # runs that do not end, after which no other input is looked for
-_MOST_CRASHES = 12  # the same for runs that kill their process, each of which costs a new one
+_EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
+_MOST_STALLS = 2  # runs that time out, after which no other input is tried
+_MOST_CRASHES = 12  # the same for runs that crash their process, each of which needs a new one
 
 
 class Reference:
-    """One reference. Its answers are computed once.
+    """The reference model. Its outputs are computed once.
 
     Args:
         model: A path, a ModelProto or an onnx_ir Model.
-        given: Inputs of the user, to be tried first.
+        examples: The user's inputs, which are tried first.
         seeds: Seeds of the generated inputs.
-        trials: At most this many generated trials; no limit but the budget if None.
-        runtime: What runs it.
+        trials: The largest number of generated trials; only the budget limits them if None.
+        runtime: The runtime that runs it.
         threads: Threads of the runtime.
-        seconds: The budget.
-        progress: Told in one line what is being done.
-        live: Answers in place of the graph: the module it was exported from.
+        seconds: The time budget.
+        progress: Called with one line about the current step.
+        live: The module that the graph was exported from; its outputs count in place of the graph's.
         own_types: Never compute in float32 what the model computes in a narrower type.
     """
 
@@ -86,7 +84,7 @@ class Reference:
         self,
         model: Model,
         *,
-        given: Sequence[Mapping[str, Value]],
+        examples: Sequence[Mapping[str, Value]],
         seeds: Sequence[int],
         trials: int | None,
         runtime: Runtime,
@@ -100,76 +98,76 @@ class Reference:
         self.inputs = Inputs(self.subject.model)
         self.random = random_outputs(self.subject.model)
         self.live = live
-        self.runtime = runtime  # candidates are run in the same
-        self.without_kernel: str | None = None  # an operator for the lack of which both sides are computed in float32
+        self.runtime = runtime  # also runs the candidates
+        self.without_kernel: str | None = None  # an operator without kernel, so that both sides compute in float32
         self._own_types = own_types
-        self.name = "none"  # of the engine, once there are answers
+        self.name = "none"  # of the engine, once the reference has run
         self.not_covered: list[str] = []
-        self._given = given
-        for feeds in given:
+        self._examples = examples
+        for feeds in examples:
             missing = [name for name in self.inputs.required if name not in feeds]
             if missing:
                 needed = ", ".join(self.inputs.required)
-                raise UsageError(f"the given inputs lack '{missing[0]}'", hint=f"needed: {needed}")
+                raise UsageError(f"the example inputs lack '{missing[0]}'", hint=f"needed: {needed}")
         self._plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty][:trials]
         self._special_plans = self.inputs.exact_plans(seeds)
         self._threads = threads
         self._progress = progress
         self._budget = Budget(seconds, weights=self.subject.constant_bytes)
-        self._way = 0  # in which the last plan was accepted
+        self._way = 0  # the way in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
         self._stalls = self._crashes = 0
-        self._refusal: NoKernel | None = None  # of the runtime to load the model
-        self._unsteady: list[str] = []  # where its outputs are not its own
+        self._refusal: NoKernel | None = None  # why the runtime did not load the model
+        self._unsteady: list[str] = []  # notes about outputs that differ between runs
         self._answers: list[Answer] | None = None
         self._special: list[Answer] | None = None
 
     @property
     def longest_run(self) -> float:
-        """Seconds after which a run is given up."""
+        """Seconds after which a run is stopped."""
         return self._budget.longest_run
 
     def answers(self) -> list[Answer]:
-        """What the reference takes and says to it, the user's inputs first.
+        """Return the accepted inputs with their outputs, the user's inputs first.
 
         Raises:
-            RuntimeFailure: It takes none of the inputs.
-            UsageError: It does not take the user's.
+            RuntimeFailure: The reference accepts none of the inputs.
+            UsageError: The reference does not accept the user's inputs.
         """
         if self._answers is None:
             self._progress("running the reference")
-            answers = self._asked()
+            answers = self._run_trials()
             if not answers and self._refusal is not None and self._is_large and upcast(self.subject.model) is not None:
                 self.without_kernel = self._refusal.operator
-                answers = self._asked()
+                answers = self._run_trials()
                 self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
                 self.runtime = Runtime.REFERENCE
-                answers = self._asked()
+                answers = self._run_trials()
             if not answers:
                 raise RuntimeFailure(
                     f"the model accepts none of the generated inputs: {(self._reasons or ['there are none'])[0]}",
                     hint="give `inputs` that it accepts",
                 )
             self._answers = answers
-            self.not_covered += self._unequal_outputs(answers)
+            self.not_covered += self._uninformative_outputs(answers)
         return self._answers
 
     def special_answers(self) -> list[Answer]:
-        """Answers to infinities and NaN, which only bit-exact rewrites must reproduce."""
+        """Return the outputs for infinities and NaN, which only bit-exact rewrites must reproduce."""
         if self._special is None:
             with self._opened() as engine:
-                found = [self._first_accepted(engine, plan) for plan in self._special_plans]
-            self._special = [answer for answer in found if answer is not None]
+                answers = [self._first_accepted(engine, plan) for plan in self._special_plans]
+            self._special = [answer for answer in answers if answer is not None]
         return self._special
 
     @property
     def _is_large(self) -> bool:
-        """Whether the reference evaluator would take minutes for a run."""
+        """Whether a run in the reference evaluator would take minutes."""
         return self.subject.constant_bytes > _EVALUATED
 
     def as_run(self, subject: Subject) -> Subject:
-        """The model as the runtime takes it: computed in float32 if the reference is."""
+        """Return the model as it is run: computed in float32 if the reference is."""
         wide = upcast(subject.model, constants="round") if self.without_kernel is not None else None
         return subject if wide is None else Subject(wide)
 
@@ -183,15 +181,15 @@ class Reference:
         with subject.session(self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile) as engine:
             yield engine
 
-    def _asked(self) -> list[Answer]:
-        """Answers from the present runtime; none where it does not take the model at all."""
+    def _run_trials(self) -> list[Answer]:
+        """Run the trials in the current runtime; return nothing if it does not load the model."""
         bodies = Bodies(self.subject.model) if self.live is None else None
         marked = Subject(bodies.marked) if bodies is not None and bodies.marked is not None else None
         left_out: list[Plan] = []
         try:
             with self._opened(marked) as engine:
                 self.name = engine.name
-                answers = self._given_answers(engine)
+                answers = self._run_examples(engine)
                 for number, plan in enumerate(self._plans):
                     if not self._budget.fits(self.inputs.cost(plan)):
                         left_out.append(plan)
@@ -201,73 +199,73 @@ class Reference:
                     if answer is not None:
                         answers.append(answer)
                 executed = engine.executed() if isinstance(engine, RemoteSession) else None
-        except RuntimeFailure as failure:  # it does not even load
+        except RuntimeFailure as failure:  # the model does not load
             self._reasons.append(failure.message)
             self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
             return []
         never = bodies.never_entered(executed) if bodies is not None else []
-        self.not_covered = never + self._unsteady + self.inputs.coverage([answer.draw for answer in answers])
+        self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
         if self.inputs.masked and any(has_nan(answer.outputs) for answer in answers):
-            self.not_covered.append("the reference answers NaN where nothing is attended to: not compared there")
+            self.not_covered.append("the reference returns NaN for fully masked rows: not compared there")
         return answers
 
-    def _given_answers(self, engine: Engine) -> list[Answer]:
+    def _run_examples(self, engine: Engine) -> list[Answer]:
         answers: list[Answer] = []
-        for feeds in self._given:
+        for feeds in self._examples:
             try:
                 outputs = engine.run(feeds)
             except RuntimeFailure as failure:
-                raise UsageError(f"the model does not accept the given inputs: {failure.message}") from failure
-            answers.append(Answer(None, "given", self.inputs.given(feeds), outputs, _seconds(engine)))
+                raise UsageError(f"the model does not accept the example inputs: {failure.message}") from failure
+            answers.append(Answer(None, "given", self.inputs.from_user(feeds), outputs, _seconds(engine)))
         return answers
 
     def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:
-        """The plan drawn in the first way the reference accepts, starting with the way that last worked."""
+        """Generate a plan in the first way that the reference accepts, starting with the way that worked last."""
         last = self._way + 1 if plan.optional else self.inputs.ways
         for way in range(self._way, last):
             if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
                 return None
             try:
-                draw = self.inputs.draw(plan, way, run=engine.run)
-                outputs = engine.run(draw.feeds)
+                inputs = self.inputs.generate(plan, way, run=engine.run)
+                outputs = engine.run(inputs.feeds)
             except RuntimeFailure as failure:
                 self._stalls += isinstance(failure, RuntimeTimeout)
                 self._crashes += isinstance(failure, RuntimeCrash)
                 self._reasons.append(failure.message)
                 continue
-            if plan.optional and self.inputs.contradicts(draw, outputs):
+            if plan.optional and self.inputs.contradicts(inputs, outputs):
                 continue
-            if plan.empty and not self._repeats(engine, draw, outputs):
+            if plan.empty and not self._repeats(engine, inputs, outputs):
                 continue
             self._way = way
             if isinstance(engine, RemoteSession):
                 self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes)
-            return Answer(plan.seed, plan.label, draw, outputs, _seconds(engine), plan.hides_row)
+            return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
         return None
 
-    def _repeats(self, engine: Engine, draw: Draw, outputs: Sequence[Value]) -> bool:
-        """Whether a second run says the same: kernels leave results unwritten where there is nothing to compute."""
+    def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:
+        """Return whether a second run gives the same: some kernels do not initialize the results of empty sums."""
         names = [value.name or "" for value in self.subject.model.graph.outputs]
         judge = Judge(names, Accuracy.EXACT, self.random)
-        if not judge.compare(outputs, engine.run(draw.feeds), lambda: None):
+        if not judge.compare(outputs, engine.run(inputs.feeds), lambda: None):
             return True
-        empty = ", ".join(f"{name} = 0" for name, size in draw.dims.items() if size == 0)
+        empty = ", ".join(f"{name} = 0" for name, size in inputs.dims.items() if size == 0)
         self._unsteady.append(f"the reference computes other numbers in every run for {empty}: not compared there")
         return False
 
-    def _unequal_outputs(self, answers: Sequence[Answer]) -> list[str]:
-        """Which outputs cannot be compared by value, or hold nothing that could differ."""
-        unequal = "depends on random numbers: only its type and shape were compared"
-        notes = [f"the output '{name}' {unequal}" for name in sorted(self.random)]
+    def _uninformative_outputs(self, answers: Sequence[Answer]) -> list[str]:
+        """Return notes about outputs that cannot be compared by value, are always empty or always the same number."""
+        compared = "depends on random numbers: only its type and shape were compared"
+        notes = [f"the output '{name}' {compared}" for name in sorted(self.random)]
         for place, value in enumerate(self.subject.model.graph.outputs):
             outputs = [answer.outputs[place] for answer in answers]
             if is_empty(outputs):
                 notes.append(f"the output '{value.name}' was empty in every trial")
-            elif says_nothing(outputs):
-                notes.append(f"the output '{value.name}' is one and the same number everywhere: it proves little")
+            elif is_constant(outputs):
+                notes.append(f"the output '{value.name}' is the same number everywhere: agreement is weak evidence")
         return notes
 
 

@@ -1,4 +1,11 @@
-"""Runs the nodes before and after one rewrite on border values of many kinds, and compares them."""
+"""Check single rewrites where they happen: run the nodes before and after on border values and compare the results.
+
+A rewrite is right if both sides agree for all border values, whether or not inputs of the model can produce them; this
+also covers bodies that no trial of the whole model enters. Rewrites of the same structure are checked once. If the two
+sides disagree, the rewrite may rely on what the producers of the border compute (indices that count up, a mask of zeros
+and ones): the border is then moved up past them, and only a rewrite that disagrees there too is wrong. The reasons are
+in `docs/decisions/0020-rewrites-checked-where-they-happen.md`.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +35,34 @@ from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened, without_rounding
 from sardonyx.verification.tolerance import is_float
 
-_MOST_BYTES = 1 << 27  # of constants in an excerpt
-_MOST_WAYS = 60  # of generating a border until the nodes before the rewrite accept it
-_MOST_EDGES = 4  # dims that are empty alone
-_TOGETHER = 1 << 17  # elements of borders that are sent to the worker together
-_RUN_SECONDS = 5.0  # for what is sent together
+_MOST_BYTES = 1 << 27  # constants in an excerpt
+_MOST_WAYS = 60  # ways of generating a border that are tried
+_MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
+_CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
+_RUN_SECONDS = 5.0  # time limit for one chunk
 _NOISE_SAMPLES = 4
-_SECONDS = 0.3  # for one excerpt, once it has been compared on the first borders
-# Operators that only choose among elements or move them, and those of them that choose by comparing.
+_SECONDS = 0.3  # for one excerpt, after the first chunk
+# Operators that only move elements or select among them, and with those that select by comparing.
 _MOVING = MOVES_DATA | FILLS | READS_SHAPE | {"Concat", "Where"}
 _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
+_MOST_NODES = 60  # in an excerpt
+_MOST_LEVELS = 12  # by which the border is moved up
+_SHARE_OF_ONE_PASS = 0.5  # of the time, so that the first passes leave time for the last
+_SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
 
 
 class State(Enum):
-    """What came of a check."""
+    """The result of a check."""
 
     HOLDS = "holds"
     FAILS = "fails"
     IMPOSSIBLE = "impossible"  # the nodes before the rewrite do not run on any border
-    LEFT_OUT = "left out"  # there was no time
+    LEFT_OUT = "left out"  # no time was left
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a check, and why."""
+    """The result of a check, and the reason."""
 
     state: State
     reason: str = ""
@@ -59,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One border, and what it was made of."""
+    """Values of one border, and how they were generated."""
 
     style: Style
     way: Way
@@ -76,10 +87,10 @@ class _Trial:
 
 
 class Check:
-    """Both sides of one excerpt, run on values of many kinds."""
+    """Runs both sides of one excerpt on values of many styles and compares them."""
 
     def __init__(self, excerpt: Excerpt, accuracy: Accuracy, rounds: int) -> None:
-        """`rounds` says how often every kind is generated."""
+        """Check one excerpt; every style of values is generated `rounds` times."""
         self._excerpt, self._rounds = excerpt, rounds
         self._accuracy = Accuracy.EXACT if excerpt.operators <= _MOVING else accuracy  # nothing there rounds
         constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
@@ -87,7 +98,7 @@ class Check:
         self._sides: dict[str, _Side] = {}
 
     def outcome(self) -> Outcome:
-        """What comes of it."""
+        """Run the check."""
         if self._excerpt.is_random:
             return Outcome(State.IMPOSSIBLE, "its results are random")
         if self._excerpt.before.nbytes + self._excerpt.after.nbytes > _MOST_BYTES:
@@ -100,7 +111,7 @@ class Check:
                 side.close()
 
     def _accepted(self) -> tuple[Way | None, str]:
-        """The first way to generate the border that the nodes before the rewrite accept."""
+        """Return the first way of generating values that the nodes before the rewrite accept, or why there is none."""
         reason, last = "no values fit", None
         for way, _ in zip(self._generator.ways(), range(_MOST_WAYS), strict=False):
             feeds = self._generator.generate(way, Style.NORMAL, 0)
@@ -118,7 +129,7 @@ class Check:
     def _on_values(self, way: Way) -> Outcome:
         self._open("after", self._excerpt.after.filled(self._generator.types(way)))
         began = time.perf_counter()
-        for trials in _together(self._trials(way)):
+        for trials in _chunks(self._trials(way)):
             for trial, line in self._differences(trials):
                 return Outcome(State.FAILS, f"{line} ({trial.text})")
             if time.perf_counter() - began > _SECONDS:
@@ -126,13 +137,13 @@ class Check:
         return Outcome(State.HOLDS)
 
     def _trials(self, way: Way) -> Iterator[_Trial]:
-        for style, one, seed in self._plans(way):
-            feeds = self._generator.generate(one, style, seed)
+        for style, sized, seed in self._plans(way):
+            feeds = self._generator.generate(sized, style, seed)
             if feeds is not None:
-                yield _Trial(style, one, feeds)
+                yield _Trial(style, sized, feeds)
 
     def _plans(self, way: Way) -> Iterator[tuple[Style, Way, int]]:
-        """Style, sizes and seed of every border, the most telling first."""
+        """Yield the style, sizes and seed of every border, the most informative first."""
         exact = self._accuracy is Accuracy.EXACT
         hard = (Style.SPECIAL,) if exact else (Style.WIDE, Style.HIDING, Style.FLAT)
         if not exact and self._excerpt.operators <= _CHOOSING:
@@ -152,7 +163,7 @@ class Check:
                     yield style, other, seed + 5
 
     def _differences(self, trials: Sequence[_Trial]) -> Iterator[tuple[_Trial, str]]:
-        """What differs on borders that the nodes before the rewrite accept; the others say nothing."""
+        """Yield the differences on borders that the nodes before the rewrite accept; the others are skipped."""
         answers = self._sides["before"].run_each([trial.feeds for trial in trials])
         accepted = [(trial, a) for trial, a in zip(trials, answers, strict=True) if not isinstance(a, RuntimeFailure)]
         results = self._sides["after"].run_each([trial.feeds for trial, _ in accepted])
@@ -168,10 +179,10 @@ class Check:
                 return None
             return f"the new nodes do not run where the old ones do: {results.message}"
         if self._accuracy is Accuracy.EXACT:
-            if "Where" in self._excerpt.operators:  # the runtime's own forgets the sign of some zeros
+            if "Where" in self._excerpt.operators:  # the runtime's kernel loses the sign of some zeros
                 results = [_with_zeros_of(a, b) for a, b in zip(expected, results, strict=True)]
             return _first_different(expected, results)
-        if trial.style is Style.HIDING:  # a row of which -inf hides everything is NaN: any answer will do
+        if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
             results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
         judge = Judge([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
         lines = judge.compare(expected, results, lambda: self._noise(trial, expected, results))
@@ -183,7 +194,7 @@ class Check:
         self._sides[name] = _Side(model)
 
     def _noise(self, trial: _Trial, expected: Sequence[Value], results: Sequence[Value]) -> Noise | None:
-        """What rounding alone makes of the results of the nodes before the rewrite."""
+        """Return the noise of the results of the nodes before the rewrite, or None if it cannot be measured."""
         if "noise" not in self._sides:
             types = self._generator.types(trial.way)
             before = self._excerpt.before.filled(types)
@@ -193,13 +204,13 @@ class Check:
             self._open("noise", io.to_proto(copy))
             self._open("before in double", in_double(before))
             self._open("after in double", in_double(self._excerpt.after.filled(types)))
-        first = self._sides["noise"].outputs({**trial.feeds, **noise.draw(1)})
+        first = self._sides["noise"].outputs({**trial.feeds, **noise.sample(1)})
         if first is None:
             return None
 
         def disturb(number: int) -> Sequence[Value]:
             if number > 0:
-                return self._sides["noise"].outputs({**trial.feeds, **noise.draw(number)}) or first
+                return self._sides["noise"].outputs({**trial.feeds, **noise.sample(number)}) or first
             wide = {name: widened(value) for name, value in trial.feeds.items()}
             exact = [self._sides[f"{side} in double"].outputs(wide) for side in ("before", "after")]
             sides = zip(expected, exact[0] or expected, results, exact[1] or results, strict=False)
@@ -208,11 +219,11 @@ class Check:
         return Noise(expected, disturb, most=_NOISE_SAMPLES)
 
 
-def _together(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
-    """Trials in lists that are small enough to be run together."""
+def _chunks(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
+    """Yield lists of trials that are small enough to be run together."""
     chunk: list[_Trial] = []
     for trial in trials:
-        if chunk and sum(each.size for each in chunk) + trial.size > _TOGETHER:
+        if chunk and sum(earlier.size for earlier in chunk) + trial.size > _CHUNK_ELEMENTS:
             yield chunk
             chunk = []
         chunk.append(trial)
@@ -221,7 +232,7 @@ def _together(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
 
 
 class _Side:
-    """A model that is opened when it is first run, and takes of the values those it has inputs for."""
+    """A model that is opened when it is first run, and ignores values that it has no input for."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
@@ -229,7 +240,7 @@ class _Side:
         self._session: RemoteSession | None = None
 
     def run_each(self, many: Sequence[Mapping[str, Value]]) -> list[list[Value] | RuntimeFailure]:
-        """Outputs or a failure for each; a model that does not load fails for all of them."""
+        """Return the outputs or a failure for each; a model that does not load fails for all of them."""
         if not many:
             return []
         if self._session is None:
@@ -237,22 +248,22 @@ class _Side:
                 self._session = RemoteSession(self._model.SerializeToString(), threads=1, seconds=_RUN_SECONDS)
             except RuntimeFailure as failure:
                 return [failure] * len(many)
-        taken = [{name: value for name, value in feeds.items() if name in self._inputs} for feeds in many]
-        return self._session.run_each(taken)
+        used = [{name: value for name, value in feeds.items() if name in self._inputs} for feeds in many]
+        return self._session.run_each(used)
 
     def outputs(self, feeds: Mapping[str, Value]) -> list[Value] | None:
-        """The outputs, or None."""
+        """Return the outputs, or None if the run fails."""
         (answer,) = self.run_each([feeds])
         return None if isinstance(answer, RuntimeFailure) else answer
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Close the model."""
         if self._session is not None:
             self._session.close()
 
 
 def _first_different(expected: Sequence[Value], results: Sequence[Value]) -> str | None:
-    """What is not the same to the bit, the sign of zero included; NaN is NaN whatever its bits."""
+    """Return the first difference in bits, the sign of zero included; all NaN are equal. None if there is none."""
     lines = (_different(a, b) for a, b in zip(expected, results, strict=True))
     return next((line for line in lines if line is not None), None)
 
@@ -279,16 +290,17 @@ def _different(a: Value, b: Value) -> str | None:
 
 
 def _with_zeros_of(reference: Value, result: Value) -> Value:
-    """The result with zeros as positive as those of the reference."""
+    """Return the result with positive zeros wherever both are zero and the reference's is positive."""
     if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
         return result
     if not is_float(reference.dtype) or reference.shape != result.shape:
         return result
-    forgotten = (reference == 0) & (result == 0) & ~np.signbit(reference.astype(np.float64))
-    return np.where(forgotten, reference, result)
+    positive = (reference == 0) & (result == 0) & ~np.signbit(reference.astype(np.float64))
+    return np.where(positive, reference, result)
 
 
 def _with_nan_of(reference: Value, result: Value) -> Value:
+    """Return the result with NaN wherever the reference is NaN."""
     if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
         return result
     if not is_float(reference.dtype) or reference.shape != result.shape:
@@ -297,26 +309,9 @@ def _with_nan_of(reference: Value, result: Value) -> Value:
     return np.where(undefined, np.asarray(np.nan, result.dtype), result)
 
 
-# Checks single rewrites where they happen: the nodes before and after, on border values of their own.
-#
-# A rewrite is right if both sides agree whatever the border holds, whether or not the model's inputs can bring it
-# about.
-# This also covers bodies that no trial enters. Rewrites of one structure are checked once. Where the two sides
-# disagree,
-# the rewrite may rely on what the producers of the border compute (indices that count up, a mask of zeros and ones):
-# the
-# border is moved up past them, and only a rewrite that disagrees there too is wrong. The reasons are in
-# `docs/decisions/0020-rewrites-checked-where-they-happen.md`.
-
-_MOST_NODES = 60  # of an excerpt
-_MOST_LEVELS = 12  # that the border is moved up
-_OF_ONE_PASS = 0.5  # of the time: the first passes must not leave nothing to the last
-_SUSPECTED = 4  # rounds of values where the rewrite failed on a narrower border
-
-
 @dataclass(slots=True)
 class Findings:
-    """What was found out about the rewrites of one candidate."""
+    """The results for the rewrites of one candidate."""
 
     rewrites: int = 0
     shapes: set[bytes] = field(default_factory=set[bytes])
@@ -325,25 +320,25 @@ class Findings:
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
 
     def record(self) -> RewriteChecks | None:
-        """The numbers for the verdict; None where there was nothing to check."""
+        """Return the numbers for the verdict, or None if there was no rewrite."""
         counts = (self.states[state] for state in (State.HOLDS, State.IMPOSSIBLE, State.LEFT_OUT))
         return RewriteChecks(self.rewrites, len(self.shapes), *counts) if self.rewrites else None
 
 
 class LocalChecks:
-    """Checks the rewrites of any number of candidates; what was checked once is remembered."""
+    """Checks the rewrites of any number of candidates; outcomes are cached."""
 
     def __init__(self, seconds: float) -> None:
-        """Spend about so many seconds in all."""
+        """Spend about this many seconds in total."""
         self._most = seconds
         self.seconds = 0.0  # spent so far
         self._spent: dict[str, float] = {}  # by pass
         self._late = False
-        self._known: dict[bytes, Outcome] = {}
+        self._outcomes: dict[bytes, Outcome] = {}
         self.findings = Findings()
 
     def begin(self) -> None:
-        """A new candidate is being made."""
+        """Start a new candidate."""
         self.findings = Findings()
 
     def observe(self, facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
@@ -352,27 +347,27 @@ class LocalChecks:
             return
         began = time.perf_counter()
         excerpt = Excerpt.narrowest(facts, rewrite)
-        found = self.findings
-        found.rewrites += 1
-        found.shapes.add(excerpt.signature())
+        findings = self.findings
+        findings.rewrites += 1
+        findings.shapes.add(excerpt.signature())
         spent = self._spent.get(rule.name, 0.0)
-        self._late = self.seconds > self._most or spent > self._most * _OF_ONE_PASS
+        self._late = self.seconds > self._most or spent > self._most * _SHARE_OF_ONE_PASS
         outcome = self._checked(excerpt, rule.accuracy)
-        found.states[outcome.state] += 1
+        findings.states[outcome.state] += 1
         if outcome.state is State.HOLDS:
-            found.holding.add(rule.name)
+            findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
-            found.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
+            findings.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
         seconds = time.perf_counter() - began
         self.seconds += seconds
         self._spent[rule.name] = spent + seconds
 
     def _checked(self, excerpt: Excerpt, accuracy: Accuracy) -> Outcome:
-        """The outcome at the narrowest border where the rewrite holds; otherwise that at the widest that runs.
+        """Return the outcome at the narrowest border where the rewrite holds, otherwise at the widest that runs.
 
-        Where the border is assumed to hold certain sizes, the rewrite must hold at the widest border as well: what
-        the shape inference says is then computed.
+        If values of the border are assumed to hold the sizes that shape inference found, the rewrite must also hold at
+        the widest border, where they are computed.
         """
         outcome = self._outcome(excerpt, accuracy)
         if outcome.state is State.HOLDS and excerpt.assumes_sizes:
@@ -389,6 +384,6 @@ class LocalChecks:
 
     def _outcome(self, excerpt: Excerpt, accuracy: Accuracy, rounds: int = 1) -> Outcome:
         key = f"{accuracy.value} {rounds} ".encode() + excerpt.signature()
-        if key not in self._known:
-            self._known[key] = Outcome(State.LEFT_OUT) if self._late else Check(excerpt, accuracy, rounds).outcome()
-        return self._known[key]
+        if key not in self._outcomes:
+            self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else Check(excerpt, accuracy, rounds).outcome()
+        return self._outcomes[key]

@@ -1,7 +1,8 @@
-"""The nodes before and after one rewrite as two small models with the same inputs.
+"""Build two small models with the same inputs from the nodes before and after one rewrite.
 
-What the nodes read from outside is the border: the inputs of both models, of the type, shape and contents that are
-known there. The border can be moved up, past the producers of its values, where a rewrite relies on what they compute.
+The values that the nodes read from outside are the border: they are the inputs of both models, with the type, shape and
+contents known for them. If a rewrite relies on what the producers of the border compute, the border can be moved up
+past these producers, which then become part of both models.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
 from sardonyx.ir.transaction import Substitution
 
-_COMPARED = 256  # bytes of a constant up to which its values tell two rewrites apart; above it, type and shape do
-_TABLE = 1 << 20  # bytes of a constant from which on the nodes that read it are left outside
+_COMPARED = 256  # bytes up to which the values of a constant are part of the signature; above it, type and shape are
+_TABLE = 1 << 20  # nodes that read a larger constant (in bytes) are left outside
 _OWN_DOMAIN = "com.microsoft"
 
-# No rewrite can rely on the values these compute, so the border stays below them: random values of their results reach
-# what random values of their operands hardly ever do (a negative zero, an infinity in one place).
+# No rewrite can rely on the values these compute, so the border stays below them. Random values in place of their
+# results include cases that random operands hardly ever produce (a negative zero, a single infinity).
 _OPAQUE = ALL_PRODUCTS | ALL_CONVOLUTIONS | NORMALIZES | RECURRENT | LOOPS | ATTENTION_NAMES | RANDOM
 
-# Where an operator takes a number that is added to attention scores, and what such a number passes through.
+# The operand of an operator that holds attention scores or a bias added to them, and operators that lead to it.
 _SCORES = {"Softmax": 0, "Attention": 3, "MultiHeadAttention": 5}
 _PASSED = ARITHMETIC | MOVES_DATA - LOOKUPS | CASTS | {"Clip", "Concat", "Max", "Min", "Where"}  # not of its indices
 
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A value that both models read, and what is known of it."""
+    """An input of both models, and what is known about it."""
 
     name: str
     dtype: ir.DataType | None
@@ -67,11 +68,11 @@ class SmallModel:
 
     @property
     def nbytes(self) -> int:
-        """How large its constants are."""
+        """The size of its constants in bytes."""
         return sum(tensor.nbytes for tensor in self.constants.values() if tensor.dtype != ir.DataType.STRING)
 
     def filled(self, types: Mapping[str, ir.DataType]) -> onnx.ModelProto:
-        """The model with its constants in it, its inputs of these types."""
+        """Return the model with its constants, and with inputs of these types."""
         model = onnx.ModelProto()
         model.CopyFrom(self.proto)
         for info in model.graph.input:
@@ -82,10 +83,10 @@ class SmallModel:
 
 
 class Excerpt:
-    """Both sides of a rewrite, with some of the nodes above it."""
+    """Both sides of a rewrite as models, with some of the nodes above it."""
 
     def __init__(self, facts: Facts, rewrite: Substitution, inside: frozenset[ir.Node]) -> None:
-        """`inside` are the nodes of the graph that are part of the models where they are needed."""
+        """Build both models; nodes of the graph in `inside` become part of them as needed."""
         self._facts, self._rewrite, self._inside = facts, rewrite, inside
         self._names: dict[ir.Value, str] = {}
         self._border: dict[ir.Value, None] = {}
@@ -93,9 +94,9 @@ class Excerpt:
         for old, new in rewrite.pairs:
             before.output(old)
             after.output(new)
-        for value in [each for each in after.existing if each not in before.existing]:
-            before.output(value)  # what fails there fails in the model before the rewrite as well
-        self.results = len(rewrite.pairs)  # outputs of both models that are to match
+        for value in [computed for computed in after.existing if computed not in before.existing]:
+            before.output(value)  # if computing it fails, it also fails in the model before the rewrite
+        self.results = len(rewrite.pairs)  # the first outputs of both models, which must match
         self.before, self.after = before.model(), after.model()
         hiding = _hiding(inside)
         self.border = tuple(
@@ -105,17 +106,17 @@ class Excerpt:
 
     @classmethod
     def narrowest(cls, facts: Facts, rewrite: Substitution) -> Excerpt:
-        """The matched nodes alone."""
+        """Return the excerpt of the matched nodes alone."""
         heir = [rewrite.match.heir] if rewrite.match.heir is not None else []
         return cls(facts, rewrite, frozenset([*rewrite.match.nodes, *heir]))
 
     def widened(self, most: int) -> Iterator[Excerpt]:
-        """With the producers of the border, then with theirs, and so on, up to `most` nodes."""
+        """Yield excerpts with the producers of the border, then also with their producers, up to `most` nodes."""
         for inside in self._levels(most):
             yield Excerpt(self._facts, self._rewrite, inside)
 
     def widest(self, most: int) -> Excerpt:
-        """The last of `widened`."""
+        """Return the last of `widened`."""
         inside = self._inside
         for inside in self._levels(most):  # noqa: B007
             pass
@@ -123,24 +124,24 @@ class Excerpt:
 
     def _levels(self, most: int) -> Iterator[frozenset[ir.Node]]:
         inside, values = self._inside, list(self._border)
-        while self._rewrite.opsets[0] == self._rewrite.opsets[1]:  # else nodes above are of one opset or of the other
-            producers = {node for v in values if (node := v.producer()) is not None and self._is_telling(node)}
+        while self._rewrite.opsets[0] == self._rewrite.opsets[1]:  # otherwise the nodes above fit only one of the two
+            producers = {node for v in values if (node := v.producer()) is not None and self._may_matter(node)}
             if producers <= inside or len(inside | producers) > most:
                 return
             values = [v for node in producers - inside for v in node.inputs if v is not None]
             inside = inside | producers
             yield inside
 
-    def _is_telling(self, node: ir.Node) -> bool:
-        """Whether a rewrite may rely on what a node computes; not on the rows of a large table."""
+    def _may_matter(self, node: ir.Node) -> bool:
+        """Return whether a rewrite may rely on what a node computes; rows of a large table are excluded."""
         if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node):
             return False
         return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 
     @property
     def assumes_sizes(self) -> bool:
-        """Whether values of the border are taken to hold what the shape inference says they hold."""
-        return any(each.contents is not None for each in self.border)
+        """Whether values of the border are assumed to hold the sizes found by shape inference."""
+        return any(entry.contents is not None for entry in self.border)
 
     @property
     def is_random(self) -> bool:
@@ -148,7 +149,7 @@ class Excerpt:
         return bool(self.operators & RANDOM)
 
     def signature(self) -> bytes:
-        """The same for rewrites of one structure on borders of one kind: names and the values of weights aside."""
+        """Return a digest that is equal for rewrites of the same structure; names and weight values do not count."""
         digest = hashlib.sha256()
         for side in (self.before, self.after):
             digest.update(side.proto.SerializeToString(deterministic=True))
@@ -157,15 +158,15 @@ class Excerpt:
                 if tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _COMPARED:
                     digest.update(_tensor_proto(name, tensor).SerializeToString(deterministic=True))
         numbers: dict[str, int] = {}
-        for each in self.border:
-            shape = None if each.shape is None else [_canonical(dim, numbers) for dim in each.shape]
-            contents = None if each.contents is None else [_canonical(item, numbers) for item in each.contents]
-            digest.update(f"{each.name} {each.dtype} {shape} {contents} {each.hides}".encode())
+        for entry in self.border:
+            shape = None if entry.shape is None else [_canonical(dim, numbers) for dim in entry.shape]
+            contents = None if entry.contents is None else [_canonical(item, numbers) for item in entry.contents]
+            digest.update(f"{entry.name} {entry.dtype} {shape} {contents} {entry.hides}".encode())
         return digest.digest()
 
 
 class _Writer:
-    """Writes one side; `names` and `border` are common to both."""
+    """Writes one side; `names` and `border` are shared by both."""
 
     def __init__(
         self,
@@ -184,14 +185,14 @@ class _Writer:
         self._written: set[ir.Value] = set()
 
     def output(self, value: ir.Value) -> None:
-        """Compute a value, and return it under a name of its own: it may be an input or a constant."""
+        """Add a value as an output under a name of its own, because it may be an input or a constant."""
         graph, name = self._proto.graph, self._read(value)
         result = f"result_{len(graph.output)}"
         graph.node.add(op_type="Identity", input=[name], output=[result])
         graph.output.add(name=result)
 
     def model(self) -> SmallModel:
-        """The model."""
+        """Return the model."""
         versions = {**self._facts.model.opset_imports, _OWN_DOMAIN: 1, "": self._opset}
         functions = self._facts.model.functions.values()
         if {node.domain for node in self._proto.graph.node} & {function.domain for function in functions}:
@@ -205,7 +206,7 @@ class _Writer:
         return self._names.setdefault(value, f"v{len(self._names)}")
 
     def _read(self, value: ir.Value) -> str:
-        """The name of a value, once the model has it."""
+        """Return the name of a value, after adding it to the model if it is missing."""
         if value in self._written:
             return self._name(value)
         producer = value.producer()
@@ -243,7 +244,7 @@ class _Writer:
         return proto
 
     def _body(self, graph: ir.Graph) -> onnx.GraphProto:
-        """A body; what it reads from outside is written before the node that holds it."""
+        """Return a copy of a body; the values that it reads from outside are written before the node that holds it."""
         proto = onnx.GraphProto(name="body")
         for value in graph.inputs:
             info = serde.serialize_value(value)
@@ -262,12 +263,12 @@ class _Writer:
 
 
 def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
-    """The values from outside the nodes that are added to attention scores."""
+    """Return the values from outside the nodes that are added to attention scores."""
     inside = frozenset(nodes)
     slots = ((node, _SCORES[node.op_type]) for node in inside if node.op_type in _SCORES)
     waiting = [value for node, slot in slots if len(node.inputs) > slot and (value := node.inputs[slot]) is not None]
     seen: set[ir.Value] = set()
-    found: set[ir.Value] = set()
+    outside: set[ir.Value] = set()
     while waiting:
         value = waiting.pop()
         if value in seen:
@@ -275,14 +276,14 @@ def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
         seen.add(value)
         producer = value.producer()
         if producer is None or producer not in inside:
-            found.add(value)
+            outside.add(value)
         elif producer.op_type in _PASSED:
-            waiting.extend(each for each in producer.inputs if each is not None)
-    return frozenset(found)
+            waiting.extend(operand for operand in producer.inputs if operand is not None)
+    return frozenset(outside)
 
 
 def leaves(sizes: Iterable[Size | None]) -> Iterator[Atom]:
-    """The dims of which sizes are computed."""
+    """Yield the dimensions that sizes are computed from."""
     for size in sizes:
         if size is None or isinstance(size, int):
             continue
@@ -295,7 +296,7 @@ def leaves(sizes: Iterable[Size | None]) -> Iterator[Atom]:
 
 
 def _canonical(size: Size | None, numbers: dict[str, int]) -> str:
-    """A size with its dims numbered as they come."""
+    """Return a size as text with its dimensions numbered in order of appearance."""
     if size is None or isinstance(size, int):
         return str(size)
     return "+".join(f"{factor}*" + "*".join(_canonical_atom(a, numbers) for a in atoms) for atoms, factor in size.terms)
@@ -303,7 +304,7 @@ def _canonical(size: Size | None, numbers: dict[str, int]) -> str:
 
 def _canonical_atom(atom: Atom, numbers: dict[str, int]) -> str:
     if atom.args:
-        return f"{atom.kind}({','.join(_canonical(each, numbers) for each in atom.args)})"
+        return f"{atom.kind}({','.join(_canonical(argument, numbers) for argument in atom.args)})"
     return f"d{numbers.setdefault(atom, len(numbers))}"
 
 

@@ -1,8 +1,8 @@
-"""How far a live module's answers are from what it would say with twice the digits.
+"""Measure rounding errors as the distance from the same computation in double precision.
 
-Another program may add up a long sum in another order. What that may change is what rounding changed in the reference
-itself: its distance from its own answer in double precision. A wrong graph cannot hide there, since only the module
-takes part.
+Another program may add up a long sum in another order. The error that this may cause is about the error that rounding
+caused in the reference itself: the distance of its outputs y₃₂ from its own outputs in double precision y₆₄. Only the
+live module takes part in that measurement, so it cannot excuse a wrong graph.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _ORDERS = 4  # of equal scores
 
 
 class LiveEngine(Engine, Protocol):
-    """A module that can also compute in double precision, and otherwise where its answer is not defined."""
+    """A module that can also run in double precision, and with changes where its outputs are not well defined."""
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
-        """All outputs, computed in double precision; None where the module cannot."""
+        """Return all outputs computed in double precision, or None if the module cannot run in it."""
         ...
 
     def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
-        """All outputs with other numbers in attention rows that see no key, and the lengths of these attentions.
+        """Return all outputs with other numbers in attention rows without a key, and the lengths of these attentions.
 
-        None if every row sees a key.
+        Return None if every row attends to some key.
         """
         ...
 
     def choices(self, feeds: Feeds) -> list[Choice]:
-        """The scores and indices of everything that the module chooses by score."""
+        """Return the scores and indices of everything that the module chooses by score."""
         ...
 
     def run_shuffled(self, feeds: Feeds, sample: int) -> list[Value] | None:
-        """All outputs with scores that are equal but for rounding in a random order; None if nothing is chosen."""
+        """Return all outputs with scores equal up to rounding in random order, or None if nothing is chosen."""
         ...
 
 
 def shuffled(live: LiveEngine, feeds: Feeds) -> list[list[Value]]:
-    """A module's outputs with scores that are equal but for rounding in other orders; nothing if it chooses nothing."""
+    """Return a module's outputs for several orders of equal scores; nothing if it chooses nothing by score."""
     runs = (live.run_shuffled(feeds, sample) for sample in range(_ORDERS))
     return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
 
-def rounded_anew(clean: Sequence[Value], single: Sequence[Value], double: Sequence[Value] | None) -> list[Value]:
-    """The graph's answers, moved by what rounding did to the module's."""
+def moved_by_rounding(clean: Sequence[Value], single: Sequence[Value], double: Sequence[Value] | None) -> list[Value]:
+    """Return the graph's outputs moved by the module's rounding error: clean + (double - single)."""
     if double is None or len(double) != len(single):
         return list(clean)
     return [_moved(*values) for values in zip(clean, single, double, strict=True)]
@@ -65,16 +65,16 @@ def _moved(clean: Value, single: Value, double: Value) -> Value:
     return (start + (precise - rounded)).astype(arrays[0].dtype)
 
 
-# A copy of a small model that computes in double precision: how far the model is from it is its own rounding error.
+# Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.
 
 _SINGLE_EPS = 2.0**-23
-_MOST_EPS = 2.0**15  # scores rounded beside -1e4, or a sum of a million terms, are off by as much
+_MOST_EPS = 2.0**15  # the rounding error of scores next to -1e4, or of a sum of a million terms
 _MOST_NARROW_EPS = 64.0
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 
 
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The copy; a runtime need not have kernels for it."""
+    """Return a copy that computes in double precision; a runtime may lack kernels for it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _widen(copy.graph)
@@ -82,21 +82,21 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def widened(value: Value) -> Value:
-    """What the copy takes in place of a value."""
+    """Return a value in the type that the copy takes."""
     return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
 def narrowed(value: Value, like: Value) -> Value:
-    """A result of the copy in the type that the model itself answers in."""
+    """Return a result of the copy in the type of the model's own result."""
     if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like.dtype):
         return value.astype(like.dtype)
     return value
 
 
 def without_rounding(before: Value, exact_before: Value, after: Value, exact_after: Value) -> Value:
-    """A result moved by its own rounding error, or by that of the nodes after the rewrite where that is larger.
+    """Return a result moved by its own rounding error, or by that of the nodes after the rewrite if that is larger.
 
-    Of a narrow type its own alone counts: a rewrite must not lose the few digits there are.
+    In a narrow type only its own error counts: a rewrite must not lose any of the few digits.
     """
     own = _error(before, exact_before)
     if own is None or not isinstance(before, np.ndarray):
@@ -108,9 +108,9 @@ def without_rounding(before: Value, exact_before: Value, after: Value, exact_aft
 
 
 def _error(single: Value, double: Value) -> Array | None:
-    """How far a result is from that in double precision; 0 where it is farther than rounding takes it.
+    """Return double - single where it is small enough to be rounding, otherwise 0; None for values that do not round.
 
-    Numbers at the end of a type's range mean something else in a wider type: what was the lowest number is not there.
+    Larger differences come from numbers at the end of a type's range, which have another meaning in a wider type.
     """
     if not isinstance(single, np.ndarray) or not isinstance(double, np.ndarray) or single.shape != double.shape:
         return None

@@ -1,7 +1,7 @@
-"""The same two models in another runtime, so that a disagreement can be attributed.
+"""Run the same two models in another runtime and attribute a difference to the runtime or to the rewrite.
 
-Where the runtime disagrees with the first one on the reference alone, the runtime is the cause. Where it agrees there,
-and the two models differ on it, the rewrite is.
+If the runtime differs from the first one on the reference alone, the runtime is the cause. If it agrees there and the
+two models differ in it, the rewrite is.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Result = list[Value] | RuntimeFailure
 
 
 class OtherRuntime:
-    """One more runtime to compare in; it answers for the reference once.
+    """A further runtime to compare the models in; the reference is run in it once.
 
     Args:
-        runtime: Which one.
-        reference: The model that is right.
+        runtime: The runtime.
+        reference: The reference model.
         threads: Threads of the runtime.
         seconds: About how long all runs of one model may take.
     """
@@ -45,13 +45,13 @@ class OtherRuntime:
         judge: Callable[[], Judge],
         noise: Callable[[int], Noise | None],
     ) -> RuntimeCheck:
-        """Compare reference and candidate on the inputs of the answers that the first runtime gave.
+        """Compare reference and candidate on the trials that the first runtime ran.
 
         Args:
             candidate: The model to compare.
-            answers: Of the first runtime, on the reference.
-            judge: Makes a fresh judge.
-            noise: How much rounding alone moves the answer of a number.
+            answers: The reference's outputs in the first runtime.
+            judge: Returns a judge without results.
+            noise: Returns the noise of the reference in the trial with this number.
         """
         if self._own is None:
             self._own = self._results(self._reference, answers)
@@ -66,9 +66,9 @@ class OtherRuntime:
                 failed.append(own.message)
                 continue
             measured = lambda number=number: noise(number)  # noqa: E731 (bound to this trial)
-            wrong = judge().compare(answer.outputs, own, measured)
-            if wrong:
-                runtime += [f"{place}: {line}" for line in wrong]
+            differences = judge().compare(answer.outputs, own, measured)
+            if differences:
+                runtime += [f"{place}: {line}" for line in differences]
             elif isinstance(other, RuntimeFailure):
                 rewrite.append(f"{place}: it runs the reference but not the other model: {other.message}")
             else:
@@ -79,7 +79,7 @@ class OtherRuntime:
         return RuntimeCheck(self._name, compared, tuple(rewrite), tuple(runtime), reason)
 
     def _results(self, subject: Subject, answers: Sequence[Answer]) -> list[Result]:
-        """What the runtime says to the trials, as many as the time allows; a model that does not load fails in all."""
+        """Run as many trials as the time allows; a model that does not load fails in all of them."""
         began, results = time.perf_counter(), list[Result]()
         try:
             with subject.session(self._runtime, threads=self._threads, seconds=3 * self._seconds) as engine:
@@ -88,7 +88,7 @@ class OtherRuntime:
                     if results and time.perf_counter() - began > self._seconds:
                         break
                     try:
-                        results.append(engine.run(answer.draw.feeds))
+                        results.append(engine.run(answer.inputs.feeds))
                     except RuntimeFailure as failure:
                         results.append(failure)
         except RuntimeFailure as failure:

@@ -1,7 +1,7 @@
-"""The numbers that a graph holds its own sizes against: windows, tables of positions, limits, crops.
+"""Find the numbers that a graph compares its own sizes with: attention windows, position tables, limits, crops.
 
-A model with a sliding window of 32 does the same without it on every sequence of up to 32. The trials need lengths on
-both sides of each such number. They are found by following what is computed from shapes to where it meets a constant.
+A sliding window of 32 has no effect on sequences of up to 32. The trials need lengths on both sides of each such
+number. The walk follows values computed from shapes to where they meet a constant.
 """
 
 from __future__ import annotations
@@ -18,48 +18,50 @@ from sardonyx.ir.shapes import Expr, Size
 from sardonyx.verification.size_requirements import atom_name, names_in, numbers_in
 
 _COMPARES = COMPARISONS | {"Clip", "Div", "Max", "Min", "Mod", "Trilu"}
-_MOVES = MOVES_DATA | CASTS  # these hold what their first operand holds; the others only say where
-# Operators after which a number is still a position or a size, or a difference of such.
+_MOVES = MOVES_DATA | CASTS  # their results hold elements of the first operand only
+# Operators after which a number is still a position or a size, or a difference of them.
 _PASSES = _MOVES | ARITHMETIC | {
     "Abs", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Floor", "If", "Loop", "Max", "Min", "Mod", "Neg",
     "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Where",
 }  # fmt: skip
 _KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
 _WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
-_LARGEST = 1 << 24  # above it a number stands for "no limit"
-_FEW = 64  # elements of a constant that are looked at
+_LARGEST = 1 << 24  # a larger number means "no limit"
+_FEW = 64  # larger constants are not read
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one dim is held against."""
+    """The numbers that one dimension is compared with."""
 
     compared: tuple[int, ...] = ()  # numbers that its positions are compared with
-    rows: tuple[int, ...] = ()  # sizes of the tables that its positions pick from: no length is larger
+    rows: tuple[int, ...] = ()  # sizes of the tables that its positions index, which the dimension cannot exceed
     exact: tuple[int, ...] = ()  # numbers that it is compared with for equality
 
     @property
     def limit(self) -> int | None:
-        """The longest length that the tables allow."""
+        """The largest size that the tables allow; None without tables."""
         return min(self.rows, default=None)
 
     @property
-    def telling(self) -> list[int]:
-        """Lengths at which one more number makes a difference, as far as the tables allow it, shortest first."""
+    def test_lengths(self) -> list[int]:
+        """Sizes just beyond each compared number, as far as the tables allow, and the limit itself, in order."""
         limit = [] if self.limit is None else [self.limit]
         return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
 
 
 @dataclass(slots=True)
 class _Walk:
+    """Visits every node in order and collects what sizes are compared with."""
+
     facts: Facts
-    names: dict[str, str]  # as symbolic sizes write them → as the inputs declare them
+    names: dict[str, str]  # the name in symbolic sizes → the name declared by the inputs
     compared: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     rows: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     exact: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     of: dict[ir.Value, tuple[frozenset[str], bool]] = field(
         default_factory=dict[ir.Value, tuple[frozenset[str], bool]]
-    )  # dims that a value is computed from, and whether it is a plain position
+    )  # the dimensions that a value is computed from, and whether it is an unchanged position
 
     def visit(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -72,11 +74,11 @@ class _Walk:
     def _visit(self, node: ir.Node) -> None:
         op = node.op_type
         operands = node.inputs[:1] if op in _MOVES else node.inputs
-        known = [(value, self.of[value]) for value in operands if value is not None and value in self.of]
+        sized = [self.of[value] for value in operands if value is not None and value in self.of]
         if op in READS_SHAPE:
             self._start(node)
             return
-        if op == "CumSum" and not known:
+        if op == "CumSum" and not sized:
             self._count(node)
             return
         if op == "Slice":
@@ -86,13 +88,13 @@ class _Walk:
         for attribute in _WINDOWED.get(op, ()):
             self._windowed(node, attribute)
         self._look_up(node)
-        if not known:
+        if not sized:
             return
-        dims = frozenset[str]().union(*(names for _, (names, _) in known))
+        dims = frozenset[str]().union(*(names for names, _ in sized))
         if op in _COMPARES:
             self._compare(node, dims)
         if op in _PASSES:
-            plain = op in _KEEPS and all(exact for _, (_, exact) in known)
+            plain = op in _KEEPS and all(unchanged for _, unchanged in sized)
             for output in node.outputs:
                 self.of[output] = (self._contained(output) or dims, plain)
 
@@ -103,13 +105,13 @@ class _Walk:
             self.of[node.outputs[0]] = (names, True)
 
     def _count(self, node: ir.Node) -> None:
-        """A running sum of a mask counts positions."""
+        """Record that a running sum of a mask counts positions."""
         shape, axis = self.facts.shape(node.inputs[0]), self.facts.ints(node.inputs[1])
         if shape and axis and -len(shape) <= axis[0] < len(shape) and (names := self._named((shape[axis[0]],))):
             self.of[node.outputs[0]] = (names, True)
 
     def _contained(self, value: ir.Value) -> frozenset[str]:
-        """The dims in a small tensor of sizes: more precise than all dims of the shape it came from."""
+        """Return the dimensions in a small tensor of sizes, which are fewer than all of the shape it came from."""
         contents = self.facts.contents(value)
         if contents is None:
             return frozenset()
@@ -119,7 +121,7 @@ class _Walk:
         return self._named(sizes)
 
     def _note_limits(self, size: Size) -> None:
-        """A size that is a minimum or maximum with a number is held against it."""
+        """Record the number of a size that is a minimum or maximum with a number."""
         if isinstance(size, Expr):
             for atom in {atom for atoms, _ in size.terms for atom in atoms if atom.kind in ("min", "max")}:
                 numbers = [number for arg in atom.args for number in numbers_in(arg)]
@@ -129,9 +131,9 @@ class _Walk:
         return frozenset(self.names[name] for size in sizes for name in names_in(size) if name in self.names)
 
     def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
-        kept = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}
+        sizes = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}
         for dim in dims:
-            where.setdefault(dim, set()).update(number for number in kept if number > 1)
+            where.setdefault(dim, set()).update(size for size in sizes if size > 1)
 
     def _constants(self, node: ir.Node) -> Iterator[float]:
         for value in node.inputs:
@@ -146,7 +148,7 @@ class _Walk:
             self._note(self.exact, dims, numbers)
 
     def _crop(self, node: ir.Node) -> None:
-        """A crop at a constant place of a dynamic axis, or of a constant table at a dynamic place."""
+        """Record a slice of a dynamic axis with constant bounds, or of a constant table with dynamic bounds."""
         shape = self.facts.shape(node.inputs[0])
         if shape is None or len(node.inputs) < 3:
             return
@@ -163,7 +165,7 @@ class _Walk:
                     self._note(self.rows, self._named((bound,)), [size])
 
     def _look_up(self, node: ir.Node) -> None:
-        """Positions that pick rows of a table of constant size."""
+        """Record a lookup of positions in a table of constant size."""
         index = node.inputs[1] if node.op_type in ("Gather", "GatherElements") and len(node.inputs) > 1 else None
         if index is None or index not in self.of or not (table := self.facts.shape(node.inputs[0])):
             return
@@ -185,8 +187,8 @@ def _uncast(value: ir.Value | None) -> ir.Value | None:
 
 
 def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
-    """The numbers that each of these dims is held against."""
+    """Return the numbers that each of these dimensions is compared with."""
     walk = _Walk(facts, {atom_name(name): name for name in names})
     walk.visit(facts.model.graph)
-    found = (walk.compared, walk.rows, walk.exact)
-    return {name: Bounds(*(tuple(sorted(one.get(name, ()))) for one in found)) for name in walk.names.values()}
+    tables = (walk.compared, walk.rows, walk.exact)
+    return {name: Bounds(*(tuple(sorted(table.get(name, ()))) for table in tables)) for name in walk.names.values()}

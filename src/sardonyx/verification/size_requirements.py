@@ -1,7 +1,7 @@
-"""What a graph requires of the sizes of its inputs: windows that fit, operands that broadcast, reshapes that divide.
+"""Read what a graph requires of the sizes of its inputs: windows that fit, operands that broadcast, exact reshapes.
 
-The symbolic shapes say which sizes meet where. A requirement is a condition on them that can be evaluated for given
-sizes; `violated` counts those that do not hold, so that a search knows when it gets closer.
+A requirement is a condition on symbolic sizes that can be evaluated for concrete ones. `violated` counts the conditions
+that do not hold, which a search for sizes minimizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.ir.ops import BROADCASTS, CONVOLUTIONS, POOLS, QUANTIZED_CONVOLUTI
 from sardonyx.ir.scopes import bodies
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
 
-_MOST = 400  # distinct requirements; more do not make the search better, only slower
+_MOST = 400  # distinct requirements; more only make the search slower
 _WINDOWS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | POOLS | {"SpaceToDepth"}
 _RESHAPES = frozenset(("Reshape", "Flatten", "SpaceToDepth", "DepthToSpace"))
 _CHECKS: dict[str, Callable[[int, int], bool]] = {
@@ -30,14 +30,14 @@ _CHECKS: dict[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A condition on two products of dims."""
+    """A condition on two products of dimensions."""
 
     kind: str  # a key of _CHECKS
     one: Shape
     other: Shape
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it holds when the named dims have these sizes."""
+        """Return whether it holds when the named dimensions have these sizes."""
         try:
             one, other = (math.prod(expr.value_of(dim, sizes) for dim in dims) for dims in (self.one, self.other))
         except ZeroDivisionError:
@@ -47,46 +47,46 @@ class Requirement:
 
 @dataclass(slots=True)
 class Requirements:
-    """All conditions of a model on the sizes of the dims with these names."""
+    """All conditions of a model on the sizes of the dimensions with these names."""
 
     facts: Facts
     names: frozenset[str]
-    numbers: set[int] = field(default_factory=set[int])  # that sizes are held against
-    _found: dict[Requirement, None] = field(default_factory=dict[Requirement, None])
+    numbers: set[int] = field(default_factory=set[int])  # constants that occur in the conditions
+    _conditions: dict[Requirement, None] = field(default_factory=dict[Requirement, None])
 
     @classmethod
     def of(cls, facts: Facts, names: Iterable[str]) -> Requirements:
-        """Read them off every node whose shapes are known."""
-        made = cls(facts, frozenset(atom_name(name) for name in names))
+        """Read the requirements of every node whose shapes are known."""
+        requirements = cls(facts, frozenset(atom_name(name) for name in names))
         for graph in _graphs(facts.model.graph):
             for node in graph:
-                made._read(node)
-        return made
+                requirements._read(node)
+        return requirements
 
     def violated(self, sizes: Mapping[str, int]) -> int:
-        """How many do not hold."""
-        known = {atom_name(name): size for name, size in sizes.items()}
-        return sum(not requirement.holds(known) for requirement in self._found)
+        """Return how many requirements do not hold."""
+        values = {atom_name(name): size for name, size in sizes.items()}
+        return sum(not requirement.holds(values) for requirement in self._conditions)
 
     def require(self, kind: str, one: Shape, other: Shape) -> None:
-        """Add one, unless it says nothing about the named dims."""
-        asked = {name for dim in (*one, *other) for name in names_in(dim)}
-        if one == other or not asked or not asked <= self.names or len(self._found) >= _MOST:
+        """Add a requirement, unless it depends on no named dimension or on others too."""
+        names = {name for dim in (*one, *other) for name in names_in(dim)}
+        if one == other or not names or not names <= self.names or len(self._conditions) >= _MOST:
             return
-        self._found[Requirement(kind, one, other)] = None
+        self._conditions[Requirement(kind, one, other)] = None
         for dim in (*one, *other):
             self.numbers.update(numbers_in(dim))
 
     def _read(self, node: ir.Node) -> None:
         op, shapes = node.op_type, [self.facts.shape(value) for value in node.inputs]
-        made = self.facts.shape(node.outputs[0]) if node.outputs else None
-        if op in _WINDOWS and made is not None:
-            for dim in made[2:]:
+        result = self.facts.shape(node.outputs[0]) if node.outputs else None
+        if op in _WINDOWS and result is not None:
+            for dim in result[2:]:
                 self.require("at least", (dim,), (1,))
         if op in BROADCASTS:
             self._require_broadcast(shapes)
-        elif op in _RESHAPES and made is not None and shapes[0] is not None:
-            self.require("same", shapes[0], made)
+        elif op in _RESHAPES and result is not None and shapes[0] is not None:
+            self.require("same", shapes[0], result)
         elif op == "Concat":
             self._require_alike(node, shapes)
         elif op == "MatMul" and shapes[0] and shapes[1]:
@@ -98,9 +98,9 @@ class Requirements:
             self._require_reached(node, shapes[0])
 
     def _require_broadcast(self, shapes: Iterable[Shape | None]) -> None:
-        """The same dims, but for those that are always 1: a dim that is 1 by chance is none that a caller relies on."""
-        known = [shape[::-1] for shape in shapes if shape is not None]
-        for first, second in itertools.pairwise(known):
+        """Require equal dimensions, except constant ones of 1: a dynamic dimension should not broadcast by chance."""
+        reversed_shapes = [shape[::-1] for shape in shapes if shape is not None]
+        for first, second in itertools.pairwise(reversed_shapes):
             for one, other in zip(first, second, strict=False):
                 if 1 not in (one, other):
                     self.require("same", (one,), (other,))
@@ -122,7 +122,7 @@ class Requirements:
             self.require("at least", (shape[axis],), (count[0],))
 
     def _require_reached(self, node: ir.Node, shape: Shape | None) -> None:
-        """A constant index is within the dim it picks from."""
+        """Require that a constant index is within the dimension it selects from."""
         places = self.facts.ints(node.inputs[1])
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         if shape and places and -len(shape) <= axis < len(shape):
@@ -130,12 +130,12 @@ class Requirements:
 
 
 def atom_name(name: str) -> str:
-    """How the symbolic sizes write a dim's name."""
+    """Return the name of a dimension as symbolic sizes write it."""
     return repr(expr.symbol(name))
 
 
 def names_in(size: Size) -> Iterator[str]:
-    """The named dims it depends on; what is not known counts as a name too."""
+    """Yield the names of the dimensions that a size depends on; unknown sizes have names too."""
     if isinstance(size, Expr):
         for atom in {atom for atoms, _ in size.terms for atom in atoms}:
             if not atom.args:
@@ -145,7 +145,7 @@ def names_in(size: Size) -> Iterator[str]:
 
 
 def numbers_in(size: Size) -> Iterator[int]:
-    """The numbers that occur in it."""
+    """Yield the constants that occur in a size."""
     if isinstance(size, int):
         yield size
         return

@@ -1,4 +1,4 @@
-"""A model to be compared, as it was handed in: its graph, and a form the runtime can load."""
+"""A model to be compared: its graph, and a form that the runtime can load."""
 
 from __future__ import annotations
 
@@ -16,38 +16,36 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import constant_tensor
 from sardonyx.ir.scopes import is_constant
-from sardonyx.runtime import Source as _Source
+from sardonyx.runtime import Source
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 
 Model: TypeAlias = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 _T = TypeVar("_T")
-_SAFE_IN_MEMORY = 1 << 30  # a protobuf message ends at 2 GB
-_SENT = 1 << 23  # bytes of constants up to which a model goes to the worker process without a file
-_MAPPED = 1 << 26  # bytes of constants from which on they go into a file of their own, which the runtime maps
+_SAFE_IN_MEMORY = 1 << 30  # a protobuf message is limited to 2 GB
+_SENT = 1 << 23  # bytes of constants up to which a model is sent to the worker process without a file
+_MAPPED = 1 << 26  # bytes of constants above which they are written to a separate file, which the runtime maps
 
 
 class Subject:
-    """One side of a comparison. Weights stay where they are until the runtime reads them."""
+    """One side of a comparison. Weights stay on disk until the runtime reads them."""
 
-    Source: TypeAlias = _Source
-
-    def __init__(self, given: Model) -> None:
-        self._given = given.path if isinstance(given, io.LoadedFile) else given
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # lives as long as this object
-        if isinstance(given, io.LoadedFile):
-            self.model = given.model
-        elif isinstance(given, (str, Path)):
-            self.model = io.load(Path(given))
+    def __init__(self, source: Model) -> None:
+        self._source = source.path if isinstance(source, io.LoadedFile) else source
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
+        if isinstance(source, io.LoadedFile):
+            self.model = source.model
+        elif isinstance(source, (str, Path)):
+            self.model = io.load(Path(source))
         else:
-            self.model = io.from_proto(given) if isinstance(given, onnx.ModelProto) else given
+            self.model = io.from_proto(source) if isinstance(source, onnx.ModelProto) else source
 
-    def open(self, load: Callable[[_Source], _T]) -> _T:
-        """Hand the model to a loader, through a file that lives only as long as loading takes if there is none."""
-        if isinstance(self._given, (str, Path)):
-            return load(Path(self._given))
-        if isinstance(self._given, onnx.ModelProto) and self._given.ByteSize() < _SAFE_IN_MEMORY:
-            return load(self._given)
+    def open(self, load: Callable[[Source], _T]) -> _T:
+        """Pass the model to a loader; a model in memory goes through a file that is deleted after loading."""
+        if isinstance(self._source, (str, Path)):
+            return load(Path(self._source))
+        if isinstance(self._source, onnx.ModelProto) and self._source.ByteSize() < _SAFE_IN_MEMORY:
+            return load(self._source)
         with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
             path = Path(folder) / "model.onnx"
             io.save(self.model, path)
@@ -61,18 +59,18 @@ class Subject:
         seconds: float | None = None,
         profile: bool = False,
     ) -> RemoteSession:
-        """The model in a worker process.
+        """Open the model in a worker process.
 
         Raises:
-            RuntimeFailure: The runtime does not take the model.
+            RuntimeFailure: The runtime does not accept the model.
         """
         return RemoteSession(self._loadable, runtime, threads=threads, seconds=seconds, profile=profile, keep=self)
 
     def any_session(self, *, threads: int | None = None) -> RemoteSession:
-        """The model in ONNX Runtime, or in the reference evaluator where the runtime does not take it.
+        """Open the model in ONNX Runtime, or in the reference evaluator if the runtime does not accept it.
 
         Raises:
-            RuntimeFailure: Neither takes the model.
+            RuntimeFailure: Neither accepts the model.
         """
         try:
             return self.session(Runtime.ORT, threads=threads)
@@ -91,20 +89,20 @@ class Subject:
 
     @functools.cached_property
     def _loadable(self) -> Path | bytes:
-        """The model as the worker reads it.
+        """The model as a path or bytes for the worker.
 
-        A large model whose weights are inside its file is written with the weights beside it: the runtime parses the
-        former, which takes twice their size in memory, and maps the latter.
+        A large model with its weights inside the file is written again with the weights in a separate file: parsing
+        weights takes twice their size in memory, while the runtime maps a separate file.
         """
         size = self.constant_bytes
-        if isinstance(self._given, (str, Path)):
-            path = Path(self._given).absolute()
-            room = shutil.disk_usage(tempfile.gettempdir()).free > 2 * size
-            if size < _MAPPED or path.stat().st_size < size or not room:
+        if isinstance(self._source, (str, Path)):
+            path = Path(self._source).absolute()
+            fits = shutil.disk_usage(tempfile.gettempdir()).free > 2 * size
+            if size < _MAPPED or path.stat().st_size < size or not fits:
                 return path
         elif size < _SENT:
-            whole = self._given if isinstance(self._given, onnx.ModelProto) else io.to_proto(self.model)
-            return whole.SerializeToString()
+            proto = self._source if isinstance(self._source, onnx.ModelProto) else io.to_proto(self.model)
+            return proto.SerializeToString()
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
         path = Path(self._folder.name) / "model.onnx"
         io.save(self.model, path, external=size >= _MAPPED)

@@ -1,6 +1,6 @@
-"""Indices that differ because the scores they were chosen by are equal.
+"""Accept indices that differ only because the scores they were chosen by are equal.
 
-Of equal scores TopK takes the lower index, and any other is as good. Scores that saturate are equal up to the last
+TopK takes the lower index of two equal scores, but the other one is as good. Saturated scores are equal up to the last
 digit, so that rounding decides. An index is wrong if the scores at the two indices differ by more than the tolerance,
 if it is out of range, or if it was chosen twice.
 """
@@ -19,32 +19,32 @@ from sardonyx.runtime import Array, Choice, Value
 from sardonyx.verification.tolerance import beyond_rounding
 
 _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
-_MOVES = KEEPS_ORDER | CASTS  # indices are compared in the order that they are stored in
+_MOVES = KEEPS_ORDER | CASTS  # indices are compared in their stored order
 
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """What was chosen by score in one trial; all of it is asked for only where outputs differ."""
+    """What was chosen by score in one trial; evaluated only if outputs differ."""
 
-    expected: Callable[[], Sequence[Choice]] = tuple  # by the reference
-    found: Callable[[], Sequence[Choice]] = tuple  # by the other model
+    reference: Callable[[], Sequence[Choice]] = tuple  # choices of the reference
+    candidate: Callable[[], Sequence[Choice]] = tuple  # choices of the other model
     shuffled: Callable[[], Sequence[Sequence[Value]]] = tuple  # the reference's outputs, equal scores in other orders
 
-    def same_score(self, expected: Array, found: Array) -> Array | None:
-        """Where two tensors of indices have the same score in the reference; None if it did not choose the first.
+    def same_score(self, expected: Array, result: Array) -> Array | None:
+        """Return where two tensors of indices have equal scores in the reference.
 
-        Nowhere if the other model chose by other scores. Every choice that has just these indices must agree: which of
-        them an output comes from is not known.
+        Return None if the reference did not choose `expected`, and False everywhere if the other model chose by other
+        scores. All choices with these indices must agree, because it is not known which of them an output comes from.
         """
-        choices, others = _of(expected, self.expected()), _of(found, self.found())
+        choices, others = _of(expected, self.reference()), _of(result, self.candidate())
         if not choices:
             return None
-        if others and not any(_alike(one, other) for one in choices for other in others):
+        if others and not any(_same_scores(one, other) for one in choices for other in others):
             return np.zeros(expected.shape, bool)
-        return np.logical_and.reduce([_tied(one, found).reshape(expected.shape) for one in choices])
+        return np.logical_and.reduce([_tied(choice, result).reshape(expected.shape) for choice in choices])
 
     def moved(self, expected: Array, index: int) -> Array:
-        """Which elements of an output the order of equal scores changes."""
+        """Return which elements of an output change with the order of equal scores."""
         moved = np.zeros(expected.shape, bool)
         for outputs in self.shuffled():
             other = outputs[index]
@@ -54,69 +54,71 @@ class Ties:
 
 
 def _of(indices: Array, choices: Sequence[Choice]) -> list[Choice]:
-    """The choices that have just these indices."""
+    """Return the choices with exactly these indices."""
     return [
-        each
-        for each in choices
-        if each.indices.size == indices.size and np.array_equal(each.indices.ravel(), indices.ravel())
+        choice
+        for choice in choices
+        if choice.indices.size == indices.size and np.array_equal(choice.indices.ravel(), indices.ravel())
     ]
 
 
-def _alike(one: Choice, other: Choice) -> bool:
-    """Whether two choices were made by the same scores, up to the noise of a deep model."""
+def _same_scores(one: Choice, other: Choice) -> bool:
+    """Return whether two choices were made by the same scores, up to the noise of a deep model."""
     if one.scores.shape != other.scores.shape or one.scores.dtype != other.scores.dtype:
         return False
     return not beyond_rounding(one.scores, other.scores, Accuracy.APPROXIMATES).any()
 
 
-def _tied(choice: Choice, found: Array) -> Array:
+def _tied(choice: Choice, result: Array) -> Array:
+    """Return where the indices of a result have the scores of the chosen ones, are in range and were chosen once."""
     scores, axis, indices = choice
-    found = found.reshape(indices.shape)
-    known = (found >= 0) & (found < scores.shape[axis])
-    twice = np.asarray(np.diff(np.sort(found, axis=axis), axis=axis) == 0).any(axis=axis, keepdims=True)
-    places = np.where(known, found, 0).astype(np.int64)
-    one, other = (np.take_along_axis(scores, each, axis) for each in (indices.astype(np.int64), places))
-    return np.asarray(~beyond_rounding(one, other) & known & ~twice)
+    result = result.reshape(indices.shape)
+    in_range = (result >= 0) & (result < scores.shape[axis])
+    twice = np.asarray(np.diff(np.sort(result, axis=axis), axis=axis) == 0).any(axis=axis, keepdims=True)
+    valid = np.where(in_range, result, 0).astype(np.int64)
+    expected_scores = np.take_along_axis(scores, indices.astype(np.int64), axis)
+    result_scores = np.take_along_axis(scores, valid, axis)
+    return np.asarray(~beyond_rounding(expected_scores, result_scores) & in_range & ~twice)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredGraph:
-    """A copy of a graph that also gives out what its index outputs were chosen by."""
+    """A copy of a graph that also outputs the scores by which its index outputs were chosen."""
 
     model: ir.Model
-    axes: tuple[int, ...]  # of each choice
-    outputs: int  # how many outputs the graph itself has
+    axes: tuple[int, ...]  # the axis of each choice
+    outputs: int  # the number of outputs of the graph itself
 
     def choices(self, values: Sequence[Value]) -> list[Choice]:
-        """The choices, from what the copy answers."""
+        """Return the choices from the outputs of the copy."""
         added = [value for value in values[self.outputs :] if isinstance(value, np.ndarray)]
-        found: list[Choice] = []
+        choices: list[Choice] = []
         for axis, scores, indices in zip(self.axes, added[::2], added[1::2], strict=True):
-            placed = indices if indices.ndim == scores.ndim else np.expand_dims(indices, axis)
-            found.append(Choice(scores, axis, placed))
-        return found
+            aligned = indices if indices.ndim == scores.ndim else np.expand_dims(indices, axis)
+            choices.append(Choice(scores, axis, aligned))
+        return choices
 
 
 def with_scores(model: ir.Model) -> ScoredGraph | None:
-    """The copy; None if no output of the graph is an index that it chose."""
+    """Return a copy that outputs scores, or None if no output of the graph holds indices that it chose."""
     copy = model.clone()
-    chosen = [found for output in copy.graph.outputs if (found := _chosen(output)) is not None]
+    chosen = [choice for output in copy.graph.outputs if (choice := _chosen(output)) is not None]
     if not chosen:
         return None
     count, axes = len(copy.graph.outputs), list[int]()
     for node, indices in dict.fromkeys(chosen):
         axis = node.attributes.get("axis")
         axes.append(axis.as_int() if axis is not None else _CHOOSES[node.op_type][1])
-        for value in (node.inputs[0], indices):  # a copy: they may be inputs or outputs of the graph already
-            given_out = ir.node("Identity", [value])
-            given_out.outputs[0].name = f"sardonyx.choice.{len(copy.graph.outputs)}"
-            copy.graph.append(given_out)
-            copy.graph.outputs.append(given_out.outputs[0])
+        for value in (node.inputs[0], indices):  # through Identity: they may be inputs or outputs of the graph already
+            identity = ir.node("Identity", [value])
+            identity.outputs[0].name = f"sardonyx.choice.{len(copy.graph.outputs)}"
+            copy.graph.append(identity)
+            copy.graph.outputs.append(identity.outputs[0])
     return ScoredGraph(copy, tuple(axes), count)
 
 
 def _chosen(output: ir.Value) -> tuple[ir.Node, ir.Value] | None:
-    """The operator that chose the indices of an output, and the indices as they leave it."""
+    """Return the operator that chose the indices of an output, and its output with them; None if there is none."""
     value: ir.Value | None = output
     while value is not None and (node := value.producer()) is not None:
         if node.op_type in _CHOOSES:

@@ -1,6 +1,15 @@
-"""How far two results may lie apart by the type of the output and the accuracy class, and how far apart they are.
+"""The tolerance of an output by its type and accuracy class, and the difference of two outputs.
 
-The rule and the measurements behind its numbers are in `docs/decisions/0002-tolerances.md`.
+For reference a, result b, e = |a - b|, the spacing eps of the output's type at 1, and s = median of the non-zero |a|:
+
+    class          types                       e ≤ rtol · (|a| + s)      rms(e) ≤ rms · rms(a)
+    exact          all                         rtol = 0                  rms = 0
+    reassociates   float32, float64            rtol = 64 eps             rms = 8 eps
+    reassociates   float16, bfloat16, float8   rtol = 4 eps              rms = 1 eps
+    approximates   all                         rtol = max(above, 0.02)   rms = max(above, 0.001)
+
+`deviation` applies these limits to slices of the output too, and widens them by the measured noise of the reference.
+The measurements behind the numbers are in `docs/decisions/0002-tolerances.md`.
 """
 
 from __future__ import annotations
@@ -15,13 +24,13 @@ from sardonyx.records.run import Accuracy
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-# Allowed error in units of eps, elementwise and as a root mean square, for other roundings of the same function.
-# Types narrower than single precision cannot spare as much: 64 eps of float16 are six percent.
+# Allowed error in units of eps, elementwise and as a root mean square, for other roundings of the same function. It is
+# smaller for types narrower than single precision: 64 eps of float16 are six percent.
 REASSOCIATED_MAX = 64.0
 REASSOCIATED_RMS = 8.0
 NARROW_MAX = 4.0
 NARROW_RMS = 1.0
-# Another function close by: relative to the value and the output's scale, whatever the type.
+# Allowed error for an approximation of the function, relative to the value and the output's scale, in every type.
 APPROXIMATE_MAX = 2e-2
 APPROXIMATE_RMS = 1e-3
 _SINGLE_EPS = 2.0**-23
@@ -29,7 +38,7 @@ _SINGLE_EPS = 2.0**-23
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The allowed error: elementwise `rtol * (|reference| + scale) `, and `rms` relative to the reference's rms."""
+    """The allowed error: elementwise `rtol * (|reference| + scale)`, and `rms` relative to the reference's rms."""
 
     rtol: float
     rms: float
@@ -45,24 +54,24 @@ class Difference:
     scaled: float = 0.0  # max of |difference| / (|reference| + scale)
     rms: float = 0.0  # rms of the difference over the rms of the reference
     scale: float = 0.0  # median magnitude of the reference's non-zero elements
-    pattern: str | None = None  # why the tensors are different whatever the tolerance
+    pattern: str | None = None  # a difference in NaN or infinities, which no tolerance allows
 
 
 def epsilon(dtype: np.dtype[Any]) -> float:
-    """The spacing of a floating-point type at one; of its parts for a complex type."""
-    import ml_dtypes  # knows numpy's own types too, and numpy does not know all of its
+    """Return the spacing of a floating-point type at 1, or that of the parts of a complex type."""
+    import ml_dtypes  # its finfo also covers numpy's types
 
     real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     return float(cast(Any, ml_dtypes).finfo(real).eps)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether the type rounds: numpy's floats and the small ones of ml_dtypes, which numpy files under void."""
+    """Return whether the type rounds: numpy's floats and those of ml_dtypes, whose kind in numpy is void."""
     return dtype.kind == "f" or "float" in dtype.name
 
 
 def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
-    """What a float output of this type may differ by before the noise of the reference is measured."""
+    """Return the allowed difference of a float output of this type before the noise of the reference is measured."""
     if accuracy is Accuracy.EXACT:
         return Limit(0.0, 0.0)
     eps = epsilon(dtype)
@@ -75,7 +84,7 @@ def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
 
 
 def within(difference: Difference, allowed: Limit) -> bool:
-    """Whether a measured difference of two float tensors is allowed."""
+    """Return whether a measured difference of two float tensors is allowed."""
     if difference.pattern is not None:
         return False
     if allowed.rtol == 0.0:
@@ -84,7 +93,7 @@ def within(difference: Difference, allowed: Limit) -> bool:
 
 
 def float_difference(reference: Array, result: Array) -> Difference:
-    """Measure two float (or complex) tensors of equal type and shape; NaN equals NaN and infinities must match."""
+    """Measure the difference of two float or complex tensors of one type and shape; NaN equals NaN."""
     if reference.dtype.kind == "c":
         return float_difference(as_parts(reference), as_parts(result))
     ulp = ulp_distance(reference, result)
@@ -110,7 +119,7 @@ def float_difference(reference: Array, result: Array) -> Difference:
 
 
 def beyond_rounding(a: Array, b: Array, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Array:
-    """Which elements of two answers of one program differ by more than an accuracy class allows without noise."""
+    """Return which elements differ by more than the accuracy class allows without measured noise."""
     if not is_float(a.dtype):
         return np.asarray(a != b)
     scale = float_difference(a, b).scale
@@ -121,7 +130,7 @@ def beyond_rounding(a: Array, b: Array, accuracy: Accuracy = Accuracy.REASSOCIAT
 
 
 def as_parts(array: Array) -> Array:
-    """Real numbers as they are; complex ones as real and imaginary parts along a new last axis."""
+    """Return real arrays unchanged, and complex ones as real and imaginary parts along a new last axis."""
     return np.stack([np.real(array), np.imag(array)], axis=-1) if array.dtype.kind == "c" else array
 
 
@@ -130,7 +139,7 @@ def _mean_square(values: Array) -> float:
 
 
 def _ratio(error: Array, size: Array) -> Array:
-    """error / size, where 0 / 0 is no error and something / 0 is infinitely wrong."""
+    """Return error / size, where 0 / 0 is 0 and x / 0 is infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / size)
 
@@ -151,13 +160,13 @@ _WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def ulp_distance(a: Array, b: Array) -> Array:
-    """How many representable numbers lie between, elementwise; +0 and -0 are the same number."""
+    """Return elementwise how many representable numbers the values are apart; +0 and -0 are the same number."""
     first, second = _ordinals(a), _ordinals(b)
     return np.abs(first.astype(np.float64) - second.astype(np.float64))
 
 
 def _ordinals(array: Array) -> Array:
-    """Numbers the representable values in order, zero at zero: the sign-magnitude bits read as a signed count."""
+    """Number the representable values in order, with zero at 0: the sign and magnitude bits read as a signed count."""
     word = _WORDS[array.dtype.itemsize]
     bits = np.ascontiguousarray(array).reshape(-1).view(word).astype(np.int64)
     sign_bit = np.int64(1) << (8 * array.dtype.itemsize - 1)

@@ -1,9 +1,10 @@
-"""A model in half precision computed in single precision: y32 = f32(x16, w16), every stored value as it is.
+"""Compute a half-precision model in single precision: y₃₂ = f₃₂(x₁₆, w₁₆), with all stored values unchanged.
 
-Two float16 models that agree up to rounding say little: a weight that is one percent off moves a deep network by about
-as much as its own rounding. The same two graphs computed in single precision agree to 1e-6 where the rewrite is right.
-Inputs and stored weights keep their type and are cast where they are used, so feeds and files stay as they are. What
-follows from constants and sizes alone also keeps its type: a rewrite may have stored its result, rounded as it was.
+That two float16 models agree up to rounding is weak evidence: a weight that is one percent off changes the output of a
+deep network about as much as rounding does. In single precision the same two graphs agree to 1e-6 if the rewrite is
+right. Inputs and stored weights keep their type and are cast where they are used, so feeds and files do not change.
+Values computed from constants and sizes alone also keep their type, because a rewrite may have stored their rounded
+result.
 """
 
 from __future__ import annotations
@@ -20,26 +21,27 @@ from sardonyx.ir.scopes import bodies
 from sardonyx.verification.noise import NARROW, element_types
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
-_REFUSED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+_UNSUPPORTED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
 Constants: TypeAlias = Literal["keep", "round", "widen"]
 _ROUNDING = "upcast.rounded."
-_BORDER = "upcast."  # what the names of the added casts begin with
+_BORDER = "upcast."  # prefix of the names of the added casts
 _WIDE = ir.TensorType(ir.DataType.FLOAT)
 
 
 def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None:
-    """A copy that computes in float32 wherever the model computes in float16 or bfloat16; None where it never does.
+    """Return a copy that computes in float32 wherever the model computes in float16 or bfloat16; None if it never does.
 
     Args:
-        model: The model.
-        constants: What follows from constants and sizes alone keeps its type; or is computed in float32 and rounded to
-            its type after every operation, for a runtime without kernels for it; or is computed in float32 as well.
+        model: The model; it is not changed.
+        constants: How to treat values computed from constants and sizes alone. "keep" leaves their type; "round"
+            computes them in float32 and rounds to their type after every operation, for a runtime without kernels for
+            it; "widen" computes them in float32.
     """
     if not _mentions_narrow(model):
         return None
     copy = model.clone()
     graphs = [*_graphs(copy.graph), *(inner for function in copy.functions.values() for inner in _graphs(function))]
-    if any(node.op_type in _REFUSED for graph in graphs for node in graph):
+    if any(node.op_type in _UNSUPPORTED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
     computed = _computed(graphs, everything=constants != "keep")
@@ -61,13 +63,13 @@ def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None
 
 
 def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
-    """Names of the constants of a narrow type whose values are not those of a constant of the source."""
-    known = {digest for _, digest in _constants(source)}
-    return frozenset(name for name, digest in _constants(model) if digest not in known)
+    """Return the names of constants of a narrow type whose values equal no constant of the source."""
+    stored = {digest for _, digest in _constants(source)}
+    return frozenset(name for name, digest in _constants(model) if digest not in stored)
 
 
 def constants_cast(wide: ir.Model) -> list[str]:
-    """Names of what the copy takes from outside in a narrow type, and casts: inputs, weights and other constants."""
+    """Return the names of the values of a narrow type that the copy casts: inputs, weights and other constants."""
     nodes = (node for graph in _graphs(wide.graph) for node in graph)
     return [node.inputs[0].name or "" for node in nodes if _is_border(node) and node.inputs[0] is not None]
 
@@ -87,7 +89,7 @@ def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
 
 
 def _graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
-    """A graph and the bodies inside it."""
+    """Yield a graph and the bodies inside it."""
     yield graph
     for node in graph:
         for _, body in bodies(node):
@@ -95,7 +97,7 @@ def _graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
 
 
 def _mentions_narrow(model: ir.Model) -> bool:
-    """Whether a narrow type is named anywhere: by an input, a stored tensor or an attribute."""
+    """Return whether an input, a stored tensor or an attribute has a narrow type."""
     if any(value.dtype in NARROW for value in model.graph.inputs):
         return True
     for graph in (*_graphs(model.graph), *model.functions.values()):
@@ -125,9 +127,9 @@ def _is_constant(node: ir.Node) -> bool:
 
 
 def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[ir.Value]:
-    """Values that depend on more than constants and sizes, or may; with `everything` all results of operators."""
+    """Return values that may depend on more than constants and sizes; with `everything`, all results of operators."""
     computed = {value for graph in graphs for value in graph.inputs}
-    flow = Dataflow(types_are_data=True)  # a type that changes is of consequence here
+    flow = Dataflow(types_are_data=True)  # changes of type matter here
     for graph in graphs:  # outer graphs come first, and nodes in order
         for node in graph:
             if everything:
@@ -139,18 +141,18 @@ def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[
 
 
 def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], computed: set[ir.Value]) -> list[ir.Value]:
-    """What the computation takes from outside: inputs of the model, and what constants and sizes give."""
+    """Return the values that the computation reads from outside: model inputs and results of constants and sizes."""
     used = [value for node in active for value in node.inputs if value is not None and value not in computed]
     used += [value for graph in graphs for value in graph.outputs if value not in computed]
     return list(dict.fromkeys([*graphs[0].inputs, *used]))
 
 
 def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
-    """Replace narrow types in the attributes of a node by float32; returns whether its results were narrow."""
-    for name, given in list(node.attributes.items()):
-        if _names_narrow(given) and given.type == ir.AttributeType.TENSOR:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(given.as_tensor().numpy().astype(np.float32)))
-        elif _names_narrow(given):
+    """Replace narrow types in the attributes of a node by float32; return whether its results were narrow."""
+    for name, attribute in list(node.attributes.items()):
+        if _names_narrow(attribute) and attribute.type == ir.AttributeType.TENSOR:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.as_tensor().numpy().astype(np.float32)))
+        elif _names_narrow(attribute):
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
     for value in node.outputs:
         _retype(value)
@@ -158,13 +160,13 @@ def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
 
 
 def _retype(value: ir.Value) -> None:
-    """Declare float32 in place of a narrow type, by a new type: a copy of a model shares those of the original."""
+    """Declare float32 in place of a narrow type, with a new type object: a copied model shares those of the original."""
     if value.dtype in NARROW:
         value.type = _WIDE if isinstance(value.type, ir.TensorType) else None
 
 
 def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node]) -> None:
-    """Give every consumer that computes in float32 this value in float32; nodes that only fold keep it as it is."""
+    """Pass this value in float32 to the consumers that compute in float32; the others keep the original."""
     cast = ir.node("Cast", [value], attributes={"to": int(ir.DataType.FLOAT)}, name=name)
     wide = cast.outputs[0]
     wide.name, wide.shape, wide.type = name, value.shape, _WIDE
@@ -175,17 +177,17 @@ def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], acti
         for index, output in enumerate(graph.outputs):
             if output is value:
                 graph.outputs[index] = wide
-    node, home = value.producer(), value.graph
+    node, graph = value.producer(), value.graph
     if node is not None and node.graph is not None:
         node.graph.insert_after(node, [cast])
-    elif home is not None and len(home):
-        home.insert_before(home[0], [cast])
-    elif home is not None:
-        home.append(cast)
+    elif graph is not None and len(graph):
+        graph.insert_before(graph[0], [cast])
+    elif graph is not None:
+        graph.append(cast)
 
 
 def _round(value: ir.Value, kind: ir.DataType, name: str, graphs: list[ir.Graph | ir.Function]) -> None:
-    """Round a result in float32 to a narrow type: float32 has digits enough for one operation to round the same."""
+    """Round a float32 result to a narrow type; float32 has enough digits for one operation to round the same."""
     narrow = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.narrow")
     wide = ir.node("Cast", [narrow.outputs[0]], attributes={"to": int(ir.DataType.FLOAT)}, name=f"{name}.wide")
     for cast, type_ in ((narrow, ir.TensorType(kind)), (wide, _WIDE)):

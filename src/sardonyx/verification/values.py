@@ -1,4 +1,4 @@
-"""The values of one input in one trial, from its type, its use and the style of the trial."""
+"""Generate the values of one input in one trial, from its type, its role and the style of the trial."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from sardonyx.runtime import Array, Value
 from sardonyx.verification.input_roles import Role, Use
 from sardonyx.verification.input_thresholds import Threshold
 
-# Masks: which positions are kept, padded on either side or full of holes, and what hides the others.
-#
-# The items of one batch are padded in different ways, so that one trial sees them all. A whole row is hidden only where
-# the plan says so: there models answer with NaN, zeros or a mean, and only such rows tell -1e4, the lowest number and
-# -inf apart.
+# Masks: the items of one batch are padded in different ways, so that one trial covers them all. A whole row is masked
+# only if the plan asks for it: models return NaN, zeros or a mean for such rows, and only they distinguish masks of
+# -1e4, the lowest number and -inf.
 
-HIDING = -1e3  # a number added to a score hides it when it is no greater
+HIDING = -1e3  # a number at or below it, added to a score, masks the position
 
 
 class Pattern(StrEnum):
@@ -32,11 +30,11 @@ class Pattern(StrEnum):
     RIGHT = "padded on the right"
     LEFT = "padded on the left"
     HOLES = "holes anywhere"
-    HIDDEN = "rows hidden whole"
+    HIDDEN = "fully masked rows"
 
 
 def kept(shape: tuple[int, ...], rng: np.random.Generator, patterns: Sequence[Pattern]) -> Array:
-    """True where kept; each item follows the next pattern."""
+    """Return a mask that is True where a position is kept; each item follows the next pattern."""
     axis = _item_axis(shape)
     if axis is None:
         return _item(shape, rng, patterns[0])
@@ -45,7 +43,7 @@ def kept(shape: tuple[int, ...], rng: np.random.Generator, patterns: Sequence[Pa
 
 
 def _item_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis that tells items apart: the first that has several, but for the last."""
+    """Return the batch axis: the first axis before the last whose size is not 1, or None."""
     return next((axis for axis, size in enumerate(shape[:-1]) if size != 1), None)
 
 
@@ -58,7 +56,7 @@ def _item(shape: tuple[int, ...], rng: np.random.Generator, pattern: Pattern) ->
         if length:
             mask[..., int(rng.integers(0, length))] = True
         return np.asarray(mask)
-    lengths = np.asarray(rng.integers(1, max(length, 2), shape[:-1]))  # something is padded, and something is not
+    lengths = np.asarray(rng.integers(1, max(length, 2), shape[:-1]))  # at least one position is kept and one padded
     if pattern is Pattern.HIDDEN:
         lengths.reshape(-1)[::2] = 0
     position = np.arange(length)[::-1] if pattern is Pattern.LEFT else np.arange(length)
@@ -66,7 +64,7 @@ def _item(shape: tuple[int, ...], rng: np.random.Generator, pattern: Pattern) ->
 
 
 def added(mask: Array, rng: np.random.Generator, lowest: float, *, biased: bool) -> Array:
-    """A mask as numbers to add to scores: the lowest number, -inf or -1e4 where hidden, another one in each item."""
+    """Return a mask as numbers to add to scores: the lowest number, -inf or -1e4 where masked, in turn by item."""
     fills, axis = np.array([lowest, -np.inf, -1e4]), _item_axis(mask.shape)
     items = np.arange(1 if axis is None else mask.shape[axis]) % fills.size
     fill = fills[items].reshape(-1, *[1] * (mask.ndim - 1 - (axis or 0)))
@@ -75,7 +73,7 @@ def added(mask: Array, rng: np.random.Generator, lowest: float, *, biased: bool)
 
 
 def hides_whole_row(array: Array) -> bool:
-    """Whether a mask, of either kind, keeps nothing of some row."""
+    """Return whether a mask, boolean or added, masks every position of some row."""
     if not array.ndim or not array.size:
         return False
     real = array.dtype.kind not in "biu" and bool((array < 0).any())
@@ -84,20 +82,20 @@ def hides_whole_row(array: Array) -> bool:
 
 
 class Style(StrEnum):
-    """What kind of numbers a trial holds."""
+    """The kind of numbers in a trial."""
 
-    NORMAL = "normal"  # signed, of size one
-    LARGE = "large"  # signed, a few times larger and off centre: reaches units that rest at size one
-    WIDE = "wide"  # signed, from thousandths to tens, with zeros and ones in between
+    NORMAL = "normal"  # standard normal
+    LARGE = "large"  # normal with mean 1 and deviation 3: activates units that stay inactive on standard normal inputs
+    WIDE = "wide"  # signed, from thousandths to tens, mixed with zeros and ones
     POSITIVE = "positive"  # for operators that are undefined below zero
-    TINY = "tiny"  # rows of small variance, and constant ones: where the epsilon of a norm counts
+    TINY = "tiny"  # constant rows and rows of small variance, where the epsilon of a norm matters
     BIG = "big"  # up to 1e4, and integers up to their type's range
     COMPARED = "compared"  # on both sides of the numbers that the graph compares with
     SPECIAL = "special"  # with infinities, NaN and subnormal numbers
     GIVEN = "given"  # the user's own
 
 
-# The first is that of a batch of one. Where nothing is padded, every position of every output can be compared.
+# A batch of one uses the first pattern. FULL allows every position of every output to be compared.
 _PATTERNS: Mapping[Style, Sequence[Pattern]] = {
     Style.NORMAL: (Pattern.RIGHT, Pattern.FULL),
     Style.LARGE: (Pattern.LEFT, Pattern.RIGHT, Pattern.FULL),
@@ -111,74 +109,74 @@ _WORDS = ("", "a", "B", "word", "two words", "ß∂", "42", "-1.5")
 
 
 @dataclass(frozen=True, slots=True)
-class Brush:
-    """All that decides one input's values besides its type and shape."""
+class ValueSpec:
+    """Everything that determines the values of one input besides its type and shape."""
 
     rng: np.random.Generator
     style: Style
     use: Use
     sizes: Mapping[str, int]
-    tame: bool = False  # integers are small
-    hides_row: bool = False  # masks hide some rows whole
+    small: bool = False  # integers are small
+    hides_row: bool = False  # masks hide every position of some rows
     region: int | None = None  # all elements are in this one of the regions between the thresholds
-    offset: int = 0  # positions that came before
+    offset: int = 0  # number of earlier positions
 
     @property
     def patterns(self) -> Sequence[Pattern]:
-        """How masks are padded."""
+        """The mask patterns."""
         return _HIDDEN if self.hides_row else _PATTERNS.get(self.style, _MIXED)
 
 
-def make(kind: ir.TypeProtocol | None, shape: tuple[int, ...], brush: Brush) -> Value:
-    """A value of this type and shape."""
+def make_value(kind: ir.TypeProtocol | None, shape: tuple[int, ...], spec: ValueSpec) -> Value:
+    """Return a value of this type and shape."""
     if isinstance(kind, ir.SequenceType):
-        return [make(kind.elem_type, shape, brush) for _ in range(3)]
+        return [make_value(kind.elem_type, shape, spec) for _ in range(3)]
     if isinstance(kind, ir.OptionalType):
-        return make(kind.elem_type, shape, brush)
+        return make_value(kind.elem_type, shape, spec)
     if not isinstance(kind, ir.TensorType):
         raise RuntimeFailure(f"no inputs can be generated for the type {kind}", hint="give them as `inputs`")
     dtype = kind.dtype
     if dtype == ir.DataType.STRING:
-        known = np.array([*_WORDS, *brush.use.words * (1 + len(_WORDS) // max(len(brush.use.words), 1))], object)
-        return np.asarray(brush.rng.choice(known, shape), object)
+        words = np.array([*_WORDS, *spec.use.words * (1 + len(_WORDS) // max(len(spec.use.words), 1))], object)
+        return np.asarray(spec.rng.choice(words, shape), object)
     target = np.dtype(dtype.numpy())
-    if brush.use.role is Role.MASK and shape:
-        return np.asarray(kept(shape, brush.rng, brush.patterns), target)
+    if spec.use.role is Role.MASK and shape:
+        return np.asarray(kept(shape, spec.rng, spec.patterns), target)
     if dtype == ir.DataType.BOOL:
-        return _flags(shape, brush)
-    if brush.use.slot:
-        return np.asarray(_operand(shape, brush, floating=dtype.is_floating_point()), target)
+        return _flags(shape, spec)
+    if spec.use.slot:
+        return np.asarray(_operand(shape, spec, floating=dtype.is_floating_point()), target)
     if dtype.is_floating_point():
         low, high = float(dtype.min), float(dtype.max)
-        numbers = _real(shape, brush, low)
+        numbers = _real(shape, spec, low)
         return np.where(np.isinf(numbers), numbers, np.clip(numbers, low, high)).astype(target)
     if target.kind == "c":
-        return (_real(shape, brush, 0.0) + 1j * _real(shape, brush, 0.0)).astype(target)
-    return np.asarray(_integer(dtype, shape, brush)).astype(target)
+        return (_real(shape, spec, 0.0) + 1j * _real(shape, spec, 0.0)).astype(target)
+    return np.asarray(_integer(dtype, shape, spec)).astype(target)
 
 
-def _flags(shape: tuple[int, ...], brush: Brush) -> Array:
-    """Single ones, which choose between branches, are all on in one trial and all off in another."""
-    if math.prod(shape) == 1 and brush.style in (Style.NORMAL, Style.LARGE):
-        return np.full(shape, brush.style is Style.NORMAL)
-    return np.asarray(np.asarray(brush.rng.random(shape), np.float64) < 0.5)
+def _flags(shape: tuple[int, ...], spec: ValueSpec) -> Array:
+    """Return random flags; a single flag, which may select a branch, is on in one trial and off in another."""
+    if math.prod(shape) == 1 and spec.style in (Style.NORMAL, Style.LARGE):
+        return np.full(shape, spec.style is Style.NORMAL)
+    return np.asarray(np.asarray(spec.rng.random(shape), np.float64) < 0.5)
 
 
-def _real(shape: tuple[int, ...], brush: Brush, lowest: float) -> Array:
-    if brush.use.role is Role.ADDED_MASK and shape:
-        return _bias(shape, brush, lowest)
-    if brush.style is Style.COMPARED and brush.use.thresholds:
-        return _compared(shape, brush, whole_numbers=False)
-    numbers = np.asarray(brush.rng.standard_normal(shape), np.float64)
-    return _REAL[brush.style](numbers, brush.rng)
+def _real(shape: tuple[int, ...], spec: ValueSpec, lowest: float) -> Array:
+    if spec.use.role is Role.ADDED_MASK and shape:
+        return _bias(shape, spec, lowest)
+    if spec.style is Style.COMPARED and spec.use.thresholds:
+        return _compared(shape, spec, whole_numbers=False)
+    numbers = np.asarray(spec.rng.standard_normal(shape), np.float64)
+    return _REAL[spec.style](numbers, spec.rng)
 
 
-def _bias(shape: tuple[int, ...], brush: Brush, lowest: float) -> Array:
-    """What is added to scores: a mask as numbers, numbers alone as some position encodings are, or both."""
-    if brush.style is Style.POSITIVE and not brush.hides_row:
-        return 2.0 * brush.rng.standard_normal(shape)
-    mask = kept(shape, brush.rng, brush.patterns)
-    return added(mask, brush.rng, lowest, biased=brush.style is Style.WIDE)
+def _bias(shape: tuple[int, ...], spec: ValueSpec, lowest: float) -> Array:
+    """Return numbers to add to scores: an additive mask, a bias such as a position encoding, or both."""
+    if spec.style is Style.POSITIVE and not spec.hides_row:
+        return 2.0 * spec.rng.standard_normal(shape)
+    mask = kept(shape, spec.rng, spec.patterns)
+    return added(mask, spec.rng, lowest, biased=spec.style is Style.WIDE)
 
 
 def _wide(numbers: Array, rng: np.random.Generator) -> Array:
@@ -196,7 +194,7 @@ def _special(numbers: Array, rng: np.random.Generator) -> Array:
 
 
 def _tiny(numbers: Array, rng: np.random.Generator) -> Array:
-    """Each item of the batch has one spread, but in the first each row has its own."""
+    """Scale each item of the batch to one small spread, and each row of the first item to its own."""
     if numbers.ndim < 2:
         return 1e-3 * numbers
     spread, mean = (np.array(column) for column in zip(*_SPREADS, strict=True))
@@ -225,7 +223,7 @@ _REAL: Mapping[Style, Callable[[Array, np.random.Generator], Array]] = {
 
 
 def regions(thresholds: Sequence[Threshold], *, whole_numbers: bool) -> list[tuple[float, float]]:
-    """Levels that fall on different sides of the thresholds, and how far one may stray; the most telling first."""
+    """Return regions between and beyond the thresholds, each as its centre and half width; equality tests first."""
     numbers = sorted({threshold.number for threshold in thresholds})
     if not numbers:
         return []
@@ -233,20 +231,20 @@ def regions(thresholds: Sequence[Threshold], *, whole_numbers: bool) -> list[tup
     above, below = (max(abs(number) * 0.5, 2.0) for number in (numbers[-1], numbers[0]))
     ends = [(numbers[-1] + above, 0.5 * above), (numbers[0] - below, 0.5 * below)]
     between = [
-        ((one + other) / 2, (other - one) / 4)
-        for one, other in itertools.pairwise(numbers)
-        if not whole_numbers or other - one > 1
+        ((low + high) / 2, (high - low) / 4)
+        for low, high in itertools.pairwise(numbers)
+        if not whole_numbers or high - low > 1
     ]
     return [*exact, *ends, *between]
 
 
-def _compared(shape: tuple[int, ...], brush: Brush, *, whole_numbers: bool) -> Array:
-    """Elements around each threshold, never so close that rounding decides; or all of them in one region."""
-    rng, thresholds = brush.rng, brush.use.thresholds
-    if brush.region is not None:
-        levels = regions(thresholds, whole_numbers=whole_numbers)
-        level, stray = levels[brush.region % len(levels)]
-        return level + stray * rng.uniform(-1.0, 1.0, shape)
+def _compared(shape: tuple[int, ...], spec: ValueSpec, *, whole_numbers: bool) -> Array:
+    """Return elements around each threshold, never so close that rounding decides, or all in the region of the plan."""
+    rng, thresholds = spec.rng, spec.use.thresholds
+    if spec.region is not None:
+        choices = regions(thresholds, whole_numbers=whole_numbers)
+        middle, half_width = choices[spec.region % len(choices)]
+        return middle + half_width * rng.uniform(-1.0, 1.0, shape)
     centres = np.array([threshold.number for threshold in thresholds])
     exact = np.array([threshold.exact for threshold in thresholds])
     chosen = rng.integers(0, centres.size, shape)
@@ -259,63 +257,63 @@ def _compared(shape: tuple[int, ...], brush: Brush, *, whole_numbers: bool) -> A
     return np.where(rng.random(shape) < 0.25, usual, numbers)
 
 
-def _integer(dtype: ir.DataType, shape: tuple[int, ...], brush: Brush) -> Array:
-    use, rng = brush.use, brush.rng
+def _integer(dtype: ir.DataType, shape: tuple[int, ...], spec: ValueSpec) -> Array:
+    use, rng = spec.use, spec.rng
     if use.role in (Role.INDEX, Role.POSITION):
-        return _index(shape, brush)
-    if brush.tame:
+        return _index(shape, spec)
+    if spec.small:
         return np.asarray(rng.integers(1 if use.divides else 0, 2, shape))
     least, most = int(dtype.min), int(dtype.max)
-    if brush.style is Style.COMPARED and use.thresholds:
-        numbers = np.rint(_compared(shape, brush, whole_numbers=True))
+    if spec.style is Style.COMPARED and use.thresholds:
+        numbers = np.rint(_compared(shape, spec, whole_numbers=True))
         return np.clip(numbers, max(least, 1) if use.divides else least, min(most, 1 << 62)).astype(np.int64)
     if dtype.bitwidth <= 8:  # quantized data fills its range
         low, high = least, most + 1
     else:
         ranges = {Style.WIDE: (-1000, 1001), Style.POSITIVE: (1, 10), Style.BIG: (least // 4, most // 4)}
-        low, high = ranges.get(brush.style, (-8, 9))
+        low, high = ranges.get(spec.style, (-8, 9))
     if use.divides:
         low, high = 1, max(high, 2)
-    return _with_specials(np.asarray(rng.integers(max(low, least), high, shape)), brush)
+    return _with_specials(np.asarray(rng.integers(max(low, least), high, shape)), spec)
 
 
-def _index(shape: tuple[int, ...], brush: Brush) -> Array:
-    use, rng = brush.use, brush.rng
-    rows = brush.sizes.get(use.rows, 2) if isinstance(use.rows, str) else use.rows
-    rows = max(min(rows or 4, 2 if brush.tame else rows or 4), 1)
-    if use.role is Role.POSITION and shape and brush.style is not Style.WIDE:
-        positions = brush.offset + np.arange(shape[-1])
+def _index(shape: tuple[int, ...], spec: ValueSpec) -> Array:
+    use, rng = spec.use, spec.rng
+    rows = spec.sizes.get(use.rows, 2) if isinstance(use.rows, str) else use.rows
+    rows = max(min(rows or 4, 2 if spec.small else rows or 4), 1)
+    if use.role is Role.POSITION and shape and spec.style is not Style.WIDE:
+        positions = spec.offset + np.arange(shape[-1])
         return np.broadcast_to(positions % rows if use.rows else positions, shape)
-    drawn = np.asarray(rng.integers(0, rows, shape))
-    if drawn.size > 1:  # both ends of the table
-        drawn.reshape(-1)[-2:] = (rows - 1, 0)
-    return np.minimum(_with_specials(drawn, brush), rows - 1)
+    indices = np.asarray(rng.integers(0, rows, shape))
+    if indices.size > 1:  # both ends of the table
+        indices.reshape(-1)[-2:] = (rows - 1, 0)
+    return np.minimum(_with_specials(indices, spec), rows - 1)
 
 
-def _with_specials(drawn: Array, brush: Brush) -> Array:
-    """Put the constants the model compares with (a padding token) where padding would be."""
-    if not brush.use.specials or not drawn.shape or brush.tame:
-        return drawn
-    special = brush.rng.choice(np.array(brush.use.specials), drawn.shape)
-    return np.where(kept(drawn.shape, brush.rng, brush.patterns), drawn, special)
+def _with_specials(integers: Array, spec: ValueSpec) -> Array:
+    """Put constants that the model compares with (such as a padding token) where padding would be."""
+    if not spec.use.specials or not integers.shape or spec.small:
+        return integers
+    special = spec.rng.choice(np.array(spec.use.specials), integers.shape)
+    return np.where(kept(integers.shape, spec.rng, spec.patterns), integers, special)
 
 
-def _operand(shape: tuple[int, ...], brush: Brush, floating: bool) -> Array:
-    """Sizes, axes and counts that the operator is sure to take."""
-    op, _, operand = brush.use.slot.partition(":")
+def _operand(shape: tuple[int, ...], spec: ValueSpec, floating: bool) -> Array:
+    """Return sizes, axes or counts that the operator accepts."""
+    op, _, operand = spec.use.slot.partition(":")
     count = int(np.prod(shape, dtype=np.int64))
     steps = np.arange(count).reshape(shape)
     ones = np.ones(shape, np.int64)
     if op in ("Bernoulli", "Dropout"):  # a probability
-        return np.asarray(brush.rng.random(shape))
+        return np.asarray(spec.rng.random(shape))
     if op == "Reshape":
         return np.where(steps == count - 1, -1, 1)
     if op in ("Unsqueeze", "Squeeze") or op.startswith("Reduce") or (op, operand) in (("Slice", "3"), ("Pad", "3")):
         return steps
     if (op, operand) == ("Slice", "2"):
-        return ones * int(brush.rng.integers(2, 1000))
+        return ones * int(spec.rng.integers(2, 1000))
     if (op, operand) in (("Slice", "1"), ("Pad", "1"), ("Trilu", "1")):
-        return np.asarray(brush.rng.integers(0, 2, shape))
+        return np.asarray(spec.rng.integers(0, 2, shape))
     if (op, operand) in (
         ("Range", "0"),
         ("CumSum", "1"),
@@ -327,8 +325,8 @@ def _operand(shape: tuple[int, ...], brush: Brush, floating: bool) -> Array:
         return ones * 0
     if (op, operand) in (("Range", "1"), ("OneHot", "1")):
         return ones * 5
-    if op == "Loop" and brush.style is Style.WIDE:  # not even once
+    if op == "Loop" and spec.style is Style.WIDE:  # no iteration
         return ones * 0
-    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not brush.tame:
-        return np.asarray(brush.rng.integers(1, 4, shape)) if not floating else ones * 2
+    if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not spec.small:
+        return np.asarray(spec.rng.integers(1, 4, shape)) if not floating else ones * 2
     return ones

@@ -25,7 +25,7 @@ from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
 from sardonyx.verification.judge import Judge, Noise
-from sardonyx.verification.rounding import LiveEngine, rounded_anew
+from sardonyx.verification.rounding import LiveEngine, moved_by_rounding
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
@@ -226,16 +226,16 @@ class GenerationCheck:
         try:
             clean = last(session.run(feeds))
             probe = self._probe or self._opened_probe()
-            first = None if probe is None else last(probe.run({**feeds, **noise.draw(0)}))
+            first = None if probe is None else last(probe.run({**feeds, **noise.sample(0)}))
         except RuntimeFailure:  # no kernel for the probe's types: the noise is unknown
             return None
         if probe is None or first is None:
             return None
         precise = last(self._engine.run_in_double(feeds))
-        anew = rounded_anew(clean, [reference], precise)
+        moved = moved_by_rounding(clean, [reference], precise)
 
-        def disturbed(draw: int) -> list[Value]:
-            return last(probe.run({**feeds, **noise.draw(draw)})) if draw else anew
+        def disturbed(sample: int) -> list[Value]:
+            return last(probe.run({**feeds, **noise.sample(sample)})) if sample else moved
 
         return Noise(clean, disturbed)
 

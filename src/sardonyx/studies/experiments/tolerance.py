@@ -225,7 +225,7 @@ def _measure(optimized: Candidate, accuracy: Accuracy, oracles: Sequence[Oracle]
     granted = {output.name: output.rtol for output in verdict.outputs}
     for oracle in oracles:
         for answer in oracle.answers():
-            results = session.run(answer.draw.feeds) if answer.style != "empty" else []
+            results = session.run(answer.inputs.feeds) if answer.style != "empty" else []
             for name, actual, expected in zip(names, results, answer.outputs, strict=False):
                 if name in distances:
                     distances[name].add(expected, actual)
