@@ -29,7 +29,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 def raced(files: dict[str, str], sizes: dict[str, int], *, seconds: float, threads: int, clock: str) -> Race:
     """All files at once, the first one twice."""
     model = io.load(next(iter(files.values())))
-    known = feeds.open_dims(model)
+    known = feeds.dynamic_dims(model)
     drawn = feeds.at_size(model, {dim: size for dim, size in sizes.items() if dim in known})
 
     def contender(path: str) -> interleaving.Run:

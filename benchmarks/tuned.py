@@ -23,7 +23,7 @@ from typing import Any
 
 import sardonyx
 from sardonyx.ir import io
-from sardonyx.measurement.feeds import open_dims
+from sardonyx.measurement.feeds import dynamic_dims
 from sardonyx.measurement.statistics import Comparison, Finding, compare
 
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ def source_of(name: str, zoo: Path) -> Path:
 def measured(source: Path, target: Any, asked: argparse.Namespace) -> dict[str, Any]:
     """One model: tuned, then judged in a race of its own."""
     began = time.perf_counter()
-    sizes = {dim: LENGTH for dim, size in open_dims(io.load(source)).items() if size != 1}
+    sizes = {dim: LENGTH for dim, size in dynamic_dims(io.load(source)).items() if size != 1}
     with tempfile.TemporaryDirectory(prefix="tuned-") as folder:
         files = {"source": source, "untuned": Path(folder) / "untuned.onnx", "tuned": Path(folder) / "tuned.onnx"}
         sardonyx.optimize(source, files["untuned"], target=target, verify="off")

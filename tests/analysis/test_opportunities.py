@@ -90,7 +90,7 @@ def test_what_is_left_has_the_reason_of_the_pass_that_came_nearest_and_the_modul
 def test_a_place_that_no_pass_knows_says_so(only: Callable[..., None]) -> None:
     only(Shy())
     (why,) = _of(sardonyx.opportunities(_model()), "transpose-chains").why
-    assert (why.pass_name, why.reason, why.count) == (None, verb.NOBODY, 1)
+    assert (why.pass_name, why.reason, why.count) == (None, verb.NO_NEAR_MISS, 1)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -77,7 +77,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
 def test_a_file_is_shown_with_what_is_assumed(command: Command, model: Path) -> None:
     shown = command("analyze", model)
     assert (shown.code, shown.err) == (0, "")
-    assert "assumed sizes of dynamic dimensions: batch=1, seq=128" in shown.out
+    assert "assumed sizes of dynamic dimensions: batch=1, seq=128; --size NAME=N sets one" in shown.out
     assert shown.out.splitlines()[-1].startswith("2 operations, 9.2 k flops, ")
     assert "macs = 32·batch·seq" in shown.out
 

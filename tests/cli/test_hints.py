@@ -31,7 +31,9 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
         ("`opset=20` works", "--opset 20 works"),
         ("optimizing with `keep_modules=p.m` leaves it apart", "optimizing with --keep-module p.m leaves it apart"),
         ("`inputs={'x': float32[2,3]}`", "--input x=float32[2,3]"),
-        ("name some: `sweep={'seq': 16,128}`", "name some: --sweep seq=16,128"),
+        ("name some: `sweep={'seq': [16, 128]}`", "name some: --sweep seq=16,128"),
+        ("`dynamic={'x': {1: 'NAME'}}` asks for it", "--dynamic x:1=NAME asks for it"),
+        ("leave it out with `skip=['fold-x']`", "leave it out with --skip fold-x"),
         ("see the traceback", "--debug shows the traceback"),
         ("`sardonyx passes` lists them", "`sardonyx passes` lists them"),
     ],
@@ -57,6 +59,26 @@ def test_no_hint_of_the_library_names_a_flag() -> None:
     found = dict(hints())
     assert len(found) > 100
     assert {place: text for place, text in found.items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
+
+
+WRITES_NO_RECORDS = (*OF_THE_COMMAND_LINE, "reporting", "errors.py")
+
+
+@pytest.mark.slow
+def test_no_text_of_a_record_names_a_flag() -> None:
+    """Records are read by users of Python too: only docstrings name flags where records are written."""
+    named: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        if place.startswith(WRITES_NO_RECORDS):
+            continue
+        tree = ast.parse(path.read_text())
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) and id(node) not in documented else None
+            if isinstance(text, str) and FLAG.search(text):
+                named[f"{place}:{node.lineno}"] = text
+    assert named == {}
 
 
 def test_what_hints_name_exists_in_python_and_on_the_command_line() -> None:

@@ -13,7 +13,7 @@ import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.measurement import sessions
-from sardonyx.measurement.entrants import told_of
+from sardonyx.measurement.entrants import naming
 from sardonyx.measurement.interleaving import FEWEST
 from sardonyx.records.bench import Benchmark, Finding, Start
 
@@ -118,12 +118,12 @@ def test_each_in_a_process_of_its_own(folder: Path) -> None:
     )
     (point,) = found.points
     assert point.sizes == {"batch": 1, "seq": 128}
-    assert found.notes[0].startswith("assumed sizes of open dims: batch=1, seq=128;")
+    assert found.notes[0].startswith("assumed sizes of dynamic dimensions: batch=1, seq=128;")
     assert (found.options["isolate"], found.options["clock"]) == (True, "cpu")
     assert [timing.starts for timing in point.timings] == [(), ()]
     assert point.timings[1].disagrees is not None
     assert "200 %" in point.timings[1].disagrees
-    assert any(note.startswith("other.onnx does not answer as the first file does") for note in found.notes)
+    assert any(note.startswith("the outputs of other.onnx differ from those of the first file") for note in found.notes)
 
 
 def test_one_model_in_memory_is_timed_with_its_noise(folder: Path) -> None:
@@ -174,12 +174,12 @@ def test_what_cannot_be_is_refused(
 
 @pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.measurement.sessions import Isolated
+    from sardonyx.measurement.sessions import IsolatedSession
 
     closed: list[int] = []
-    close = Isolated.close
+    close = IsolatedSession.close
 
-    def noted(lane: Isolated) -> None:
+    def noted(lane: IsolatedSession) -> None:
         close(lane)
         with pytest.raises(ProcessLookupError):
             os.kill(lane.process, 0)
@@ -189,16 +189,16 @@ def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch:
         if "round 2" in phase:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Isolated, "close", noted)
+    monkeypatch.setattr(IsolatedSession, "close", noted)
     with pytest.raises(KeyboardInterrupt):
         sardonyx.bench(folder / "a.onnx", seconds=SHORT, isolate=True, starts=0, progress=stop)
     assert len(set(closed)) == 2
 
 
 def test_errors_name_their_file_and_keep_their_own_hint() -> None:
-    with pytest.raises(RuntimeFailure, match=r"m\.onnx: it broke") as failed, told_of("m.onnx", "try this"):
+    with pytest.raises(RuntimeFailure, match=r"m\.onnx: it broke") as failed, naming("m.onnx", "try this"):
         raise RuntimeFailure("it broke")
     assert failed.value.hint == "try this"
-    with pytest.raises(RuntimeFailure) as failed, told_of("m.onnx", "try this"):
+    with pytest.raises(RuntimeFailure) as failed, naming("m.onnx", "try this"):
         raise RuntimeFailure("it broke", hint="its own")
     assert failed.value.hint == "its own"

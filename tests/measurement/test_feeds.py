@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.errors import UsageError
-from sardonyx.measurement.feeds import at_size, open_dims, sizes_of
+from sardonyx.measurement.feeds import at_size, dynamic_dims, sizes_of
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -28,7 +28,7 @@ def _shapes(model: ir.Model, sizes: dict[str, int]) -> dict[str, tuple[int, ...]
 
 
 def test_dims_are_named_with_what_they_get_by_default(model: ir.Model) -> None:
-    assert open_dims(model) == {"batch": 1, "seq": 128, "past": 128, "n[1]": 128}
+    assert dynamic_dims(model) == {"batch": 1, "seq": 128, "past": 128, "n[1]": 128}
 
 
 def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:

@@ -141,12 +141,12 @@ def test_a_race_ends_early_when_every_verdict_is_clear_but_not_for_one_of_them()
 
 
 def test_progress_is_told_and_ends_at_one() -> None:
-    clock, told = Clock(), list[tuple[str, float | None]]()
-    race({"a": clock.taking(1.0, 2.0)}, seconds=60, narrow=0, tell=lambda *each: told.append(each), now=clock)
-    fractions = [fraction for _, fraction in told if fraction is not None]
+    clock, steps = Clock(), list[tuple[str, float | None]]()
+    race({"a": clock.taking(1.0, 2.0)}, seconds=60, narrow=0, progress=lambda *step: steps.append(step), now=clock)
+    fractions = [fraction for _, fraction in steps if fraction is not None]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1
-    assert told[0][0] == "round 1"
+    assert steps[0][0] == "round 1"
 
 
 def test_no_garbage_is_collected_meanwhile_and_an_interruption_goes_through() -> None:

@@ -17,7 +17,7 @@ import pytest
 from benched import written
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement import sessions
-from sardonyx.measurement.sessions import Here, Isolated, Pace, Timepiece
+from sardonyx.measurement.sessions import IsolatedSession, LocalSession, SlotOptions, TimingClock
 from sardonyx.runtime.timed import Settings
 
 FEEDS = {"x": np.ones((2, 3, 8), np.float32)}
@@ -30,8 +30,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lane(path: Path) -> Iterator[Isolated]:
-    with Isolated(path, Settings()) as opened:
+def lane(path: Path) -> Iterator[IsolatedSession]:
+    with IsolatedSession(path, Settings()) as opened:
         yield opened
 
 
@@ -52,34 +52,34 @@ def _gone_soon(process: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("clock", Timepiece)
-def test_it_answers_as_a_model_in_this_process_does(lane: Isolated, path: Path, clock: Timepiece) -> None:
-    here = Here(path, Settings())
+@pytest.mark.parametrize("clock", TimingClock)
+def test_it_answers_as_a_model_in_this_process_does(lane: IsolatedSession, path: Path, clock: TimingClock) -> None:
+    here = LocalSession(path, Settings())
     for each in (lane, here):
         assert each.load_seconds > 0
-        assert each.feed(FEEDS, Pace(0.01, clock)) > 0
+        assert each.feed(FEEDS, SlotOptions(0.01, clock)) > 0
         assert 0 < each.turn() < 60
-    np.testing.assert_array_equal(lane.answers()[0], here.answers()[0])
+    np.testing.assert_array_equal(lane.outputs()[0], here.outputs()[0])
     other = {"x": np.zeros((1, 5, 8), np.float32)}
-    lane.feed(other, Pace())
-    assert lane.answers()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
+    lane.feed(other, SlotOptions())
+    assert lane.outputs()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
 
 
 def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, seconds = Here(path, Settings()), itertools.count()
+    here, seconds = LocalSession(path, Settings()), itertools.count()
     monkeypatch.setattr(time, "thread_time", lambda: float(next(seconds)))
-    here.feed(FEEDS, Pace(0.01, Timepiece.CPU))
+    here.feed(FEEDS, SlotOptions(0.01, TimingClock.CPU))
     assert here.turn() == 1.0
-    here.feed(FEEDS, Pace(0.01, Timepiece.WALL))
+    here.feed(FEEDS, SlotOptions(0.01, TimingClock.WALL))
     assert here.turn() != 1.0
 
 
-def test_a_refusal_comes_through_and_the_worker_goes_on(lane: Isolated) -> None:
+def test_a_refusal_comes_through_and_the_worker_goes_on(lane: IsolatedSession) -> None:
     with pytest.raises(UsageError, match="'x'"):
-        lane.feed({}, Pace())
+        lane.feed({}, SlotOptions())
     with pytest.raises(RuntimeFailure, match="cannot run the model"):
-        lane.feed({"x": np.ones((2, 3, 9), np.float32)}, Pace())
-    assert lane.feed(FEEDS, Pace()) > 0
+        lane.feed({"x": np.ones((2, 3, 9), np.float32)}, SlotOptions())
+    assert lane.feed(FEEDS, SlotOptions()) > 0
 
 
 def test_a_start_tells_times_and_memory(path: Path) -> None:
@@ -104,15 +104,15 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
     monkeypatch.setattr(subprocess, "Popen", noted)
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(RuntimeFailure, match="cannot load the model"):
-        Isolated(tmp_path / "broken.onnx", Settings())
+        IsolatedSession(tmp_path / "broken.onnx", Settings())
     (process,) = opened
     assert not _alive(process)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
-    with Isolated(path, Settings()) as lane:
-        lane.feed(FEEDS, Pace())
+    with IsolatedSession(path, Settings()) as lane:
+        lane.feed(FEEDS, SlotOptions())
         os.kill(lane.process, signal.SIGKILL)
         with pytest.raises(RuntimeFailure) as failed:
             lane.turn()
@@ -123,14 +123,14 @@ def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
 def test_the_last_thing_a_dying_worker_said_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_WORKER", "sardonyx.measurement.no_such_worker")
     with pytest.raises(RuntimeFailure) as failed:
-        Isolated(path, Settings())
+        IsolatedSession(path, Settings())
     assert "ended with exit code 1: " in failed.value.message
     assert "no_such_worker" in failed.value.message
 
 
 @needs_processes
 def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
-    lane = Isolated(path, Settings())
+    lane = IsolatedSession(path, Settings())
     assert _alive(lane.process)
     lane.close()
     assert not _alive(lane.process)
@@ -142,9 +142,9 @@ def test_a_worker_does_not_outlive_who_asked(path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from sardonyx.measurement.sessions import Isolated\n"
+        "from sardonyx.measurement.sessions import IsolatedSession\n"
         "from sardonyx.runtime.timed import Settings\n"
-        "print(Isolated(Path(sys.argv[1]), Settings()).process, flush=True)\n"
+        "print(IsolatedSession(Path(sys.argv[1]), Settings()).process, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)

@@ -8,43 +8,43 @@ import pytest
 from msgspec import structs
 
 from reporting.sample_bench import MACHINE, point
-from sardonyx.measurement.sessions import Timepiece
+from sardonyx.measurement.sessions import TimingClock
 from sardonyx.measurement.trial import Conditions
-from sardonyx.measurement.warnings import remarks
+from sardonyx.measurement.warnings import notes
 from sardonyx.records.bench import Finding
 from sardonyx.runtime.timed import Settings
 
-PLAIN = Conditions(Settings(), Timepiece.WALL, isolate=False, seed=0)
+PLAIN = Conditions(Settings(), TimingClock.WALL, isolate=False, seed=0)
 POINTS = [point({"batch": 1, "seq": 16}), point({"batch": 1, "seq": 32})]
 
 
 def test_nothing_is_said_where_all_is_well() -> None:
-    assert list(remarks(POINTS, MACHINE, PLAIN, {"batch", "seq"})) == []
+    assert list(notes(POINTS, MACHINE, PLAIN, {"batch", "seq"})) == []
     unknown = structs.replace(MACHINE, busy_before=None, busy_during=None)
-    assert list(remarks(POINTS, unknown, PLAIN, {"batch", "seq"})) == []
+    assert list(notes(POINTS, unknown, PLAIN, {"batch", "seq"})) == []
 
 
 def test_sizes_nobody_chose_are_told() -> None:
-    (said,) = remarks(POINTS, MACHINE, PLAIN, {"seq"})
-    assert said.startswith("assumed sizes of open dims: batch=1;")
+    (said,) = notes(POINTS, MACHINE, PLAIN, {"seq"})
+    assert said.startswith("assumed sizes of dynamic dimensions: batch=1;")
 
 
 def test_a_busy_machine_is_told_with_what_it_hides() -> None:
-    (said,) = remarks(POINTS, structs.replace(MACHINE, busy_during=0.5), PLAIN, {"batch", "seq"})
-    assert "others used 50 % of it" in said
-    assert "below 1.3 % cannot" in said  # one interval reaches 1.25 %, the floor only 1.2 %
-    assert said.endswith("--clock cpu leaves others out")
-    by_cpu = replace(PLAIN, clock=Timepiece.CPU)
-    (said,) = remarks(POINTS, structs.replace(MACHINE, busy_during=0.5), by_cpu, {"batch", "seq"})
+    (said,) = notes(POINTS, structs.replace(MACHINE, busy_during=0.5), PLAIN, {"batch", "seq"})
+    assert "other processes used 50 % of the CPU" in said
+    assert "below 1.3 % are" in said  # one interval reaches 1.25 %, the floor only 1.2 %
+    assert said.endswith('`clock="cpu"` does not count their time')
+    by_cpu = replace(PLAIN, clock=TimingClock.CPU)
+    (said,) = notes(POINTS, structs.replace(MACHINE, busy_during=0.5), by_cpu, {"batch", "seq"})
     assert said.endswith("noise")
     noisy = [structs.replace(POINTS[0], floor=0.07)]
-    (said,) = remarks(noisy, structs.replace(MACHINE, busy_during=None, busy_before=0.1), PLAIN, {"batch", "seq"})
-    assert "others used 10 % of it" in said
-    assert "below 7.0 % cannot" in said
+    (said,) = notes(noisy, structs.replace(MACHINE, busy_during=None, busy_before=0.1), PLAIN, {"batch", "seq"})
+    assert "other processes used 10 % of the CPU" in said
+    assert "below 7.0 % are" in said
 
 
 def test_more_threads_than_cores_are_told() -> None:
-    (said,) = remarks(POINTS, MACHINE, replace(PLAIN, settings=Settings(threads=9)), {"batch", "seq"})
+    (said,) = notes(POINTS, MACHINE, replace(PLAIN, settings=Settings(threads=9)), {"batch", "seq"})
     assert said.startswith("9 threads share 8 cores")
 
 
@@ -55,8 +55,8 @@ def test_medians_that_belie_the_ratio_are_told(finding: Finding, factor: float) 
     belied = structs.replace(
         second, median=factor * first.median, against_first=structs.replace(second.against_first, finding=finding)
     )
-    (said,) = remarks([structs.replace(POINTS[0], timings=(first, belied))], MACHINE, PLAIN, {"batch", "seq"})
-    assert said.startswith("the medians and the ratios point different ways")
+    (said,) = notes([structs.replace(POINTS[0], timings=(first, belied))], MACHINE, PLAIN, {"batch", "seq"})
+    assert said.startswith("medians and ratios disagree")
 
 
 @pytest.mark.parametrize("sizes", [1, 2])
@@ -65,5 +65,5 @@ def test_each_file_that_answers_otherwise_is_told_once(sizes: int) -> None:
         structs.replace(each, timings=(each.timings[0], structs.replace(each.timings[1], disagrees="output 1 is off")))
         for each in POINTS[:sizes]
     ]
-    (said,) = remarks(wrong, MACHINE, PLAIN, {"batch", "seq"})
-    assert said.startswith("small.onnx does not answer as the first file does: output 1 is off;")
+    (said,) = notes(wrong, MACHINE, PLAIN, {"batch", "seq"})
+    assert said.startswith("the outputs of small.onnx differ from those of the first file: output 1 is off;")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import sardonyx
 from sardonyx import Accuracy, Builder, Facts, Match, NodePass
+from sardonyx.passes import ALL
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "double-negation"
@@ -98,6 +100,45 @@ def test_the_driver_checks_a_given_pass_without_running_anything() -> None:
     (record,) = (each for each in run.passes if each.name == "wrong-type")
     assert record.rewrites == 0
     assert record.refusals
+
+
+class Raises(SquareToMul):
+    """Pow(x, 2) => an exception."""
+
+    name = "raises"
+
+    def rewrite(self, match: Match, op: Builder) -> ir.Value:
+        raise KeyError("no such thing")
+
+
+class ReturnsNothing(SquareToMul):
+    """Pow(x, 2) => nothing at all."""
+
+    name = "returns-nothing"
+
+    def rewrite(self, match: Match, op: Builder) -> ir.Value:
+        return None  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize("rule", [Raises(), ReturnsNothing()])
+def test_an_exception_in_a_given_pass_is_reported_with_its_name(rule: NodePass) -> None:
+    with pytest.raises(sardonyx.SardonyxError) as caught:
+        sardonyx.optimize(SQUARE, passes=[rule], verify="off")
+    assert re.fullmatch(rf"the pass {rule.name} of the module \S*test_outside failed: \w+(: .+)?", caught.value.message)
+    assert caught.value.hint == f"leave it out with `skip=['{rule.name}']`, or repair it: see the traceback"
+    assert caught.value.__cause__ is not None
+    assert sardonyx.optimize(SQUARE, passes=[rule], skip=[rule.name], verify="off").after.nodes == 2
+
+
+def test_an_exception_in_a_built_in_pass_is_not_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def match(*_: object) -> None:
+        raise KeyError("ours")
+
+    (rule,) = (rule for rule in ALL if rule.name == "eliminate-identity")
+    monkeypatch.setattr(type(rule), "match", match)
+    model = onnx.parser.parse_model(MODEL.replace("Relu", "Identity"))
+    with pytest.raises(KeyError, match="ours"):
+        sardonyx.optimize(model, passes=[SquareToMul()], verify="off")
 
 
 class NoRoots(SquareToMul):
@@ -208,3 +249,21 @@ def test_a_broken_package_is_named_in_one_line(
         f"error: the entry point 'double-negation' of the package sardonyx-double-negation 0.1.0 {message}"
     )
     assert len(lines) == 2, "one line and its hint"
+
+
+@pytest.mark.slow
+def test_an_exception_in_an_installed_pass_names_its_package_and_how_to_skip_it(
+    site: Path, model: Path, tmp_path: Path
+) -> None:
+    packages = tmp_path / "packages"
+    shutil.copytree(site, packages, ignore=shutil.ignore_patterns("__pycache__"))
+    code = packages / "double_negation" / "__init__.py"
+    code.write_text(code.read_text() + "\n\nEliminateDoubleNegation.match = lambda self, node, graph: 1 / 0\n")
+    done = command("optimize", model, packages=packages)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"error: the pass {NAME} of the package sardonyx-double-negation 0.1.0 failed: "
+        "ZeroDivisionError: division by zero",
+        f"hint: leave it out with --skip {NAME}, or repair it: --debug shows the traceback",
+    ]
+    assert command("optimize", model, "--skip", NAME, "--verify", "off", packages=packages).returncode == 0

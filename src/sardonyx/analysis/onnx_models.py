@@ -97,5 +97,6 @@ def _choose_sizes(
             raise UsageError(f"{dim} cannot be {size}", hint="sizes start at 1")
     first = {value.shape[0] for inputs in ports for value in inputs if value.shape}
     sizes = {dim: requested.get(dim, _BATCH if dim in first else _OTHER) for dim in dims}
-    assumed = [f"{dim}={size}" for dim, size in sizes.items() if dim not in requested]
-    return sizes, (f"assumed sizes of dynamic dimensions: {', '.join(assumed)}",) if assumed else ()
+    assumed = ", ".join(f"{dim}={size}" for dim, size in sizes.items() if dim not in requested)
+    note = f"assumed sizes of dynamic dimensions: {assumed}; `sizes={{'NAME': N}}` sets one"
+    return sizes, (note,) if assumed else ()

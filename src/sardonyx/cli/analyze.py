@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, put, show
+from sardonyx.cli.console import notes_with_flags, progress, put, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
@@ -135,12 +135,13 @@ def _svg(analysis: Analysis) -> str:
 
 
 def _show(analysis: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
+    shown = notes_with_flags(analysis)
     if form is not Format.TEXT:
-        put(markdown.write(analysis_document(analysis, view)) if form is Format.MARKDOWN else analysis_csv(analysis))
+        put(markdown.write(analysis_document(shown, view)) if form is Format.MARKDOWN else analysis_csv(shown))
         return
     show(
         analysis.to_json,
-        lambda: analysis_document(analysis, view),
+        lambda: analysis_document(shown, view),
         as_json=as_json,
         quiet=quiet,
     )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, put, show
+from sardonyx.cli.console import notes_with_flags, progress, put, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, RuntimeLevel, parse_duration, reject_both
 from sardonyx.errors import UsageError
@@ -160,13 +160,14 @@ def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def _show(benchmark: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
+    shown = notes_with_flags(benchmark)
     if form is not Format.TEXT:
         is_markdown = form is Format.MARKDOWN
-        put(markdown.write(bench_document(benchmark, View(verbose))) if is_markdown else bench_csv(benchmark))
+        put(markdown.write(bench_document(shown, View(verbose))) if is_markdown else bench_csv(shown))
         return
     show(
         benchmark.to_json,
-        lambda: bench_document(benchmark, View(verbose)),
+        lambda: bench_document(shown, View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )

@@ -7,7 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from msgspec import structs
 
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.reporting.document import Document, Tone
@@ -15,16 +17,24 @@ from sardonyx.reporting.formatting import one_line
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
 
+if TYPE_CHECKING:
+    from sardonyx.records.analysis import Analysis
+    from sardonyx.records.bench import Benchmark
+    from sardonyx.records.export import Export
+
 Progress = Callable[[str, float | None], None]
+_Noted = TypeVar("_Noted", "Analysis", "Benchmark", "Export")
 
 # For terminals that only show ASCII; other characters become escape sequences.
 _IN_ASCII = str.maketrans(
     {"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x", "█": "#", "▏": "|"}
 )
 
-# Hints of the library name Python parameters in backquotes; on the command line they become flags.
+# Hints and notes of the library name Python parameters in backquotes; on the command line they become flags.
 _PARAMETER = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]+))?`")
 _ENTRY = re.compile(r"\{'(?P<key>[^']*)': (?P<value>[^`]*)\}")  # the value of a parameter that is a mapping
+_AXIS = re.compile(r"\{'(?P<key>[^']*)': \{(?P<axis>\d+): (?P<value>[^`{}]*)\}\}")  # the same, by axis
+_LIST = re.compile(r"\[(?P<items>[^\[\]]*)\]")
 _FLAG_NAMES = {"keep_modules": "keep-module"}  # flags whose name differs from the parameter's
 _TRACEBACK = "see the traceback"
 
@@ -114,9 +124,14 @@ def progress(shown: bool) -> Generator[Progress | None]:
         yield report
 
 
-def with_flags(hint: str) -> str:
-    """Return a hint with every Python parameter replaced by the flag that sets it: `verify=False` by --no-verify."""
-    return _PARAMETER.sub(_flag, hint.replace(_TRACEBACK, "--debug shows the traceback"))
+def with_flags(text: str) -> str:
+    """Return a text with every Python parameter replaced by the flag that sets it: `verify=False` by --no-verify."""
+    return _PARAMETER.sub(_flag, text.replace(_TRACEBACK, "--debug shows the traceback"))
+
+
+def notes_with_flags(record: _Noted) -> _Noted:
+    """Return a copy of a record, to be shown on the command line, whose notes name flags instead of parameters."""
+    return structs.replace(record, notes=tuple(map(with_flags, record.notes)))
 
 
 def _flag(match: re.Match[str]) -> str:
@@ -125,9 +140,17 @@ def _flag(match: re.Match[str]) -> str:
         return f"--{name}"
     if value == "False":
         return f"--no-{name}"
+    if entry := _AXIS.fullmatch(value):
+        return f"--{name} {entry['key']}:{entry['axis']}={_as_argument(entry['value'])}"
     if entry := _ENTRY.fullmatch(value):  # one flag for each entry: `inputs` is --input, `sweep` is --sweep
-        return f"--{name.removesuffix('s')} {entry['key']}={entry['value']}"
-    return f"--{name} {value.strip(chr(34))}"
+        return f"--{name.removesuffix('s')} {entry['key']}={_as_argument(entry['value'])}"
+    return f"--{name} {_as_argument(value)}"
+
+
+def _as_argument(value: str) -> str:
+    """Return a Python value as the command line writes it: without quotes, the items of a list separated by commas."""
+    items = _LIST.fullmatch(value)
+    return value.strip("'\"") if items is None else ",".join(item.strip(" '\"") for item in items["items"].split(","))
 
 
 def _print_error(message: str, hint: str | None) -> None:

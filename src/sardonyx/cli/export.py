@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, show
+from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, reject_both
 from sardonyx.reporting import gate
@@ -200,7 +200,7 @@ def export(
     files.write_record(record, exported.to_json(), force=force)
     show(
         exported.to_json,
-        lambda: export_document(exported, View(verbose)),
+        lambda: export_document(notes_with_flags(exported), View(verbose)),
         as_json=as_json,
         quiet=quiet,
     )

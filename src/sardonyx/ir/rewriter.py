@@ -95,6 +95,7 @@ class Rewriter:
             observe: Called with each replacement before it is performed; it must not change anything.
             borders: Modules whose borders no rewrite may cross.
         """
+        self.running: Rule | None = None  # the rule whose code runs; after an exception, the rule that raised it
         self._observe = observe
         self._facts = facts
         self._rules = rules
@@ -150,10 +151,12 @@ class Rewriter:
         for rule in self._rules:
             start = time.perf_counter()
             self._progress(rule.name)
+            self.running = rule
             if isinstance(rule, NodeRule):
                 self._run_node_rule(rule)
             elif all_nodes and isinstance(rule, ModelRule):
                 self._run_model_rule(rule)
+            self.running = None
             self._log.tallies[rule.name].seconds += time.perf_counter() - start
 
     def _run_node_rule(self, rule: NodeRule) -> None:
@@ -252,8 +255,9 @@ class Rewriter:
 
     def _show(self, observe: Observer, rule: Rule, root: str, replacement: Substitution) -> None:
         """Call the observer with a replacement, without counting its time as the rule's."""
-        start = time.perf_counter()
+        start, self.running = time.perf_counter(), None
         observe(self._facts, rule, root, replacement)
+        self.running = rule
         self._log.tallies[rule.name].seconds -= time.perf_counter() - start
 
     def _reindex(self, change: Change) -> None:

@@ -1,9 +1,10 @@
-"""`sardonyx.bench`: how long models take against each other, how sure that is, and what starting them costs."""
+"""`sardonyx.bench`: time models against each other, with confidence intervals, load times and peak memory."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,46 +12,42 @@ from typing import Any
 
 from sardonyx.errors import UsageError
 from sardonyx.measurement import feeds, machine
-from sardonyx.measurement.entrants import Contestant, Files, entered, told_of
-from sardonyx.measurement.sessions import Timepiece
-from sardonyx.measurement.trial import Conditions, Field, Planned, started
-from sardonyx.measurement.warnings import remarks
+from sardonyx.measurement.entrants import Entrant, Files, naming, read_entrants
+from sardonyx.measurement.sessions import TimingClock
+from sardonyx.measurement.trial import Conditions, PlannedSize, Sessions, fresh_starts
+from sardonyx.measurement.warnings import notes
 from sardonyx.records.bench import Benchmark, Point, Start
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime.timed import Level, Settings
 
-# The sizes that models are timed at: every combination of what is swept, beside what is fixed.
-
-MOST = 1000  # combinations: more is a slip of the hand, and would take a day
+MOST = 1000  # combinations of a sweep; more are a mistake, and would take a day
 
 
 def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
-    """Sizes by dim, one dict a combination; the last dim that is swept changes fastest.
+    """Return the sizes to time at: the fixed ones with every combination of the swept ones, the last changing fastest.
 
     Raises:
-        UsageError: for a dim that is both fixed and swept, a size below 1, or far too many combinations.
+        UsageError: A dimension is both fixed and swept, a size is below 1, or there are too many combinations.
     """
-    fixed, swept = dict(sizes or {}), {dim: tuple(dict.fromkeys(each)) for dim, each in (sweep or {}).items()}
+    fixed, swept = dict(sizes or {}), {dim: tuple(dict.fromkeys(values)) for dim, values in (sweep or {}).items()}
     for dim in swept:
         if dim in fixed:
-            raise UsageError(f"{dim} is given one size and swept too", hint="give one of the two")
+            raise UsageError(f"{dim} has a fixed size and is swept too", hint="give one of the two")
         if not swept[dim]:
-            raise UsageError(f"{dim} is swept over no sizes", hint="name some: `sweep={'seq': 16,128}`")
-    for dim, size in [*fixed.items(), *((dim, size) for dim, each in swept.items() for size in each)]:
+            raise UsageError(f"{dim} is swept over no sizes", hint="name some: `sweep={'seq': [16, 128]}`")
+    for dim, size in [*fixed.items(), *((dim, size) for dim, values in swept.items() for size in values)]:
         if size < 1:
             raise UsageError(f"{dim} cannot be {size}", hint="sizes begin at 1")
-    combinations = 1
-    for each in swept.values():
-        combinations *= len(each)
+    combinations = math.prod(map(len, swept.values()))
     if combinations > MOST:
         raise UsageError(f"the sweep has {combinations} combinations", hint=f"at most {MOST} are timed at once")
-    return [fixed | dict(zip(swept, chosen, strict=True)) for chosen in itertools.product(*swept.values())]
+    return [fixed | dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
 
 
 STARTS = 3
-Given = str | Path | Mapping[str, Any] | None
+ExampleInputs = str | Path | Mapping[str, Any] | None
 
 
 def bench(
@@ -59,7 +56,7 @@ def bench(
     seconds: float = 60.0,
     sizes: Mapping[str, int] | None = None,
     sweep: Mapping[str, Sequence[int]] | None = None,
-    inputs: Given = None,
+    inputs: ExampleInputs = None,
     threads: int = 1,
     provider: str = "cpu",
     level: str = "all",
@@ -69,71 +66,74 @@ def bench(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Benchmark:
-    """Time models in turns, on the same inputs under the same settings; the first is what the others are compared with.
+    """Time models in turns on the same inputs, with the same settings, and compare each with the first.
 
     Args:
-        files: ONNX files or models in memory, the reference first; a mapping gives them names of your own.
-        seconds: the most that all turns together may take; sizes of a sweep share it. Ends early where the answer is
-            clear. Loading, and starting anew, come on top.
-        sizes: of dims that the inputs of the first model leave open; where none is given, 1 for the first dim of an
-            input and 128 for others.
-        sweep: sizes to try for a dim; several dims are tried in all combinations.
-        inputs: an .npz file or arrays by name to run on, in place of drawn ones.
-        threads: within an operator. One is the steadiest; on a machine of your own, measure with what you will use.
-        provider: of the runtime: "cpu", "cuda" and so on.
-        level: how far the runtime may optimize by itself: off, basic, extended, layout, all.
-        clock: "wall" counts the time that passes, "cpu" only what the processor spends on the model: steadier where
-            others use the machine too, and for one thread only.
-        isolate: give each model a process of its own.
-        starts: how often each model is started in a fresh process, for load time, first run and peak memory; the
-            sizes of a sweep after the first get one. 0 leaves them out.
-        seed: of the drawn inputs, the order of turns and the intervals.
-        progress: told the phase and how far it is.
+        files: ONNX files or models in memory, the reference first; a mapping names them.
+        seconds: The longest time of all turns together, shared by the sizes of a sweep. Timing ends early if the result
+            is clear. Loading and fresh starts come on top.
+        sizes: Sizes of dynamic dimensions of the first model; by default 1 for the first dimension of an input and 128
+            for others.
+        sweep: Sizes to try for a dimension; several dimensions are tried in all combinations.
+        inputs: An .npz file or arrays by name to run on, in place of generated inputs.
+        threads: Threads within an operator. One gives the most stable times; otherwise use what you will deploy with.
+        provider: Execution provider of the runtime: "cpu", "cuda" and so on.
+        level: How far the runtime may optimize by itself: off, basic, extended, layout, all.
+        clock: "wall" counts elapsed time; "cpu" counts only the CPU time of the model, which is more stable on a shared
+            machine and works with one thread only.
+        isolate: Run each model in its own process.
+        starts: How often each model is started in a fresh process, for load time, first run and peak memory; sizes of a
+            sweep after the first get at most one start. 0 turns this off.
+        seed: Seed of the generated inputs, the order of turns and the intervals.
+        progress: Called with the phase and the fraction done.
 
     Raises:
-        UsageError: for options that make no sense, or inputs that do not go with a model.
-        ModelError: for a file that cannot be read.
-        RuntimeFailure: where the runtime does not take or run a model.
+        UsageError: Options contradict each other, or the inputs do not fit a model.
+        ModelError: A file cannot be read.
+        RuntimeFailure: The runtime cannot load or run a model.
     """
-    asked = Conditions(Settings(threads, provider, _level(level)), _timepiece(clock, threads, provider), isolate, seed)
+    conditions = Conditions(
+        Settings(threads, provider, _level(level)), _timing_clock(clock, threads, provider), isolate, seed
+    )
     if not seconds > 0:
-        raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="give it some, for example 60")
+        raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="allow some time, for example 60")
     phases = Clock(progress)
     load_before, busy_before = machine.load(), machine.busy_now()
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder, contextlib.ExitStack() as held:
+    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder, contextlib.ExitStack() as stack:
         with phases.phase("reading"):
-            contestants = entered(files, Path(folder))
-            plan = list(_plan(contestants[0], sizes, sweep, inputs, seed))
+            entrants = read_entrants(files, Path(folder))
+            plan = list(_plan(entrants[0], sizes, sweep, inputs, seed))
         with phases.phase("starting"):
-            fresh = [started(contestants, each, asked, starts if each is plan[0] else min(1, starts)) for each in plan]
+            times = [starts if index == 0 else min(1, starts) for index in range(len(plan))]
+            fresh = [fresh_starts(entrants, *planned, conditions) for planned in zip(plan, times, strict=True)]
         with phases.phase("loading"):
-            field = Field(contestants, asked, held)
-        watch = machine.Watch(field.processes)
+            sessions = Sessions(entrants, conditions, stack)
+        watch = machine.Watch(sessions.processes)
         with phases.phase("timing"):
-            points = tuple(_timed(field, plan, fresh, seconds, phases.tell))
+            points = tuple(_timed(sessions, plan, fresh, seconds, phases.tell))
         busy_during = watch.share()
     chosen = points[0].sizes if inputs is not None else {*(sizes or ()), *(sweep or ())}
-    used = machine.described(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
+    description = machine.describe(load_before=load_before, busy_before=busy_before, busy_during=busy_during)
     return Benchmark(
         environment=environment(),
-        machine=used,
+        machine=description,
         options={
             "seconds": seconds,
             "threads": threads,
             "provider": provider,
-            "level": str(asked.settings.level),
-            "clock": str(asked.clock),
+            "level": str(conditions.settings.level),
+            "clock": str(conditions.clock),
             "isolate": isolate,
             "starts": starts,
             "seed": seed,
             "sizes": dict(sizes or {}),
-            "sweep": {dim: list(each) for dim, each in (sweep or {}).items()},
-            "inputs": "given" if inputs is not None else "drawn",
+            "sweep": {dim: list(values) for dim, values in (sweep or {}).items()},
+            "inputs": "given" if inputs is not None else "generated",
         },
-        files=tuple(each.file for each in contestants),
+        files=tuple(entrant.file for entrant in entrants),
         points=points,
         seconds=phases.seconds,
-        notes=tuple(remarks(points, used, asked, chosen)),
+        notes=tuple(notes(points, description, conditions, chosen)),
     )
 
 
@@ -144,53 +144,54 @@ def _level(name: str) -> Level:
         raise UsageError(f"the runtime has no level {name!r}", hint=f"one of {', '.join(Level)}") from None
 
 
-def _timepiece(name: str, threads: int, provider: str) -> Timepiece:
-    if name not in tuple(Timepiece):
-        raise UsageError(f"there is no clock {name!r}", hint=f"one of {', '.join(Timepiece)}")
-    if name == Timepiece.CPU and (threads != 1 or provider != "cpu"):
+def _timing_clock(name: str, threads: int, provider: str) -> TimingClock:
+    if name not in tuple(TimingClock):
+        raise UsageError(f"there is no clock {name!r}", hint=f"one of {', '.join(TimingClock)}")
+    if name == TimingClock.CPU and (threads != 1 or provider != "cpu"):
         raise UsageError("the cpu clock counts one thread of the cpu only", hint="time by the wall clock")
-    return Timepiece(name)
+    return TimingClock(name)
 
 
 def _plan(
-    first: Contestant,
+    first: Entrant,
     sizes: Mapping[str, int] | None,
     sweep: Mapping[str, Sequence[int]] | None,
-    inputs: Given,
+    inputs: ExampleInputs,
     seed: int,
-) -> Iterator[Planned]:
-    """Each size with the feeds at that size."""
+) -> Iterator[PlannedSize]:
+    """Yield each size with the feeds for it."""
     if inputs is not None:
         if sizes or sweep:
-            raise UsageError("given inputs have their sizes", hint="leave out either the inputs or the sizes")
-        given = read_arrays(Path(inputs)) if isinstance(inputs, (str, Path)) else dict(inputs)
-        check_names(given, [value.name or "" for value in first.model.graph.inputs])
-        yield Planned(feeds.sizes_of(first.model, given), given, "it was run on the inputs that were given")
+            raise UsageError("example inputs have fixed sizes", hint="leave out either the inputs or the sizes")
+        arrays = read_arrays(Path(inputs)) if isinstance(inputs, (str, Path)) else dict(inputs)
+        check_names(arrays, [value.name or "" for value in first.model.graph.inputs])
+        yield PlannedSize(feeds.sizes_of(first.model, arrays), arrays, "it was run on the example inputs")
         return
-    assumed = feeds.open_dims(first.model)
-    for each in points(sizes, sweep):
-        chosen = assumed | each
-        with told_of(first.label):
-            drawn = feeds.at_size(first.model, each, seed=seed)
-        said = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
-        yield Planned(chosen, drawn, f"it was run at {said}; choose other sizes of open dims" if said else None)
+    assumed = feeds.dynamic_dims(first.model)
+    for point in points(sizes, sweep):
+        chosen = assumed | point
+        with naming(first.label):
+            generated = feeds.at_size(first.model, point, seed=seed)
+        listed = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
+        hint = f"it was run at {listed}; choose other sizes of dynamic dimensions" if listed else None
+        yield PlannedSize(chosen, generated, hint)
 
 
 def _timed(
-    field: Field,
-    plan: Sequence[Planned],
+    sessions: Sessions,
+    plan: Sequence[PlannedSize],
     fresh: Sequence[Sequence[tuple[Start, ...]]],
     seconds: float,
-    tell: Progress,
+    progress: Progress,
 ) -> Iterator[Point]:
-    """All sizes in turn; what one of them leaves of its share of the time goes to those after it."""
+    """Time all sizes; time that one size does not need goes to those after it."""
     left = seconds
     for index, (planned, starts) in enumerate(zip(plan, fresh, strict=True)):
         which = "timing" if len(plan) == 1 else f"timing size {index + 1} of {len(plan)}"
 
-        def told(phase: str, fraction: float | None, index: int = index, which: str = which) -> None:
-            tell(f"{which}, {phase}", None if fraction is None else (index + fraction) / len(plan))
+        def report(phase: str, fraction: float | None, index: int = index, which: str = which) -> None:
+            progress(f"{which}, {phase}", None if fraction is None else (index + fraction) / len(plan))
 
-        race = field.race(planned, max(0.0, left / (len(plan) - index)), told)
+        race = sessions.race(planned, max(0.0, left / (len(plan) - index)), report)
         left -= race.spent
-        yield field.point(planned, race, starts)
+        yield sessions.point(planned, race, starts)

@@ -1,4 +1,4 @@
-"""The files of a benchmark: found, counted, named so that one can tell them apart, and opened to take turns."""
+"""The models of a benchmark: read them, give them distinct names, and open a session for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.analysis.census import Census
 from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.tagged_model import Source, tagged
-from sardonyx.measurement.sessions import Here, Isolated, Lane
+from sardonyx.measurement.sessions import IsolatedSession, LocalSession, TimedSession
 from sardonyx.records.bench import BenchFile
 from sardonyx.runtime.timed import Settings
 
@@ -24,11 +24,11 @@ Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
-    """One file, ready to be loaded."""
+class Entrant:
+    """One model to be timed, as a file."""
 
     file: BenchFile
-    path: Path  # where the runtime finds it
+    path: Path  # the file that the runtime loads
     model: ir.Model
 
     @property
@@ -37,12 +37,12 @@ class Contestant:
         return self.file.label
 
 
-def entered(files: Files, folder: Path) -> list[Contestant]:
-    """Read what is to be timed; models in memory are written into the folder.
+def read_entrants(files: Files, folder: Path) -> list[Entrant]:
+    """Read the models to be timed; models in memory are written into the folder.
 
     Raises:
-        UsageError: where there is none.
-        ModelError: for a file that cannot be read.
+        UsageError: There is no model.
+        ModelError: A file cannot be read.
     """
     named = files if isinstance(files, Mapping) else None
     if named is not None:
@@ -51,22 +51,22 @@ def entered(files: Files, folder: Path) -> list[Contestant]:
         sources = [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
     if not sources:
         raise UsageError("there is no model to time", hint="name one or more ONNX files")
-    found = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
-    labels = list(named) if named is not None else _labels([name for name, _, _ in found])
+    models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
+    labels = list(named) if named is not None else _labels([name for name, _, _ in models])
     return [
-        Contestant(_described(label, source, path, model), path, model)
-        for label, source, (_, path, model) in zip(labels, sources, found, strict=True)
+        Entrant(_describe(label, source, path, model), path, model)
+        for label, source, (_, path, model) in zip(labels, sources, models, strict=True)
     ]
 
 
-def _read(source: Source, place: Path) -> tuple[str, Path, ir.Model]:
-    read = tagged(source)
-    if read.path is None:
-        io.save(read.model, place)
-    return read.name, read.path or place, read.model
+def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
+    model = tagged(source)
+    if model.path is None:
+        io.save(model.model, target)
+    return model.name, model.path or target, model.model
 
 
-def _described(label: str, source: Source, path: Path, model: ir.Model) -> BenchFile:
+def _describe(label: str, source: Source, path: Path, model: ir.Model) -> BenchFile:
     in_memory = isinstance(source, (onnx.ModelProto, ir.Model))
     return BenchFile(
         label=label,
@@ -78,7 +78,7 @@ def _described(label: str, source: Source, path: Path, model: ir.Model) -> Bench
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """File names, or as much of the paths as tells them apart; the same file twice is counted."""
+    """Return distinct names: file names, or full paths if these are not distinct, or numbered file names."""
     short = [os.path.basename(name) or name for name in names]
     for candidates in (short, list(names)):
         if len(set(candidates)) == len(candidates):
@@ -87,15 +87,15 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def told_of(label: str, hint: str | None = None) -> Generator[None]:
-    """Errors from here on say which file they are about, and give this hint where they have none."""
+def naming(label: str, hint: str | None = None) -> Generator[None]:
+    """Add the name of a file to errors raised inside, and this hint if they have none."""
     try:
         yield
     except SardonyxError as error:
         raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
 
 
-def opened(contestant: Contestant, settings: Settings, *, isolate: bool) -> Lane:
-    """A lane of its own for a file."""
-    with told_of(contestant.label):
-        return (Isolated if isolate else Here)(contestant.path, settings)
+def open_session(entrant: Entrant, settings: Settings, *, isolate: bool) -> TimedSession:
+    """Open a session for a model, in its own process if `isolate`."""
+    with naming(entrant.label):
+        return (IsolatedSession if isolate else LocalSession)(entrant.path, settings)

@@ -1,11 +1,11 @@
-"""Contenders that take turns until the answer is clear: what makes timings of a shared machine comparable.
+"""Time contenders in turns until the result is clear, which makes timings on a shared machine comparable.
 
-Every round runs each contender for one short slot, in another random order each time, and the reference twice, the
-second time as a session of its own where the caller has one: how far those two lie apart is what this machine, now,
-cannot tell from noise. Looking at the result while it comes in and stopping when one likes it would find differences
-that are not there. So the race is looked at only now and then, at set rounds; it ends early when all intervals are
-narrow, or when every verdict would stand at a far stricter level than the one it is told at.
-`benchmarks/believable.py` shows how often such verdicts are wrong.
+Every round runs each contender for one short slot, in a new random order, and the reference twice, the second time in
+a session of its own if the caller has one: the difference between the two is what this machine cannot distinguish from
+noise at this time. Stopping as soon as a difference appears would find differences that do not exist (optional
+stopping). The result is therefore evaluated only at fixed rounds, and the race ends early only if all intervals are
+narrow, or if every finding also holds at a far stricter level than the reported one.
+`benchmarks/believable.py` measures how often such findings are wrong.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from sardonyx.records.bench import Comparison, Finding
 if TYPE_CHECKING:
     from sardonyx.records.progress import Progress
 
-SLOT = 0.05  # seconds that one contender works within a round: what is shorter is repeated
-FEWEST = 12  # rounds, however long they take
-STRICT = 0.999  # level at which a verdict may end the race early
-# Smallest floor. Sessions of one file differ for as long as they live, by where their memory happens to lie: half a
-# percent is common, and two sessions of the reference alone cannot show how far a third may be off.
+SLOT = 0.05  # seconds of one slot, in which short runs are repeated
+FEWEST = 12  # rounds that always take place
+STRICT = 0.999  # level at which a finding may end the race early
+# Smallest noise floor. Sessions of one file differ permanently by where their memory is placed: half a percent is
+# common, and two sessions of the reference do not show how far a third may be off.
 LEAST = 0.012
-EVEN = 0.5  # the floor is how far apart the reference's two sessions are at even odds, or further
-_NEXT_LOOK = 1.5  # times the rounds of the last look
+EVEN = 0.5  # level of the interval of the reference's two sessions that gives the noise floor
+_NEXT_LOOK = 1.5  # ratio of the rounds of successive evaluations
 
-Run = Callable[[], float]  # one slot of work; answers the seconds that one run of it takes
+Run = Callable[[], float]  # runs one slot and returns the seconds of one run
 Now = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What a race measured: seconds a run, round by round."""
+    """The measurements of a race: seconds of one run in every round."""
 
     reference: str
     seconds: dict[str, tuple[float, ...]]
     twin: tuple[float, ...]  # the reference's second slot of each round
-    spent: float  # seconds that it took, warming up included
+    spent: float  # seconds of the whole race, including warming up
     seed: int
 
     @property
     def rounds(self) -> int:
-        """How often everyone ran."""
+        """The number of rounds."""
         return len(self.twin)
 
     def floor(self) -> float:
-        """The relative difference that the reference showed against itself in these rounds, at least `LEAST`."""
+        """Return the noise floor: the relative difference of the reference from itself, at least `LEAST`."""
         return max(LEAST, self.against_itself().difference(EVEN))
 
     def comparison(self, name: str, against: str | None = None) -> Comparison:
-        """One contender over another, by default over the reference."""
+        """Compare one contender with another, by default with the reference."""
         return self.estimate(name, against).comparison(floor=self.floor())
 
     def estimate(self, name: str, against: str | None = None) -> Estimate:
-        """The same without a verdict; who is compared with the reference is so with both of its slots."""
+        """Estimate the ratio of two contenders; comparisons with the reference use both of its slots."""
         ours, theirs = self.seconds[name], self.seconds[against or self.reference]
         if name == self.reference and against is not None:
             return estimate(theirs, ours, self.twin, seed=self.seed).turned()
@@ -71,23 +71,23 @@ class Race:
         return estimate(ours, theirs, seed=self.seed)
 
     def against_itself(self) -> Estimate:
-        """The reference's first slots over its second ones."""
+        """Estimate the ratio of the reference's first slots to its second ones."""
         return estimate(self.seconds[self.reference], self.twin, seed=self.seed)
 
 
 def slot(run: Callable[[], object], *, seconds: float = SLOT, now: Now = time.perf_counter) -> Run:
-    """Repeats a run for a short while and answers the seconds that its fastest run took.
+    """Return a function that repeats a run for a short time and returns the seconds of the fastest one.
 
-    What disturbs a run only ever adds to it, so the fastest of a slot is the least disturbed one. Measured on two
-    cores with eight other jobs, intervals from the fastest runs were a third as wide as from the slots' medians where
-    a run took 5 ms, and a tenth narrower at 15 ms; on an idle machine they are alike. Means were always the widest.
-    The price: slots say nothing of runs that are slow now and then by themselves, and who is twice as fast has twice as
-    many runs to be lucky with, which flatters it by about a third of the jitter of a run; a verdict never hangs on it.
+    Disturbances only ever add time, so the fastest run of a slot is the least disturbed. On two cores with eight other
+    jobs, intervals from the fastest runs were a third as wide as from medians of slots for runs of 5 ms, and a tenth
+    narrower at 15 ms; on an idle machine they were alike. Means were always the widest. The disadvantages: slots do not
+    show runs that are occasionally slow by themselves, and a contender that is twice as fast has twice as many runs to
+    take the fastest from, which favours it by about a third of the jitter of a run, well below the noise floor.
 
     Args:
-        run: what is timed.
-        seconds: how long to go on.
-        now: the clock. For one thread, `time.thread_time` leaves out what the system gave to others.
+        run: The function to time.
+        seconds: The length of a slot.
+        now: The clock. For one thread, `time.thread_time` does not count time given to other processes.
     """
 
     def once() -> float:
@@ -110,60 +110,60 @@ def race(
     narrow: float = 0.01,
     twin: Run | None = None,
     seed: int = 0,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
     now: Now = time.perf_counter,
 ) -> Race:
-    """Let contenders take turns.
+    """Time contenders in turns.
 
     Args:
-        runs: one slot of work each, by name; the first is the reference.
-        seconds: after which no new round begins, once there are `FEWEST`.
-        narrow: the race ends early when every interval is so narrow: its upper end over its lower end, less one.
-        twin: the reference once more, as a session of its own; without it the reference itself runs twice a round,
-            which shows the noise of the machine, but not what two sessions of one file differ by.
-        seed: of the order within the rounds, and of the intervals.
-        tell: hears how far the race is.
-        now: the clock that `seconds` is counted by.
+        runs: A function per contender that runs one slot, by name; the first is the reference.
+        seconds: The time after which no new round begins, once there are `FEWEST`.
+        narrow: The race ends early if every interval is this narrow: its upper end over its lower end, minus one.
+        twin: The reference in a second session. Without it the reference's only session runs twice a round, which
+            shows the noise of the machine but not the difference between two sessions of one file.
+        seed: Seed of the order within the rounds, and of the intervals.
+        progress: Called with how far the race is.
+        now: The clock for `seconds`.
     """
     reference, began, look = next(iter(runs)), now(), FEWEST
-    took: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     again: list[float] = []
-    turns = [(run, took[name]) for name, run in runs.items()] + [(twin or runs[reference], again)]
+    turns = [(run, times[name]) for name, run in runs.items()] + [(twin or runs[reference], again)]
     shuffle = random.Random(seed).shuffle
-    with _undisturbed():
+    with _without_garbage_collection():
         for run, _ in turns:
             run()  # the first slot of a session allocates and warms up; it does not count
         while True:
             shuffle(turns)
-            for run, times in turns:
-                times.append(run())
+            for run, seconds_of_run in turns:
+                seconds_of_run.append(run())
             spent = now() - began
-            if tell is not None:
-                tell(f"round {len(again)}", min(1.0, spent / seconds) if seconds else 1.0)
+            if progress is not None:
+                progress(f"round {len(again)}", min(1.0, spent / seconds) if seconds else 1.0)
             over = len(again) >= FEWEST and spent >= seconds
             if over or len(again) >= look:
-                so_far = Race(reference, {name: tuple(each) for name, each in took.items()}, tuple(again), spent, seed)
-                if over or _settled(so_far, narrow):
+                rounds = {name: tuple(values) for name, values in times.items()}
+                so_far = Race(reference, rounds, tuple(again), spent, seed)
+                if over or _is_clear(so_far, narrow):
                     return so_far
                 look = math.ceil(look * _NEXT_LOOK)
 
 
-def _settled(race: Race, narrow: float) -> bool:
-    """Whether more rounds would change little: every interval narrow, or its verdict beyond a far stricter doubt."""
-    known = race.against_itself().comparison().width <= narrow
+def _is_clear(race: Race, narrow: float) -> bool:
+    """Return whether every interval is narrow, or its finding also holds at the strict level."""
+    floor_is_narrow = race.against_itself().comparison().width <= narrow
     floor = race.floor()
     others = [name for name in race.seconds if name != race.reference]
     for name in others:
-        found = race.estimate(name)
-        clear = found.comparison(floor=floor, level=STRICT).finding is not Finding.SAME
-        if not clear and not (known and found.comparison().width <= narrow):
+        estimate = race.estimate(name)
+        decided = estimate.comparison(floor=floor, level=STRICT).finding is not Finding.SAME
+        if not decided and not (floor_is_narrow and estimate.comparison().width <= narrow):
             return False
-    return known or bool(others)
+    return floor_is_narrow or bool(others)
 
 
 @contextmanager
-def _undisturbed() -> Generator[None]:
-    """No collection of garbage while someone is timed."""
+def _without_garbage_collection() -> Generator[None]:
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,6 +1,6 @@
-"""The machine that is measured on, and how busy others keep it: whoever reads a timing should know both.
+"""Describe the machine that is measured on, how busy other processes keep it, and how much memory this process uses.
 
-What is not told (another system than Linux, a closed /proc) is None, never a guess.
+What the system does not report (anything but Linux, a closed /proc) is None.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from sardonyx.records.bench import Machine
 
-BUSY = 0.1  # share of all cores that others use, from which on it is worth a warning
-MOMENT = 0.25  # seconds in which the idle machine is watched
+BUSY = 0.1  # share of all cores used by other processes that is worth a warning
+MOMENT = 0.25  # seconds during which the machine is observed before measuring
 _PROC = Path("/proc")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_IDLE = (3, 4)  # places in the line of /proc/stat: idle, and waiting for a disk
-_KINDS = 8  # of time in that line; what follows (guests) is counted in these already
+_IDLE = (3, 4)  # fields in the first line of /proc/stat: idle, and waiting for a disk
+_FIELDS = 8  # that add up to all time; the fields after them (guests) are included in these
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticks:
-    """Processor time of the whole machine and of ourselves, in seconds since they began."""
+    """Accumulated CPU seconds of the whole machine and of our processes."""
 
     total: float
     busy: float
@@ -35,14 +35,15 @@ class _Ticks:
 
 
 class Watch:
-    """What others use of the machine from the moment the watch is made."""
+    """Measures how much of the machine other processes use from its creation on."""
 
     def __init__(self, helpers: Iterable[int] = ()) -> None:
-        self._helpers = tuple(helpers)  # processes of ours
+        """Start; `helpers` are the ids of our other processes."""
+        self._helpers = tuple(helpers)
         self._began = _ticks(self._helpers)
 
     def share(self) -> float | None:
-        """Of all cores, 0 to 1; None where the system does not say, or too little time has passed."""
+        """Return the share of all cores used by others, 0 to 1; None if unknown or too little time has passed."""
         ended = _ticks(self._helpers)
         if self._began is None or ended is None or ended.total <= self._began.total:
             return None
@@ -51,22 +52,22 @@ class Watch:
 
 
 def busy_now() -> float | None:
-    """What others use of the machine while we do nothing for a moment."""
+    """Return the share of the machine that others use, observed while this process sleeps for a moment."""
     watch = Watch()
     time.sleep(MOMENT)
     return watch.share()
 
 
 def load() -> float | None:
-    """Processes that want a core, over the last minute."""
+    """Return the load average of the last minute, or None if unknown."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
         return None
 
 
-def described(*, load_before: float | None, busy_before: float | None, busy_during: float | None) -> Machine:
-    """This machine, now that the measuring is over."""
+def describe(*, load_before: float | None, busy_before: float | None, busy_during: float | None) -> Machine:
+    """Return the description of this machine for the record, after measuring."""
     return Machine(
         cpu=_cpu(),
         cores=cores(),
@@ -80,7 +81,7 @@ def described(*, load_before: float | None, busy_before: float | None, busy_duri
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:
@@ -107,14 +108,14 @@ def _ticks(helpers: tuple[int, ...]) -> _Ticks | None:
     if len(first) < 2 + max(_IDLE) or first[0] != "cpu":
         return None
     per_second = os.sysconf("SC_CLK_TCK")
-    times = [int(each) / per_second for each in first[1 : 1 + _KINDS]]
+    times = [int(ticks) / per_second for ticks in first[1 : 1 + _FIELDS]]
     own = os.times()
     ours = own.user + own.system + own.children_user + own.children_system
-    return _Ticks(sum(times), sum(times) - sum(times[place] for place in _IDLE), ours + sum(map(_used_by, helpers)))
+    return _Ticks(sum(times), sum(times) - sum(times[index] for index in _IDLE), ours + sum(map(_used_by, helpers)))
 
 
 def _used_by(process: int) -> float:
-    """Seconds of processor time of another process; its name, which may hold anything, ends at the last bracket."""
+    """Return the CPU seconds of another process; its name, which may contain anything, ends at the last bracket."""
     fields = (_read(_PROC / str(process) / "stat") or "").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
 
@@ -126,27 +127,25 @@ def _read(path: Path) -> str | None:
         return None
 
 
-# How much memory this process holds and has held at most, as the system counts it: resident pages.
-#
-# Linux can forget the high-water mark, so that what was needed before does not hide what is needed now. Where it cannot
-# be forgotten (macOS), only growth beyond the old mark is seen; elsewhere nothing is known, and None says so.
+# Memory is counted in resident pages. Linux can reset the high-water mark, so that earlier peaks do not hide later
+# ones. On macOS, where it cannot be reset, only growth beyond the old mark is seen; elsewhere the result is None.
 
 _STATUS = Path("/proc/self/status")
-_FORGET = Path("/proc/self/clear_refs")
-_HIGH_WATER = "5"  # what to forget, as Linux numbers it
+_CLEAR = Path("/proc/self/clear_refs")
+_HIGH_WATER = "5"  # the number by which Linux resets the high-water mark
 
 
 def resident() -> int | None:
-    """Bytes resident now, and from now on the high-water mark begins anew where the system can do that."""
+    """Return the bytes resident now, and reset the high-water mark if the system can."""
     try:
-        _FORGET.write_text(_HIGH_WATER)
+        _CLEAR.write_text(_HIGH_WATER)
     except OSError:
-        return high_water()  # the old mark: what is taken off it later is growth beyond it
+        return high_water()  # the old mark: only growth beyond it is seen
     return _linux("VmRSS")
 
 
 def high_water() -> int | None:
-    """The most bytes that were resident at once."""
+    """Return the largest number of bytes that were resident at once, or None if unknown."""
     linux = _linux("VmHWM")
     if linux is not None:
         return linux
@@ -159,7 +158,7 @@ def high_water() -> int | None:
 
 
 def grown_since(before: int | None) -> int | None:
-    """The high-water mark above what was resident before."""
+    """Return how far the high-water mark is above what was resident before."""
     most = high_water()
     return None if before is None or most is None else max(0, most - before)
 
@@ -169,5 +168,5 @@ def _linux(field: str) -> int | None:
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = next((line.split() for line in lines if line.startswith(f"{field}:")), None)
-    return int(found[1]) * 1024 if found is not None else None
+    words = next((line.split() for line in lines if line.startswith(f"{field}:")), None)
+    return int(words[1]) * 1024 if words is not None else None

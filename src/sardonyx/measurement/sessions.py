@@ -1,4 +1,8 @@
-"""Where a model waits for its turns: a session in this process, or (in `isolated.py`) one in a process of its own."""
+"""Sessions that time a model: in this process, or in a worker process of its own.
+
+A worker process shares no memory with other models. Load time, first run and peak memory are always measured in a fresh
+one: in a process that has loaded a model before, the allocator makes each of them look better.
+"""
 
 from __future__ import annotations
 
@@ -16,91 +20,86 @@ from sardonyx.runtime.timed import Settings, Timed
 from sardonyx.runtime.worker_process import Died, Worker
 
 
-class Timepiece(StrEnum):
-    """Which time counts."""
+class TimingClock(StrEnum):
+    """The time that counts."""
 
-    WALL = "wall"  # what passes
-    CPU = "cpu"  # what the processor spends on the thread that runs the model: what it spends on others is left out
+    WALL = "wall"  # elapsed time
+    CPU = "cpu"  # CPU time of the thread that runs the model, without that of other processes
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How a turn is taken."""
+class SlotOptions:
+    """The length of a slot and the clock it is timed by."""
 
     seconds: float = SLOT
-    clock: Timepiece = Timepiece.WALL
+    clock: TimingClock = TimingClock.WALL
 
 
-class Lane(Protocol):
+class TimedSession(Protocol):
     """A loaded model that can be timed."""
 
-    def feed(self, feeds: Feeds, pace: Pace) -> float:
-        """Run on these from now on, at this pace; the seconds that the first of those runs took."""
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
         ...
 
     def turn(self) -> float:
-        """One short slot of runs; seconds a run."""
+        """Run one slot; return the seconds of one run."""
         ...
 
-    def answers(self) -> list[Value]:
-        """What the model says to its feeds."""
+    def outputs(self) -> list[Value]:
+        """Return the outputs for the feeds."""
         ...
 
     def close(self) -> None:
-        """Give everything back; nothing is asked of it afterwards."""
+        """Free all resources."""
         ...
 
 
-class Here:
+class LocalSession:
     """A model in this process."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._model = Timed(path, settings)
         self.load_seconds = self._model.load_seconds
-        self._answers: list[Value] = []
+        self._outputs: list[Value] = []
         self._turn: Run | None = None
 
-    def feed(self, feeds: Feeds, pace: Pace) -> float:
-        """Run on these from now on, at this pace."""
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
         missing = next((name for name in self._model.inputs if name not in feeds), None)
         if missing is not None:
             raise UsageError(
-                f"nothing is given for its input {missing!r}", hint="all files are run on the inputs of the first one"
+                f"there is no value for its input {missing!r}", hint="all files are run on the inputs of the first one"
             )
         run = self._model.ready(feeds)
         began = time.perf_counter()
-        self._answers = run()
+        self._outputs = run()
         seconds = time.perf_counter() - began
-        now = time.thread_time if pace.clock is Timepiece.CPU else time.perf_counter
-        self._turn = slot(run, seconds=pace.seconds, now=now)
+        now = time.thread_time if options.clock is TimingClock.CPU else time.perf_counter
+        self._turn = slot(run, seconds=options.seconds, now=now)
         return seconds
 
     def turn(self) -> float:
-        """One short slot of runs."""
-        assert self._turn is not None, "a lane is fed before it takes turns"
+        """Run one slot; return the seconds of one run."""
+        assert self._turn is not None, "a session is fed before it is timed"
         return self._turn()
 
-    def answers(self) -> list[Value]:
-        """What the model said to its feeds the first time."""
-        return self._answers
+    def outputs(self) -> list[Value]:
+        """Return the outputs of the first run on the feeds."""
+        return self._outputs
 
     def close(self) -> None:
         """Drop the session."""
         self._turn = None
-        self._answers = []
+        self._outputs = []
         del self._model
 
-
-# A model in a process of its own: for turns that share no memory with other models, and for honest first times.
-#
-# Load time, first run and peak memory are those of a fresh process in either mode of `bench`: in a process that has
-# loaded a model before, the allocator and the file cache of the system make each of them look better.
 
 _WORKER = "sardonyx.measurement.worker"
 
 
-class Isolated:
-    """A model in a worker process. Close it, or use it as a context."""
+class IsolatedSession:
+    """A model in a worker process. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self._worker = Worker(_WORKER)
@@ -109,31 +108,31 @@ class Isolated:
         except BaseException:
             self.close()
             raise
-        self.peak_bytes: int | None = None  # until the first run after the latest feeding
+        self.peak_bytes: int | None = None  # up to the first run on the latest feeds
 
     @property
     def process(self) -> int:
-        """The number of its process."""
+        """The id of its process."""
         return self._worker.process
 
-    def feed(self, feeds: Feeds, pace: Pace) -> float:
-        """Run on these from now on, at this pace; the seconds that the first of those runs took."""
-        seconds, self.peak_bytes = self._ask("feed", dict(feeds), pace)
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
+        seconds, self.peak_bytes = self._ask("feed", dict(feeds), options)
         return seconds
 
     def turn(self) -> float:
-        """One short slot of runs, by the worker's own clock."""
+        """Run one slot, timed by the worker's clock; return the seconds of one run."""
         return self._ask("turn")
 
-    def answers(self) -> list[Value]:
-        """What the model says to its feeds."""
-        return self._ask("answers")
+    def outputs(self) -> list[Value]:
+        """Return the outputs for the feeds."""
+        return self._ask("outputs")
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Stop the process."""
         self._worker.close()
 
-    def __enter__(self) -> Isolated:
+    def __enter__(self) -> IsolatedSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,7 +150,7 @@ class Isolated:
 
 
 def start(path: Path, settings: Settings, feeds: Feeds) -> Start:
-    """Load a model and run it once, in a process that does nothing else."""
-    with Isolated(path, settings) as fresh:
-        first = fresh.feed(feeds, Pace())
-        return Start(fresh.load_seconds, first, fresh.peak_bytes)
+    """Load a model and run it once in a fresh process."""
+    with IsolatedSession(path, settings) as session:
+        first = session.feed(feeds, SlotOptions())
+        return Start(session.load_seconds, first, session.peak_bytes)

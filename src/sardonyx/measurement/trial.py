@@ -1,4 +1,4 @@
-"""One size of a benchmark: fresh starts of every file, then the race, and what both come to as a record."""
+"""One size of a benchmark: fresh starts of every model, the race, and the record of both."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.measurement import agreement, interleaving, sessions, statistics
-from sardonyx.measurement.entrants import Contestant, opened, told_of
-from sardonyx.measurement.sessions import Isolated, Lane, Pace, Timepiece
+from sardonyx.measurement.entrants import Entrant, naming, open_session
+from sardonyx.measurement.sessions import IsolatedSession, SlotOptions, TimedSession, TimingClock
 from sardonyx.records.bench import Point, Start, Timing
 from sardonyx.records.progress import Progress
 from sardonyx.runtime import Feeds, Value
@@ -21,98 +21,97 @@ from sardonyx.runtime.timed import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedSize:
     """A size to time models at."""
 
     sizes: dict[str, int]
     feeds: Feeds
-    hint: str | None  # what to do where a model cannot be run on these
+    hint: str | None  # shown if a model cannot be run on the feeds
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What stays the same for all sizes."""
+    """The settings shared by all sizes."""
 
     settings: Settings
-    clock: Timepiece
+    clock: TimingClock
     isolate: bool
     seed: int
 
 
-def started(
-    contestants: Sequence[Contestant], planned: Planned, under: Conditions, times: int
+def fresh_starts(
+    entrants: Sequence[Entrant], planned: PlannedSize, times: int, conditions: Conditions
 ) -> list[tuple[Start, ...]]:
-    """Fresh starts of each file, in another order each time."""
-    found: list[list[Start]] = [[] for _ in contestants]
-    shuffle, order = random.Random(under.seed).shuffle, list(range(len(contestants)))
+    """Start each model in a fresh process this many times, in a new order each time."""
+    starts: list[list[Start]] = [[] for _ in entrants]
+    shuffle, order = random.Random(conditions.seed).shuffle, list(range(len(entrants)))
     for _ in range(times):
         shuffle(order)
-        for place in order:
-            with told_of(contestants[place].label, planned.hint):
-                found[place].append(sessions.start(contestants[place].path, under.settings, planned.feeds))
-    return [tuple(each) for each in found]
+        for index in order:
+            with naming(entrants[index].label, planned.hint):
+                starts[index].append(sessions.start(entrants[index].path, conditions.settings, planned.feeds))
+    return [tuple(of_entrant) for of_entrant in starts]
 
 
-class Field:
-    """All files, loaded and taking turns; the first is there a second time, as its own twin."""
+class Sessions:
+    """A session for every model, and a second one for the first model, which shows the noise."""
 
-    def __init__(self, contestants: Sequence[Contestant], under: Conditions, held: contextlib.ExitStack) -> None:
-        self._contestants = contestants
-        self._runners = (*contestants, contestants[0])
-        self._under = under
-        self._lanes: list[Lane] = []
-        for each in self._runners:
-            lane = opened(each, under.settings, isolate=under.isolate)
-            held.callback(lane.close)
-            self._lanes.append(lane)
+    def __init__(self, entrants: Sequence[Entrant], conditions: Conditions, stack: contextlib.ExitStack) -> None:
+        self._entrants = entrants
+        self._runners = (*entrants, entrants[0])
+        self._conditions = conditions
+        self._sessions: list[TimedSession] = []
+        for runner in self._runners:
+            session = open_session(runner, conditions.settings, isolate=conditions.isolate)
+            stack.callback(session.close)
+            self._sessions.append(session)
 
     @property
     def processes(self) -> list[int]:
-        """Where the files live, those that have a process of their own."""
-        return [lane.process for lane in self._lanes if isinstance(lane, Isolated)]
+        """The ids of the processes of isolated sessions."""
+        return [session.process for session in self._sessions if isinstance(session, IsolatedSession)]
 
-    def race(self, planned: Planned, seconds: float, tell: Progress) -> interleaving.Race:
-        """Let all take turns at one size; the contenders are called by their place."""
-        slot = min(
-            interleaving.SLOT, seconds / (interleaving.FEWEST * len(self._lanes))
-        )  # so that little time is kept to as well
-        pace = Pace(slot, self._under.clock)
-        for lane, runner in zip(self._lanes, self._runners, strict=True):
-            with told_of(runner.label, planned.hint):
-                lane.feed(planned.feeds, pace)
+    def race(self, planned: PlannedSize, seconds: float, progress: Progress) -> interleaving.Race:
+        """Time all models in turns at one size; contenders are named by their index."""
+        # Shorter slots let the smallest number of rounds fit into little time.
+        slot = min(interleaving.SLOT, seconds / (interleaving.FEWEST * len(self._sessions)))
+        options = SlotOptions(slot, self._conditions.clock)
+        for session, runner in zip(self._sessions, self._runners, strict=True):
+            with naming(runner.label, planned.hint):
+                session.feed(planned.feeds, options)
         *turns, twin = [
-            functools.partial(_turn, lane.turn, runner.label)
-            for lane, runner in zip(self._lanes, self._runners, strict=True)
+            functools.partial(_turn, session.turn, runner.label)
+            for session, runner in zip(self._sessions, self._runners, strict=True)
         ]
-        named = {str(place): turn for place, turn in enumerate(turns)}
-        return interleaving.race(named, twin=twin, seconds=seconds, seed=self._under.seed, tell=tell)
+        runs = {str(index): turn for index, turn in enumerate(turns)}
+        return interleaving.race(runs, twin=twin, seconds=seconds, seed=self._conditions.seed, progress=progress)
 
-    def point(self, planned: Planned, race: interleaving.Race, starts: Sequence[tuple[Start, ...]]) -> Point:
-        """What came out at one size."""
-        reference = self._lanes[0].answers()
-        timings = [self._timing(place, race, starts[place], reference) for place in range(len(self._contestants))]
+    def point(self, planned: PlannedSize, race: interleaving.Race, starts: Sequence[tuple[Start, ...]]) -> Point:
+        """Return the record of one size."""
+        reference = self._sessions[0].outputs()
+        timings = [self._timing(index, race, starts[index], reference) for index in range(len(self._entrants))]
         inputs = {name: _shape(value) for name, value in planned.feeds.items()}
         return Point(planned.sizes, inputs, race.floor(), tuple(timings))
 
-    def _timing(self, place: int, race: interleaving.Race, starts: tuple[Start, ...], reference: list[Any]) -> Timing:
-        times = race.seconds[str(place)]
+    def _timing(self, index: int, race: interleaving.Race, starts: tuple[Start, ...], reference: list[Any]) -> Timing:
+        times = race.seconds[str(index)]
         spread = statistics.spread(times)
         return Timing(
-            label=self._contestants[place].label,
+            label=self._entrants[index].label,
             seconds=times,
             median=spread.median,
             low_quartile=spread.low_quartile,
             high_quartile=spread.high_quartile,
             low_whisker=spread.low_whisker,
             high_whisker=spread.high_whisker,
-            against_first=race.comparison(str(place)) if place else None,
+            against_first=race.comparison(str(index)) if index else None,
             starts=starts,
-            disagrees=agreement.difference(self._lanes[place].answers(), reference) if place else None,
+            disagrees=agreement.difference(self._sessions[index].outputs(), reference) if index else None,
         )
 
 
 def _turn(turn: Callable[[], float], label: str) -> float:
-    with told_of(label):
+    with naming(label):
         return turn()
 
 

@@ -1,74 +1,77 @@
-"""What a reader of timings must be warned of: a busy machine, models that answer differently, sizes nobody chose."""
+"""Notes of a benchmark: a busy machine, models with different outputs, sizes that the user did not choose."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
 from sardonyx.measurement.machine import BUSY
-from sardonyx.measurement.sessions import Timepiece
+from sardonyx.measurement.sessions import TimingClock
 from sardonyx.measurement.trial import Conditions
 from sardonyx.records.bench import Finding, Machine, Point
 
 
-def remarks(points: Sequence[Point], machine: Machine, under: Conditions, chosen: Collection[str]) -> Iterator[str]:
-    """One line each.
+def notes(points: Sequence[Point], machine: Machine, conditions: Conditions, chosen: Collection[str]) -> Iterator[str]:
+    """Yield the notes, one line each.
 
     Args:
-        points: all that was timed.
-        machine: what it was timed on.
-        under: which conditions.
-        chosen: dims whose size somebody asked for.
+        points: The timings at all sizes.
+        machine: The machine they were taken on.
+        conditions: The conditions of all timings.
+        chosen: Dynamic dimensions whose size the user chose.
     """
     assumed = {dim: size for dim, size in points[0].sizes.items() if dim not in chosen}
     if assumed:
-        said = ", ".join(f"{dim}={size}" for dim, size in assumed.items())
-        yield f"assumed sizes of open dims: {said}; --size DIM=N sets one, --sweep DIM=N,N several"
-    yield from _of_load(points, machine, under)
-    if under.settings.threads > machine.cores:
-        yield f"{under.settings.threads} threads share {machine.cores} cores: the times are those of a crowded machine"
+        listed = ", ".join(f"{dim}={size}" for dim, size in assumed.items())
+        how = "`sizes={'NAME': N}` sets one, `sweep={'NAME': [N, N]}` several"
+        yield f"assumed sizes of dynamic dimensions: {listed}; {how}"
+    yield from _load(points, machine, conditions)
+    if conditions.settings.threads > machine.cores:
+        yield f"{conditions.settings.threads} threads share {machine.cores} cores, which makes all of them slower"
     if any(_medians_mislead(point) for point in points):
         yield (
-            "the medians and the ratios point different ways: the machine changed its pace while models were timed; "
-            "only ratios, taken within rounds, are free of that"
+            "medians and ratios disagree: the speed of the machine changed during the measurement, "
+            "which affects medians but not ratios, which are taken within rounds"
         )
-    yield from _of_answers(points)
+    yield from _different_outputs(points)
 
 
-def _of_load(points: Sequence[Point], machine: Machine, under: Conditions) -> Iterator[str]:
-    seen = machine.busy_during if machine.busy_during is not None else machine.busy_before
-    if seen is not None and seen >= BUSY:
-        cure = (
-            "; --clock cpu leaves others out" if under.settings.threads == 1 and under.clock is Timepiece.WALL else ""
-        )
+def _load(points: Sequence[Point], machine: Machine, conditions: Conditions) -> Iterator[str]:
+    busy = machine.busy_during if machine.busy_during is not None else machine.busy_before
+    if busy is not None and busy >= BUSY:
+        alone = conditions.settings.threads == 1 and conditions.clock is TimingClock.WALL
+        remedy = '; `clock="cpu"` does not count their time' if alone else ""
         yield (
-            f"the machine is busy: others used {100 * seen:.0f} % of it meanwhile, which widens the intervals; "
-            f"differences below {100 * max(map(_blind, points)):.1f} % cannot be told from noise{cure}"
+            f"the machine is busy: other processes used {100 * busy:.0f} % of the CPU, which widens the intervals; "
+            f"differences below {100 * max(map(_smallest_visible, points)):.1f} % are within the noise{remedy}"
         )
 
 
-def _blind(point: Point) -> float:
-    """The relative difference that may be there unseen: as far as the noise and the intervals reach."""
-    compared = [each.against_first for each in point.timings if each.against_first is not None]
-    return max([point.floor, *((each.high - each.low) / 2 for each in compared)])
+def _smallest_visible(point: Point) -> float:
+    """Return the smallest relative difference that noise and intervals do not hide."""
+    compared = [timing.against_first for timing in point.timings if timing.against_first is not None]
+    return max([point.floor, *((comparison.high - comparison.low) / 2 for comparison in compared)])
 
 
 def _medians_mislead(point: Point) -> bool:
+    """Return whether some file has a larger median than the first but is faster by its ratios, or the reverse."""
     first = point.timings[0].median
-    for each in point.timings[1:]:
-        finding = each.against_first.finding if each.against_first is not None else Finding.SAME
-        if (finding is Finding.FASTER and each.median > first) or (finding is Finding.SLOWER and each.median < first):
+    for timing in point.timings[1:]:
+        finding = timing.against_first.finding if timing.against_first is not None else Finding.SAME
+        if timing.median > first and finding is Finding.FASTER:
+            return True
+        if timing.median < first and finding is Finding.SLOWER:
             return True
     return False
 
 
-def _of_answers(points: Sequence[Point]) -> Iterator[str]:
-    """For each file the first difference; all sizes tell much the same."""
-    told: set[str] = set()
+def _different_outputs(points: Sequence[Point]) -> Iterator[str]:
+    """Yield the first difference of each file; the other sizes differ alike."""
+    noted: set[str] = set()
     for point in points:
         for timing in point.timings:
-            if timing.disagrees is not None and timing.label not in told:
-                told.add(timing.label)
+            if timing.disagrees is not None and timing.label not in noted:
+                noted.add(timing.label)
                 yield (
-                    f"{timing.label} does not answer as the first file does: {timing.disagrees}; "
-                    "they may not compute the same (`sardonyx verify` tells)"
+                    f"the outputs of {timing.label} differ from those of the first file: {timing.disagrees}; "
+                    "they may not compute the same (`sardonyx verify` compares them)"
                 )

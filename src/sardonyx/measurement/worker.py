@@ -1,4 +1,4 @@
-"""The process that an isolated model lives in: loads it, feeds it, runs it in turns when asked to."""
+"""The worker process of an isolated session: loads a model, feeds it, and times slots on request."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 from sardonyx.errors import SardonyxError
 from sardonyx.measurement import machine
-from sardonyx.measurement.sessions import Here
+from sardonyx.measurement.sessions import LocalSession
 from sardonyx.runtime import library
 from sardonyx.runtime.worker_process import serve
 
 
 class _Worker:
-    """The requests there are, by name."""
+    """One method per request."""
 
     def __init__(self) -> None:
-        self._lane: Here | None = None
-        self._before: int | None = None  # bytes that were resident before the model was loaded
-        library.onnxruntime()  # so that neither its time nor its memory is counted as the model's
+        self._session: LocalSession | None = None
+        self._before: int | None = None  # bytes resident before the model was loaded
+        library.onnxruntime()  # imported now, so that neither its time nor its memory counts as the model's
 
     def load(self, path: str, settings: Any) -> float:
         self._before = machine.resident()
-        self._lane = Here(Path(path), settings)
-        return self._lane.load_seconds
+        self._session = LocalSession(Path(path), settings)
+        return self._session.load_seconds
 
-    def feed(self, feeds: Any, pace: Any) -> tuple[float, int | None]:
-        assert self._lane is not None, "a model is loaded before it is fed"
-        return self._lane.feed(feeds, pace), machine.grown_since(self._before)
+    def feed(self, feeds: Any, options: Any) -> tuple[float, int | None]:
+        assert self._session is not None, "a model is loaded before it is fed"
+        return self._session.feed(feeds, options), machine.grown_since(self._before)
 
     def turn(self) -> float:
-        assert self._lane is not None, "a model is loaded before it is timed"
-        return self._lane.turn()
+        assert self._session is not None, "a model is loaded before it is timed"
+        return self._session.turn()
 
-    def answers(self) -> list[Any]:
-        return self._lane.answers() if self._lane is not None else []
+    def outputs(self) -> list[Any]:
+        return self._session.outputs() if self._session is not None else []
 
 
 def main() -> None:
-    """Do what is asked; a refusal is an answer too."""
+    """Serve requests; errors of the library are sent back as replies."""
     worker = _Worker()
-    gc.disable()  # nothing here makes garbage, and nothing is to be collected while a model is timed
+    gc.disable()  # collecting garbage would disturb the timings
 
     def answer(request: tuple[Any, ...]) -> tuple[Any, ...]:
         name, *arguments = request

@@ -1,1 +1,1 @@
-"""`sardonyx.optimize`: passes in order, verified, rolled back where a verification fails, and tuned."""
+"""`sardonyx.optimize`: run passes, verify the result, roll back failing rewrites, and tune for this machine."""

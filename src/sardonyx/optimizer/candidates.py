@@ -1,8 +1,7 @@
-"""The source after some rewrites: every candidate is made from the source anew.
+"""Candidates: the source model after some rewrites. Every candidate is built from the source again.
 
-The driver is deterministic, so the state after k rewrites is had by asking for k, and a rewrite is undone by asking for
-the same without it. That is slower than keeping an undo log for the one run in a thousand that needs it, and cannot go
-wrong in the others.
+The rewriter is deterministic, so the state after k rewrites is built by limiting a run to k rewrites, and a rewrite is
+undone by a run that forbids it. This is slower than an undo log in the few runs that need it, and simpler in all.
 """
 
 from __future__ import annotations
@@ -25,36 +24,37 @@ from sardonyx.ir.scopes import is_sorted
 from sardonyx.ir.size_budget import Growth, allowance
 from sardonyx.optimizer import run_tables
 from sardonyx.passes import Pass
+from sardonyx.passes.installed import outside_failure
 from sardonyx.provenance import Hierarchy
 from sardonyx.records import gc_pause
 from sardonyx.records.run import Artifact, RolledBack, Verdict
 
 Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 Progress = Callable[[str, float | None], None]
-Forbidden = frozenset[tuple[str, str]]
+Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
 WHOLE_PASS = "*"
-_LEFT_ALONE = "left as it is: its training info may refer to anything in it by name"
+_NOT_REWRITTEN = "not rewritten: the model has training info, which may refer to anything in it by name"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A model some rewrites further than the source, and how it got there."""
+    """The source after some rewrites, and the log of them."""
 
     model: ir.Model
     log: Log
     hierarchy: Hierarchy
-    facts: Facts  # of the model, with what rewrites made known
+    facts: Facts  # shapes and types of the model
     before: run_tables.GraphSnapshot  # of the source
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedCandidate:
-    """The furthest candidate that a proof let stand."""
+    """The candidate with the most rewrites that passed verification."""
 
     candidate: Candidate
-    verdict: Verdict | None  # None: nothing was proven
-    rolled_back: tuple[RolledBack, ...]  # what had to be undone on the way
-    forbidden: Forbidden  # what it was made without
+    verdict: Verdict | None  # None if verification was off
+    rolled_back: tuple[RolledBack, ...]  # rewrites that failed and were undone
+    forbidden: Forbidden  # passes and rewrites that it was built without
 
 
 class RewriteJob:
@@ -65,7 +65,7 @@ class RewriteJob:
         source: Source,
         passes: tuple[Pass, ...],
         target: str,
-        tell: Progress,
+        progress: Progress,
         *,
         max_opset: int = HIGHEST,
         allow_growth: bool = False,
@@ -78,7 +78,7 @@ class RewriteJob:
         elif isinstance(source, (str, Path)):
             self.path = Path(source)
         self.passes = passes
-        self.tell = tell
+        self.progress = progress
         self._target = target
         self._max_opset = max_opset
         self._allow_growth = allow_growth
@@ -104,7 +104,7 @@ class RewriteJob:
     def candidate(
         self, limit: int | None = None, forbidden: Forbidden = frozenset(), observe: Observer | None = None
     ) -> Candidate:
-        """The source after its first `limit` rewrites, none of them forbidden, each of them shown to `observe`."""
+        """Return the source after its first `limit` rewrites; `observe` is called with each, and none is forbidden."""
         with gc_pause.paused():
             return self._candidate(limit, forbidden, observe)
 
@@ -118,30 +118,36 @@ class RewriteJob:
         facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
         if io.has_training_info(model):
-            passes, self.notes = [], (_LEFT_ALONE,)
+            passes, self.notes = [], (_NOT_REWRITTEN,)
         else:
-            passes = [each for each in self.passes if (each.name, WHOLE_PASS) not in forbidden]
-        tell = self.tell
-        log = Rewriter(
+            passes = [rule for rule in self.passes if (rule.name, WHOLE_PASS) not in forbidden]
+        rewriter = Rewriter(
             facts,
             passes,
             limit=limit,
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
-            progress=lambda name: tell(name, None),
+            progress=lambda name: self.progress(name, None),
             observe=observe,
             borders=Borders.of(model, hierarchy, self._keep_modules),
-        ).run()
-        for each in self.passes:
-            log.tallies.setdefault(each.name, Tally())
+        )
+        try:
+            log = rewriter.run()
+        except Exception as error:
+            failure = outside_failure(rewriter.running, error)
+            if failure is None:
+                raise
+            raise failure from error
+        for rule in self.passes:
+            log.tallies.setdefault(rule.name, Tally())
         origins.write(model, hierarchy)
         return Candidate(model, log, hierarchy, facts, before)
 
     def opset_of(self, domain: str) -> int:
-        """The version the source imports; 0 where it imports none. The standard domain has two spellings."""
+        """Return the version that the source imports, or 0; "ai.onnx" is another name of the standard domain ""."""
         return self.opsets.get(domain, 0) or (0 if domain else self.opsets.get("ai.onnx", 0))
 
     def artifact(self, digest: str | None) -> Artifact:
-        """The source as it was found."""
+        """Return the source as an artifact of the record."""
         size = os.path.getsize(self.path) if self.path is not None else 0
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)

@@ -1,14 +1,13 @@
-"""What could be fused or dropped in a model, and why what could not: patterns before and after every pass has run.
+"""Find patterns that can be fused or removed in a model, and why those that remain after all passes were not rewritten.
 
-The passes are run for real on a copy and nothing is written, so what is said here is what `optimize` does. A place that
-is left is explained by the pass that came nearest to it: the refusal that shares most nodes with it.
+The passes run on a copy and nothing is written, so the answer is what `optimize` does. A remaining pattern is explained
+by the pass that came nearest to matching it: the near miss that shares the most nodes with it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.analysis.census import Census
@@ -24,84 +23,80 @@ from sardonyx.records.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.records.run import Refusal
 
 EXAMPLES = 3  # nodes named for each reason
-NOBODY = "no pass came near"
+NO_NEAR_MISS = "no pass nearly matched"
 
-Found = Mapping[str, Sequence[Finding]]
+Findings = Mapping[str, Sequence[Finding]]  # by pattern
 
 
 def opportunities(
     source: Source, *, target: Literal["portable", "ort"] = "portable", progress: Progress | None = None
 ) -> Opportunities:
-    """Patterns that optimizers look for, found in a model and left once the passes have run; nothing is written.
+    """Count patterns that optimizers look for in a model, before and after the passes run; nothing is written.
 
     Args:
         source: A model file, a `ModelProto` or an `onnx_ir.Model`; it is not changed.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
-        progress: Told the phase, and how far it is where that is known.
+        progress: Called with the phase, and the fraction done if known.
     """
-    tell: Progress = progress or (lambda _phase, _fraction: None)
-    untouched = RewriteJob(source, (), target, tell)
-    before = untouched.candidate()
-    had = {name: _by_module(places) for name, places in _found(before, target).items()}
-    job = RewriteJob(source, select(target), target, tell)
+    progress = progress or (lambda _phase, _fraction: None)
+    before = RewriteJob(source, (), target, progress).candidate()
+    counts = {name: _by_module(findings) for name, findings in _find(before, target).items()}
+    job = RewriteJob(source, select(target), target, progress)
     after = job.candidate()
-    left, nearest = _found(after, target), _Refusals(after.log.refusals)
+    left, near_misses = _find(after, target), _NearMisses(after.log.refusals)
     return Opportunities(
         path=None if job.path is None else str(job.path),
         target=target,
         before=before.before.counts,
         after=Census.of(after.model).counts,
-        patterns=tuple(_count(pattern, had[pattern.name], left[pattern.name], nearest) for pattern in PATTERNS),
+        patterns=tuple(_count(each, counts[each.name], left[each.name], near_misses) for each in PATTERNS),
         passes=run_tables.pass_records(job.passes, after.log),
     )
 
 
-def _found(candidate: Candidate, target: str) -> Found:
+def _find(candidate: Candidate, target: str) -> Findings:
     facts = Facts(candidate.model, target=target)
     facts.infer()
     survey = Survey(facts)
     return {pattern.name: tuple(pattern.find(survey)) for pattern in PATTERNS}
 
 
-def _count(pattern: Pattern, had: dict[str, int], left: Sequence[Finding], nearest: _Refusals) -> PatternCount:
-    why = () if pattern.made else tuple(_reasons(left, nearest))
-    return PatternCount(pattern.name, pattern.what, pattern.made, sum(had.values()), len(left), had, why)
+def _count(pattern: Pattern, before: dict[str, int], left: Sequence[Finding], near_misses: _NearMisses) -> PatternCount:
+    why = () if pattern.made else tuple(_reasons(left, near_misses))
+    return PatternCount(pattern.name, pattern.what, pattern.made, sum(before.values()), len(left), before, why)
 
 
-def _by_module(places: Iterable[Finding]) -> dict[str, int]:
-    return dict(sorted(Counter(map(_owner, places)).items()))
+def _by_module(findings: Iterable[Finding]) -> dict[str, int]:
+    return dict(sorted(Counter(map(_owner, findings)).items()))
 
 
-def _owner(place: Finding) -> str:
-    return owner_of(merge(map(origins.origins, place)))
+def _owner(nodes: Finding) -> str:
+    return owner_of(merge(map(origins.origins, nodes)))
 
 
-def _reasons(left: Iterable[Finding], nearest: _Refusals) -> Iterator[WhyLeft]:
-    """Places with the same reason together, the commonest first."""
+def _reasons(left: Iterable[Finding], near_misses: _NearMisses) -> Iterator[WhyLeft]:
+    """Group remaining patterns by reason, the most frequent reason first."""
     groups: dict[tuple[str | None, str], list[Finding]] = defaultdict(list)
-    for place in left:
-        refusal = nearest.to(place)
-        groups[(None, NOBODY) if refusal is None else (refusal.pass_name, refusal.reason)].append(place)
-    for (name, reason), places in sorted(groups.items(), key=lambda item: -len(item[1])):
-        examples = tuple(label(place[-1]) for place in places[:EXAMPLES])
-        yield WhyLeft(name, reason, len(places), _by_module(places), examples)
+    for nodes in left:
+        refusal = near_misses.nearest(nodes)
+        groups[(None, NO_NEAR_MISS) if refusal is None else (refusal.pass_name, refusal.reason)].append(nodes)
+    for (name, reason), findings in sorted(groups.items(), key=lambda item: -len(item[1])):
+        examples = tuple(label(nodes[-1]) for nodes in findings[:EXAMPLES])
+        yield WhyLeft(name, reason, len(findings), _by_module(findings), examples)
 
 
-@dataclass(slots=True)
-class _Refusals:
-    """Refusals by the nodes they are about."""
+class _NearMisses:
+    """The near misses of all passes, by the nodes they are about."""
 
-    refusals: Sequence[Refusal]
-    _at: dict[str, list[Refusal]] | None = None
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        self._by_node: dict[str, list[Refusal]] = defaultdict(list)
+        for refusal in refusals:
+            for name in set(refusal.nodes):
+                self._by_node[name].append(refusal)
 
-    def to(self, place: Finding) -> Refusal | None:
-        """The refusal that shares most nodes with a place; of equals, the one about least else."""
-        if self._at is None:
-            self._at = defaultdict(list)
-            for refusal in self.refusals:
-                for name in set(refusal.nodes):
-                    self._at[name].append(refusal)
+    def nearest(self, nodes: Finding) -> Refusal | None:
+        """Return the near miss that shares the most of these nodes, and has the fewest others; None if none does."""
         shared: Counter[Refusal] = Counter()
-        for node in place:
-            shared.update(self._at.get(label(node), ()))
+        for node in nodes:
+            shared.update(self._by_node.get(label(node), ()))
         return min(shared, key=lambda refusal: (-shared[refusal], len(refusal.nodes)), default=None)

@@ -1,4 +1,4 @@
-"""What `optimize` is rarely told: one frozen object for Python and for the command line."""
+"""Options of `optimize` that are rarely needed, as frozen objects shared by Python and the command line."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ class OptimizeOptions:
     """Options of `optimize` beside its parameters.
 
     Attributes:
-        fewest_nodes: also run passes that make a graph smaller but measured slower.
-        max_opset: how far the opset may be raised where a fusion needs it; as far as any does if None.
-        keep_opset: never raise the opset.
-        allow_growth: let the result be more than 1 % and 64 kB larger than the source.
-        keep_modules: modules that no rewrite may merge with what is around them, so that `extract` can cut each of
-            them out of the result: instance paths, tags, globs or class names.
-        verify_seconds: about how long verification may run models, ten runs in any case.
-        runtimes: "ort", "reference" or "openvino", to verify on; a rewrite under which one of them differs is undone.
-        external: weights in a file of their own or inside; as in the source if None.
-        hashes: put SHA-256 sums of both files into the record; if None, where the result is verified.
+        fewest_nodes: Also run passes that make a graph smaller but measured slower.
+        max_opset: The highest opset that a fusion may raise the model to; None sets no limit.
+        keep_opset: Never raise the opset.
+        allow_growth: Allow a result that is more than 1 % and 64 kB larger than the source.
+        keep_modules: Modules that no rewrite may merge with their surroundings, so that `extract` can cut each of them
+            out of the result: instance paths, tags, globs or class names.
+        verify_seconds: About how long verification may run models; ten runs always take place.
+        runtimes: Runtimes to verify in: "ort", "reference" or "openvino". A rewrite that changes the result in one of
+            them is rolled back.
+        external: Write weights to a separate file, or into the model file; None keeps what the source does.
+        hashes: Put SHA-256 sums of both files into the record; None does so if the result is verified.
     """
 
     fewest_nodes: bool = False
@@ -39,8 +40,8 @@ class TuneOptions:
     """How `optimize(tune=…)` measures.
 
     Attributes:
-        seconds: how long the measuring may take.
-        sizes: sizes of dynamic dimensions, by name, to measure on.
+        seconds: How long measuring may take.
+        sizes: Sizes of dynamic dimensions, by name, to measure at.
     """
 
     seconds: float = 120.0

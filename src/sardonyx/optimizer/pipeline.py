@@ -1,4 +1,4 @@
-"""Passes in order, proven, rolled back where a proof fails, recorded."""
+"""`optimize`: select the passes, run and verify them, write the result, and record the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sardonyx.ir.result import HasModel
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
-from sardonyx.optimizer.rollback import Inputs, Verification, Verifier
+from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.optimizer.tuning.options import TuningOptions
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
@@ -43,7 +43,7 @@ _DEFAULTS = OptimizeOptions()
 
 
 class Optimized(Run, HasModel, frozen=True):
-    """A Run together with the model it made."""
+    """A Run together with the optimized model."""
 
     model: ir.Model | None = None
 
@@ -66,33 +66,34 @@ def optimize(
     options: OptimizeOptions = _DEFAULTS,
     progress: Progress | None = None,
 ) -> Optimized:
-    """Make a graph smaller and prove that it computes the same.
+    """Make a graph smaller and verify that it computes the same.
 
     Args:
-        source: a path, a ModelProto or an onnx-ir Model; never changed.
-        output: where to write the result; nothing is written where None.
+        source: A path, a ModelProto or an onnx-ir Model; it is not changed.
+        output: Where to write the result; None writes nothing.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
-        verify: prove after each pass, at the end, or not at all.
-        passes: passes of your own to run as well, after the built-in ones and those of installed packages.
-        only: names of the passes to run; all of the target's where None.
-        skip: names of passes to leave out.
-        inputs: an .npz file or arrays by name to prove on, besides the drawn ones.
-        seed: of the drawn inputs.
-        threads: of the runtime.
-        force: overwrite an existing output.
-        dry_run: say what would apply; prove and write nothing.
-        tune: measure on this machine, and keep only what pays on it; with one thread unless `threads` says otherwise.
-            `TuneOptions` say for how long and at which sizes.
-        options: what is rarely needed: opsets, growth, modules to keep, runtimes, external data.
-        progress: told the phase, and how far it is where that is known.
+        verify: Verify after each pass, at the end, or not at all.
+        passes: Your own passes, which run after the built-in ones and those of installed packages.
+        only: Names of the passes to run; None runs all passes of the target.
+        skip: Names of passes to leave out.
+        inputs: An .npz file or arrays by name to verify on, in addition to the generated inputs.
+        seed: Seed of the generated inputs.
+        threads: Threads of the runtime.
+        force: Overwrite an existing output.
+        dry_run: Report what would apply; verify and write nothing.
+        tune: Measure on this machine and keep only rewrites that are not slower on it, with one thread unless
+            `threads` is given. Pass `TuneOptions` to set the time and the sizes.
+        options: Options that are rarely needed: opsets, growth, modules to keep, runtimes, external data.
+        progress: Called with the phase, and the fraction done if known.
 
     Returns:
-        The record of the run, with the optimized model as `.model`; `.to_proto()` gives it as a ModelProto.
+        The record of the run, with the optimized model as `.model`; `.to_proto()` returns it as a ModelProto.
 
     Raises:
-        VerificationFailed: where the models differ and no rewrite is to blame.
-        UsageError: where a name in `options.keep_modules` is that of no module.
-        RuntimeFailure: where a model that is to be measured cannot be run.
+        VerificationFailed: The models differ even without any rewrite.
+        UsageError: A name in `options.keep_modules` matches no module.
+        RuntimeFailure: A model that is to be measured cannot be run.
+        SardonyxError: A pass from outside sardonyx raised an exception.
     """
     if tune and dry_run:
         raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
@@ -103,30 +104,30 @@ def optimize(
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
-    left_out = frozenset((each.name, WHOLE_PASS) for each in every if each not in usual)
-    tell: Progress = progress or (lambda _phase, _fraction: None)
+    left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
     job = RewriteJob(
         source,
         every,
         target,
-        tell,
+        progress or (lambda _phase, _fraction: None),
         max_opset=_opset_bound(options),
         allow_growth=options.allow_growth,
         keep_modules=options.keep_modules,
     )
-    how = Verification(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
-    prover = Verifier(job, how)
-    with ThreadPoolExecutor(1) as pool:  # a big file is hashed while the passes run
+    verifier = Verifier(
+        job, VerificationOptions(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
+    )
+    with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
         measuring = TuneOptions() if tune is True else tune
-        wish = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
-        ended = _settle(job, prover, "off" if dry_run else verify, left_out, wish)
-        found = job.artifact(digest.result() if digest is not None else None)
+        tuning = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
+        outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
+        original = job.artifact(digest.result() if digest is not None else None)
     if file is not None:
-        job.tell("writing", None)
-        io.save(ended.settled.candidate.model, file, force=force, external=options.external)
-    made = run_tables.artifact(ended.settled.candidate.model, file, hashed=hashed)
-    asked = {
+        job.progress("writing", None)
+        io.save(outcome.verified.candidate.model, file, force=force, external=options.external)
+    result = run_tables.artifact(outcome.verified.candidate.model, file, hashed=hashed)
+    recorded_options = {
         "target": target,
         "verify": verify,
         "only": only,
@@ -136,42 +137,46 @@ def optimize(
         "tune": bool(tune),
         **asdict(options),
     }
-    run = _recorded(job, ended, asked, found, made)
-    return replace(run, seconds={**prover.seconds, **run.seconds, "total": time.perf_counter() - began})
+    run = _record(job, outcome, recorded_options, original, result)
+    return replace(run, seconds={**verifier.seconds, **run.seconds, "total": time.perf_counter() - began})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ended:
-    """What the passes came to."""
+class _Outcome:
+    """The result of the passes."""
 
-    settled: VerifiedCandidate
-    likeness: ArchitectureGuess
+    verified: VerifiedCandidate
+    architecture: ArchitectureGuess
     tuning: Tuning | None
 
 
-def _settle(job: RewriteJob, prover: Verifier, mode: str, left_out: Forbidden, wish: TuningOptions | None) -> _Ended:
-    """Run the passes and prove them; with a wish, keep only what pays on this machine."""
+def _run_passes(
+    job: RewriteJob, verifier: Verifier, mode: str, left_out: Forbidden, options: TuningOptions | None
+) -> _Outcome:
+    """Run the passes and verify the result; with tuning options, keep only rewrites that are not slower here."""
     with contextlib.ExitStack() as stack:
-        tuner = stack.enter_context(_tuning(job, wish)) if wish is not None else None
-        settled = prover.settle(mode, left_out)
-        likeness = _likeness(settled.candidate.model)
+        tuner = stack.enter_context(_tuning(job, options)) if options is not None else None
+        verified = verifier.verified(mode, left_out)
+        architecture = _guess_architecture(verified.candidate.model)
         if tuner is None:
-            return _Ended(settled, likeness, None)
-        settle, convolutional = functools.partial(prover.settle, mode), likeness.family == Family.CONVOLUTIONAL
-        settled, tuning = tuner.run(settled, settle, convolutional=convolutional)
-        return _Ended(settled, likeness, tuning)
+            return _Outcome(verified, architecture, None)
+        rebuild, convolutional = functools.partial(verifier.verified, mode), architecture.family == Family.CONVOLUTIONAL
+        verified, tuning = tuner.run(verified, rebuild, convolutional=convolutional)
+        return _Outcome(verified, architecture, tuning)
 
 
-def _likeness(result: ir.Model) -> ArchitectureGuess:
-    """What the model looks like: told from the result, which means the same as the source and has far fewer nodes."""
-    found = fingerprint(result)
-    return ArchitectureGuess(found.family.value, found.confidence, found.evidence)
+def _guess_architecture(result: ir.Model) -> ArchitectureGuess:
+    """Guess the architecture from the result, which computes the same as the source with far fewer nodes."""
+    guess = fingerprint(result)
+    return ArchitectureGuess(guess.family.value, guess.confidence, guess.evidence)
 
 
-def _recorded(job: RewriteJob, ended: _Ended, options: dict[str, Any], source: Artifact, result: Artifact) -> Optimized:
-    """All there is to know of a run but how long it took."""
-    settled, tuning = ended.settled, ended.tuning
-    candidate = settled.candidate
+def _record(
+    job: RewriteJob, outcome: _Outcome, options: dict[str, Any], source: Artifact, result: Artifact
+) -> Optimized:
+    """Return the record of a run without its times."""
+    verified, tuning = outcome.verified, outcome.tuning
+    candidate = verified.candidate
     before, after = candidate.before, run_tables.snapshot(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
     return Optimized(
@@ -187,33 +192,33 @@ def _recorded(job: RewriteJob, ended: _Ended, options: dict[str, Any], source: A
         modules=run_tables.module_counts(before, after, candidate.hierarchy),
         passes=run_tables.pass_records(job.passes, candidate.log),
         events=tuple(candidate.log.events),
-        rolled_back=settled.rolled_back,
-        verdict=settled.verdict,
+        rolled_back=verified.rolled_back,
+        verdict=verified.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
         notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log)),
-        fingerprint=ended.likeness,
+        fingerprint=outcome.architecture,
         tuning=tuning,
         wiring_before=before.wiring,
         wiring_after=after.wiring,
-        attention=paired(before.attention, after.attention, candidate.log.refusals, settled.rolled_back),
+        attention=paired(before.attention, after.attention, candidate.log.refusals, verified.rolled_back),
         model=candidate.model,
     )
 
 
 def _packages(passes: Sequence[Pass]) -> Iterator[str]:
-    """Which of the passes came with which installed package: without it the run would be another."""
-    for each in installed():
-        if each.rule in passes:
-            yield f"the pass {each.rule.name} is of the package {each.package}"
+    """Yield a note for each pass of an installed package, because the run depends on that package."""
+    for outside in installed():
+        if outside.rule in passes:
+            yield f"the pass {outside.rule.name} is of the package {outside.package}"
 
 
 @contextlib.contextmanager
-def _tuning(job: RewriteJob, wish: TuningOptions) -> Generator[Tuner]:
-    """A tuner, and a folder for as long as it works."""
-    from sardonyx.optimizer.tuning.tuner import Tuner  # only here: a run that measures nothing need not load it
+def _tuning(job: RewriteJob, options: TuningOptions) -> Generator[Tuner]:
+    """Provide a tuner with a temporary folder."""
+    from sardonyx.optimizer.tuning.tuner import Tuner  # imported here so that runs without tuning do not load it
 
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-        yield Tuner(job, wish, Path(folder))
+        yield Tuner(job, options, Path(folder))
 
 
 def _opset_bound(options: OptimizeOptions) -> int:
@@ -230,21 +235,22 @@ def select(
     passes: Iterable[Pass] = (),
     fewest_nodes: bool = False,
 ) -> tuple[Pass, ...]:
-    """The passes of a target, narrowed by name; one that measured slower only where asked for.
+    """Return the passes of a target, restricted by name.
 
-    Built-in passes come first, then those of installed packages, then `passes`.
+    Built-in passes come first, then those of installed packages, then `passes`. Passes that measured slower are
+    included only if named in `only`, or with `fewest_nodes`.
 
     Raises:
-        UsageError: for a name that no pass has.
-        SardonyxError: where the passes of an installed package cannot be loaded.
+        UsageError: No pass has one of the names.
+        SardonyxError: The passes of an installed package cannot be loaded.
     """
     passes = available(passes)
-    known = [each.name for each in passes]
+    names = [rule.name for rule in passes]
     for name in (*(only or ()), *(skip or ())):
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
             raise UsageError(f"there is no pass {name!r}", hint=hint)
-    usual = (each.name for each in passes if fewest_nodes or not each.slower)
-    wanted = set(usual if only is None else only) - set(skip or ())
-    return tuple(each for each in passes if each.name in wanted and target in each.targets)
+    default = (rule.name for rule in passes if fewest_nodes or not rule.slower)
+    selected = set(default if only is None else only) - set(skip or ())
+    return tuple(rule for rule in passes if rule.name in selected and target in rule.targets)

@@ -1,4 +1,8 @@
-"""Proves candidates against the source, and rolls back what fails: exactly the rewrites that are to blame."""
+"""Verify candidates against the source, and roll back exactly the failing rewrites.
+
+Each rewrite is first checked where it happens, then the whole candidate. If the whole candidate fails, bisection finds
+the first rewrite after which it does; that rewrite is forbidden and the candidate is built again.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +28,22 @@ if TYPE_CHECKING:
     from sardonyx.verification.rewrite_check import Findings, LocalChecks
 
 Inputs = str | Path | Mapping[str, np.ndarray] | None
-PATIENCE = 3  # wrong rewrites of one pass after which the whole pass is rolled back
-_SHARE = 0.6  # of the time that the reference takes, for checking single rewrites: less than a third of all
-_LEAST = 1.0  # seconds that these checks may take in any case
+MOST_FAILURES = 3  # failing rewrites of one pass after which the whole pass is rolled back
+_SHARE = 0.6  # time for checking single rewrites, relative to that of the reference: less than a third of all
+_LEAST = 1.0  # seconds that these checks may always take
 
 
 @dataclass(slots=True)
-class _Undone:
-    """What must not be done again."""
+class _Failures:
+    """The rewrites and passes that failed so far."""
 
     forbidden: set[tuple[str, str]]
     rolled_back: list[RolledBack] = field(default_factory=list[RolledBack])
-    rounds: Counter[str] = field(default_factory=Counter[str])  # in which a rewrite of the pass had to be undone
+    rounds: Counter[str] = field(default_factory=Counter[str])  # by pass: rounds in which a rewrite of it failed
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class VerificationOptions:
     """How candidates are verified."""
 
     inputs: Inputs
@@ -50,57 +54,57 @@ class Verification:
 
 
 class Verifier:
-    """Verifies candidates of one job; the source's answers are computed once for all of them."""
+    """Verifies candidates of one job; the outputs of the source are computed once for all of them."""
 
-    def __init__(self, job: RewriteJob, how: Verification) -> None:
+    def __init__(self, job: RewriteJob, options: VerificationOptions) -> None:
         self._job = job
-        self._how = how
+        self._options = options
         self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
 
-    def settle(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
-        """The furthest candidate that holds, made without what is forbidden from the start.
+    def verified(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
+        """Return the candidate with the most rewrites that passes verification, built without those in `without`.
 
         Raises:
-            VerificationFailed: where even no rewrite at all gives a different function.
+            VerificationFailed: The source differs from itself without any rewrite.
         """
         if mode == "off":
             return VerifiedCandidate(self._candidate(None, without), None, (), without)
-        undone = _Undone(set(without))
+        failures = _Failures(set(without))
         while True:
-            forbidden = frozenset(undone.forbidden)
+            forbidden = frozenset(failures.forbidden)
             candidate, failing = self._locally_checked(forbidden)
             if failing:
-                self._roll_back(failing, undone)
+                self._roll_back(failing, failures)
                 continue
             good, bad, verdict = self._check(candidate, mode, forbidden)
             if bad is None:
                 verdict = replace(verdict, rewrites=self._local.findings.record())
-                return VerifiedCandidate(candidate, verdict, tuple(undone.rolled_back), forbidden)
+                return VerifiedCandidate(candidate, verdict, tuple(failures.rolled_back), forbidden)
             if bad == 0:
                 raise VerificationFailed(
                     f"the model does not compute the same as itself: {verdict.failures[0]}",
                     hint='its results may depend on something outside it; `verify="off"` writes it unverified',
                 )
-            guilty, verdict = self._guilty(candidate, good, bad, verdict, forbidden)
-            failing = [RolledBack(guilty.pass_name, guilty.root, guilty.owner, verdict.failures[0])]
-            self._roll_back(failing, undone)
+            event, verdict = self._first_failing(candidate, good, bad, verdict, forbidden)
+            failing = [RolledBack(event.pass_name, event.root, event.owner, verdict.failures[0])]
+            self._roll_back(failing, failures)
 
-    def _roll_back(self, failing: Sequence[RolledBack], state: _Undone) -> None:
-        """Forbid failing rewrites; of a pass that fails round after round, all of them."""
-        for each in failing:
-            self._job.tell(f"rolled back {each.pass_name} at {each.root}", None)
-        state.rolled_back += failing
-        state.forbidden.update((each.pass_name, each.root) for each in failing)
-        for name in dict.fromkeys(each.pass_name for each in failing):
-            state.rounds[name] += 1
-            if state.rounds[name] == PATIENCE:
-                reason = next(each.reason for each in failing if each.pass_name == name)
-                state.rolled_back = [each for each in state.rolled_back if each.pass_name != name]
-                state.rolled_back.append(RolledBack(name, WHOLE_PASS, "", reason))
-                state.forbidden.add((name, WHOLE_PASS))
+    def _roll_back(self, failing: Sequence[RolledBack], failures: _Failures) -> None:
+        """Forbid failing rewrites, and the whole pass if its rewrites failed in several rounds."""
+        for rewrite in failing:
+            self._job.progress(f"rolled back {rewrite.pass_name} at {rewrite.root}", None)
+        failures.rolled_back += failing
+        failures.forbidden.update((rewrite.pass_name, rewrite.root) for rewrite in failing)
+        for name in dict.fromkeys(rewrite.pass_name for rewrite in failing):
+            failures.rounds[name] += 1
+            if failures.rounds[name] == MOST_FAILURES:
+                reason = next(rewrite.reason for rewrite in failing if rewrite.pass_name == name)
+                failures.rolled_back = [rewrite for rewrite in failures.rolled_back if rewrite.pass_name != name]
+                failures.rolled_back.append(RolledBack(name, WHOLE_PASS, "", reason))
+                failures.forbidden.add((name, WHOLE_PASS))
 
     def _locally_checked(self, forbidden: Forbidden) -> tuple[Candidate, list[RolledBack]]:
-        """A candidate each of whose rewrites was also checked where it happened, and the rewrites that failed there."""
+        """Build a candidate, checking each rewrite where it happens; return it with the rewrites that failed."""
         checks = self._local
         checks.begin()
         spent = checks.seconds
@@ -117,7 +121,7 @@ class Verifier:
         return candidate
 
     def _check(self, candidate: Candidate, mode: str, forbidden: Forbidden) -> tuple[int, int | None, Verdict]:
-        """Prove the candidate; the number of rewrites that hold, and a number known not to."""
+        """Verify the candidate; return a number of rewrites that pass, and one that fails or None, with the verdict."""
         events, good = candidate.log.events, 0
         if mode == "each":
             for stop in range(1, len(events)):
@@ -130,12 +134,12 @@ class Verifier:
         verdict = self._verdict(candidate)
         return good, None if verdict.passed else len(events), verdict
 
-    def _guilty(
+    def _first_failing(
         self, candidate: Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
     ) -> tuple[Event, Verdict]:
-        """The one rewrite between a state that holds and one that does not, by halving."""
+        """Bisect between `good` rewrites, which pass, and `bad` rewrites, which fail; return the rewrite that fails."""
         while bad - good > 1:
-            self._job.tell(f"looking for the wrong rewrite among {bad - good}", None)
+            self._job.progress(f"looking for the failing rewrite among {bad - good}", None)
             middle = (good + bad) // 2
             probe = self._verdict(self._candidate(middle, forbidden))
             if probe.passed:
@@ -146,16 +150,16 @@ class Verifier:
 
     @functools.cached_property
     def _oracle(self) -> Oracle:
-        from sardonyx.verification import Oracle, seeds_from  # only here: a run without proof need not load it
+        from sardonyx.verification import Oracle, seeds_from  # imported here: runs without verification do not load it
 
         return Oracle(
             self._job.source,
-            inputs=self._how.inputs,
-            seeds=seeds_from(self._how.seed),
-            seconds=self._how.seconds,
-            runtimes=self._how.runtimes,
-            threads=self._how.threads,
-            progress=lambda text: self._job.tell(text, None),
+            inputs=self._options.inputs,
+            seeds=seeds_from(self._options.seed),
+            seconds=self._options.seconds,
+            runtimes=self._options.runtimes,
+            threads=self._options.threads,
+            progress=lambda text: self._job.progress(text, None),
         )
 
     @functools.cached_property
@@ -175,9 +179,10 @@ class Verifier:
         return verdict
 
 
-def _failing(found: Findings) -> list[RolledBack]:
-    """The failing rewrites; for a pass of which several fail and none holds, the pass."""
-    counts = Counter(each.pass_name for each in found.failing)
-    whole = {name for name, count in counts.items() if count >= PATIENCE and name not in found.holding}
-    named = {each.pass_name: RolledBack(each.pass_name, WHOLE_PASS, "", each.reason) for each in found.failing}
-    return [each for each in found.failing if each.pass_name not in whole] + [named[name] for name in whole]
+def _failing(findings: Findings) -> list[RolledBack]:
+    """Return the failing rewrites; the whole pass if several of its rewrites fail and none holds."""
+    counts = Counter(rewrite.pass_name for rewrite in findings.failing)
+    whole = {name for name, count in counts.items() if count >= MOST_FAILURES and name not in findings.holding}
+    reasons = {rewrite.pass_name: rewrite.reason for rewrite in findings.failing}
+    single = [rewrite for rewrite in findings.failing if rewrite.pass_name not in whole]
+    return single + [RolledBack(name, WHOLE_PASS, "", reasons[name]) for name in whole]

@@ -1,4 +1,4 @@
-"""Turns what the driver logged and what the graphs hold into the tables of a Run record."""
+"""Build the tables of a Run record from the rewriter's log and the graphs before and after."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from sardonyx.records.run import (
     Wiring,
 )
 
-TRIFLE = 4096  # bytes by which a file may grow without a word
-EXAMPLES = 3  # nodes named for each reason of refusal
+UNNOTED_GROWTH = 4096  # bytes by which a file may grow without a note
+EXAMPLES = 3  # nodes named for each reason of a near miss
 _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """What a record keeps of a graph: unlike the graph it stays as it was when rewrites follow."""
+    """The parts of a graph that a record needs, kept because later rewrites change the graph."""
 
     counts: Counts
     ops: Counter[str]
@@ -50,7 +50,7 @@ class GraphSnapshot:
 
 
 def snapshot(facts: Facts) -> GraphSnapshot:
-    """Count and draw a model whose nodes know their origins."""
+    """Return counts, operators, modules, wiring and attention sites of a model whose nodes have origins."""
     with gc_pause.paused():
         census = Census.of(facts.model)
         ops = Counter(map(operator, census.nodes))
@@ -58,16 +58,16 @@ def snapshot(facts: Facts) -> GraphSnapshot:
 
 
 def op_counts(before: GraphSnapshot, after: GraphSnapshot) -> tuple[OpCount, ...]:
-    """By operator, the most frequent first."""
+    """Return the counts by operator, the most frequent first."""
     names = sorted(before.ops | after.ops, key=lambda op: (-before.ops[op], op))
     return tuple(OpCount(op, before.ops[op], after.ops[op]) for op in names)
 
 
 def module_counts(before: GraphSnapshot, after: GraphSnapshot, hierarchy: p.Hierarchy) -> tuple[ModuleCount, ...]:
-    """Every module that owns something, and all above it, whose kind is worth knowing; in the order of their paths."""
+    """Return the counts of every module that owns nodes and of all modules above it, in the order of their paths."""
     counts: list[ModuleCount] = []
     owners = before.modules.keys() | after.modules.keys()
-    for path in sorted({each for owner in owners for each in p.lineage(owner)}):
+    for path in sorted({path for owner in owners for path in p.lineage(owner)}):
         old, new = before.modules.get(path, Owned()), after.modules.get(path, Owned())
         tag = hierarchy.tag(path)
         counts.append(ModuleCount(path, tag, old.nodes, new.nodes, old.parameters, old.bytes, new.bytes))
@@ -75,7 +75,7 @@ def module_counts(before: GraphSnapshot, after: GraphSnapshot, hierarchy: p.Hier
 
 
 def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
-    """By pass, in the order they run; what raised the opset for them comes last, where anything did."""
+    """Return the records of the passes in the order they run, and last that of raising the opset if it was raised."""
     modules: dict[str, Counter[str]] = defaultdict(Counter)
     for event in log.events:
         modules[event.pass_name][event.owner] += 1
@@ -83,31 +83,31 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
     for refusal in log.refusals:
         refusals[refusal.pass_name].append(refusal)
     records: list[PassRecord] = []
-    for each in (*passes, *((RAISE,) if modules[RAISE.name] else ())):
-        tally = log.tallies[each.name]
+    for rule in (*passes, *((RAISE,) if modules[RAISE.name] else ())):
+        tally = log.tallies[rule.name]
         records.append(
             PassRecord(
-                each.name,
-                each.algebra,
-                each.accuracy,
+                rule.name,
+                rule.algebra,
+                rule.accuracy,
                 tally.rewrites,
                 tally.nodes,
                 tally.constants,
                 tally.initializers,
                 tally.bytes,
                 round(tally.seconds, 6),
-                dict(sorted(modules[each.name].items())),
-                _grouped(refusals[each.name]),
-                each.about,
+                dict(sorted(modules[rule.name].items())),
+                _grouped(refusals[rule.name]),
+                rule.about,
             )
         )
     return tuple(records)
 
 
 def growth_notes(before: Counts, log: Log) -> tuple[str, ...]:
-    """A line where the file grew by more than a trifle, with the passes that made it, the largest part first."""
+    """Return a note if the file grew by more than 4 kB and 1 %, with the passes that contributed most."""
     grown = sum(tally.growth for tally in log.tallies.values())
-    if grown <= max(TRIFLE, before.bytes // 100):
+    if grown <= max(UNNOTED_GROWTH, before.bytes // 100):
         return ()
     parts = sorted(((tally.growth, name) for name, tally in log.tallies.items() if tally.growth > 0), reverse=True)
     named = ", ".join(f"{name} {_kilobytes(size)}" for size, name in parts[:EXAMPLES])
@@ -119,13 +119,13 @@ def _kilobytes(size: int) -> str:
 
 
 def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
-    """The accuracy class of a whole run: that of its loosest rewrite."""
-    classes = {each.name: each.accuracy for each in (*passes, RAISE)}
+    """Return the accuracy class of a whole run, which is that of its loosest rewrite."""
+    classes = {rule.name: rule.accuracy for rule in (*passes, RAISE)}
     return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
 
 
 def artifact(model: ir.Model, path: str | os.PathLike[str] | None, *, hashed: bool = True) -> Artifact:
-    """A model as it was read or written, or as it is in memory."""
+    """Return the artifact of a model that was read or written, or is in memory."""
     versions = dict(model.opset_imports)
     if path is None:
         return Artifact(None, None, 0, model.ir_version, versions)

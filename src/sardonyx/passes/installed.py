@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, packages_distributions
 from typing import Any, cast
 
 from sardonyx.errors import SardonyxError, UsageError, reason
+from sardonyx.ir.rules import Rule
 from sardonyx.passes import ALL
 from sardonyx.passes.base import EVERYWHERE, ModelPass, NodePass, Pass
 from sardonyx.records.run import Accuracy
@@ -63,6 +64,25 @@ def merge(added: Sequence[Pass]) -> tuple[Pass, ...]:
             )
             raise UsageError(f"two passes have the name {rule.name!r}: {owners}", hint="rename one of them")
     return tuple(by_name.values())
+
+
+def outside_failure(rule: Rule | None, error: Exception) -> SardonyxError | None:
+    """Return the error to report for an exception in a pass from outside; None if it comes from sardonyx itself."""
+    if rule is None or type(rule).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    return SardonyxError(
+        f"the pass {rule.name} of {_owner(rule)} failed: {reason(error)}",
+        hint=f"leave it out with `skip=['{rule.name}']`, or repair it: see the traceback",
+    )
+
+
+def _owner(rule: Rule) -> str:
+    """Return the package of a pass from outside, or its module if no installed package contains it."""
+    package = next((outside.package for outside in installed() if outside.rule.name == rule.name), None)
+    module = type(rule).__module__
+    if package is None:
+        package = next(iter(packages_distributions().get(module.partition(".")[0], ())), None)
+    return f"the module {module}" if package is None else f"the package {package}"
 
 
 def _load(point: EntryPoint) -> tuple[Pass, ...]:

@@ -160,7 +160,7 @@ def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
 
 
 def _retype(value: ir.Value) -> None:
-    """Declare float32 in place of a narrow type, with a new type object: a copied model shares those of the original."""
+    """Declare float32 in place of a narrow type, with a new type object: copies share those of the original."""
     if value.dtype in NARROW:
         value.type = _WIDE if isinstance(value.type, ir.TensorType) else None
 

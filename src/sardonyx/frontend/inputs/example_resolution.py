@@ -94,10 +94,11 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
         return OpenDims(named, named)
     detected = find_dynamic(call.run, leaves, longest=position_limit(call.module))
     axes = {name: {axis: dim for axis, dim in spec.items() if _has_name(dim)} for name, spec in detected.axes.items()}
-    other = [
-        f"{name}:{axis}" for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)
+    other = [(name, axis) for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)]
+    notes = [
+        f"axis {axis} of '{name}' may be dynamic too: `dynamic={{'{name}': {{{axis}: 'NAME'}}}}` requests it"
+        for name, axis in other
     ]
-    notes = [f"{axis} could be dynamic too, if it is named and the exporter supports it" for axis in other]
     merged = {name: {**axes.get(name, {}), **named.get(name, {})} for name in leaves}
     return OpenDims(merged, named, (*detected.notes, *notes))
 

@@ -1,1 +1,1 @@
-"""Keep what pays on this machine: rewrites that a measurement shows to cost time are undone, within a budget."""
+"""Tuning: undo rewrites that measurements on this machine show to be slower, within a time budget."""

@@ -1,4 +1,4 @@
-"""What the user wants of tuning, apart from what carries it out: asking must load nothing heavy."""
+"""Options of tuning, separate from the tuner so that `optimize` need not load it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import TypeAlias
 
 from sardonyx.optimizer.candidates import Forbidden, VerifiedCandidate
 
-Settle: TypeAlias = Callable[
-    [Forbidden], VerifiedCandidate
-]  # makes a candidate without what is forbidden, and proves it
+# Builds a candidate without the forbidden passes, and verifies it.
+Rebuild: TypeAlias = Callable[[Forbidden], VerifiedCandidate]
 
 
 @dataclass(frozen=True, slots=True)
 class TuningOptions:
-    """How long tuning may take, what it measures on, and what it may choose from."""
+    """How long tuning may take, what it measures at, and which passes it may add."""
 
     budget: float = 120.0  # seconds
-    sizes: Mapping[str, int] | None = None  # of dims that inputs leave open
+    sizes: Mapping[str, int] | None = None  # of dynamic dimensions
     threads: int = 1
     seed: int = 0
-    left_out: Forbidden = frozenset()  # passes that the usual result is made without and that may be added
+    left_out: Forbidden = frozenset()  # passes that are off by default and may be added

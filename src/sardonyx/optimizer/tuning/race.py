@@ -1,7 +1,7 @@
-"""Models made, loaded and raced against each other on this machine, on the same inputs, under the same settings.
+"""Load models and time them against each other on this machine, on the same inputs and with the same settings.
 
-Loading tells already which kernels the runtime ends up with: where two models end up with the same ones on the same
-sizes, its own optimizations have made up for the difference, and there is nothing to time.
+Loading a model already shows which kernels the runtime uses. If two models use the same kernels on the same sizes, the
+runtime's own optimizations have removed the difference, and there is nothing to time.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Settings, Timed
 from sardonyx.verification.subject import Model, Subject
 
-WARM = 1  # runs after the first one and before anything is timed
+WARM = 1  # runs between the first run and the first timed one
 Kernels = Counter[str]
-_TELLING = ("op_name", "provider", "input_type_shape", "output_type_shape")
+_KERNEL_KEYS = ("op_name", "provider", "input_type_shape", "output_type_shape")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contender:
     """A model in the runtime, ready to run."""
 
-    kernels: Kernels  # what one run of it is made of
-    once: float  # seconds that a run takes, roughly
-    load: float  # seconds that making it ready took
+    kernels: Kernels  # the kernels of one run
+    once: float  # approximate seconds of one run
+    load: float  # seconds of loading and warming up
     run: Run
 
 
 class Ground:
-    """Where contenders meet: their inputs, their settings, and a folder for what the runtime writes.
+    """Loads and times contenders on the same inputs and with the same settings.
 
-    A model on one thread of the processor runs in the thread that asks for it, so that its own time can be counted
-    without the time in which the system let something else run: on a machine that others use, that tells far more.
+    A model with one CPU thread runs in the calling thread, so that its CPU time can be counted without the time of
+    other processes. On a shared machine this gives much narrower intervals.
 
     Args:
-        feeds: the inputs of every run.
-        settings: threads and provider.
-        folder: empty, for the runtime's profiles.
-        seed: of the order within rounds.
-        tell: hears how far a race is.
+        feeds: The inputs of every run.
+        settings: Threads and provider.
+        folder: An empty folder for the runtime's profiles.
+        seed: Seed of the order within rounds.
+        progress: Called with how far a race is.
     """
 
-    def __init__(self, feeds: Feeds, settings: Settings, folder: Path, seed: int, tell: Progress) -> None:
+    def __init__(self, feeds: Feeds, settings: Settings, folder: Path, seed: int, progress: Progress) -> None:
         self._feeds = feeds
         self._settings = settings
         self._folder = folder
         self._seed = seed
-        self._tell = tell
-        alone = settings.threads == 1 and settings.provider == "cpu"
-        self._clock = time.thread_time if alone else time.perf_counter
-        self.clock = "cpu" if alone else "wall"
-        self._slot = SLOT  # seconds that one slot of a race takes, waiting included
+        self._progress = progress
+        single = settings.threads == 1 and settings.provider == "cpu"
+        self._clock = time.thread_time if single else time.perf_counter
+        self.clock = "cpu" if single else "wall"
+        self._slot = SLOT  # seconds of one slot of a race, waiting included
 
     def load(self, model: Model) -> Contender:
-        """Bring a model into the runtime and run it for the first time.
+        """Load a model into the runtime, run it and warm it up.
 
         Raises:
-            RuntimeFailure: where the runtime does not take it or cannot run it.
+            RuntimeFailure: The runtime cannot load or run the model.
         """
         began = time.perf_counter()
         timed = Subject(model).open(lambda source: Timed(source, self._settings, profile=self._folder / "first"))
@@ -81,27 +81,29 @@ class Ground:
         return Contender(kernels, once, loaded - began, slot(run, now=self._clock))
 
     def race(self, contenders: Mapping[str, Contender], *, seconds: float, what: str) -> Race:
-        """Let contenders take turns; the first is the reference."""
+        """Time contenders in turns; the first is the reference."""
         runs = {name: contender.run for name, contender in contenders.items()}
-        found = race(runs, seconds=seconds, seed=self._seed, tell=lambda _, fraction: self._tell(what, fraction))
-        self._slot = found.spent / _slots(len(runs), found.rounds)
-        return found
+        result = race(
+            runs, seconds=seconds, seed=self._seed, progress=lambda _, fraction: self._progress(what, fraction)
+        )
+        self._slot = result.spent / _slots(len(runs), result.rounds)
+        return result
 
     def least(self, contenders: int, once: float) -> float:
-        """Seconds that the shortest race takes, going by the last one: on a busy machine all takes longer."""
+        """Return the seconds of the shortest race, estimated from the last one because a busy machine is slower."""
         return _slots(contenders, FEWEST) * max(self._slot, once)
 
 
 def _slots(contenders: int, rounds: int) -> int:
-    """Slots of a race: the reference has two a round, and everyone one to warm up."""
+    """Return the slots of a race: two per round for the reference, one for the others, and one each to warm up."""
     return (rounds + 1) * (contenders + 1)
 
 
 def kernels_of(profile: Path) -> Kernels:
-    """The kernels of one run and the sizes they run on, from the runtime's profile of it."""
+    """Return the kernels of one run and the sizes they ran on, from the runtime's profile."""
     events: list[Any] = json.loads(profile.read_text(encoding="utf-8"))
-    found: Kernels = Counter()
+    kernels: Kernels = Counter()
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            found[json.dumps([event["args"].get(key) for key in _TELLING])] += 1
-    return found
+            kernels[json.dumps([event["args"].get(key) for key in _KERNEL_KEYS])] += 1
+    return kernels

@@ -1,10 +1,9 @@
-"""Which changes to make, found with few measurements: groups are tried whole, and only those taken apart that pay.
+"""Find the changes that make a model faster with few measurements: try groups, and split only groups that matter.
 
-A unit is in its usual state or flipped (undone, or added where it is usually left out). A change away from the usual
-needs a measurement that says "faster"; a change back needs only one that does not say "slower". So noise leaves things
-as they are, and a group whose flipping pays is narrowed down to the members without which it would not. Where flipping
-a group costs time, something in it pays, but something else in it may still be harmful: such groups are taken apart
-last, as far as the time goes.
+A unit is in its default state or flipped (undone, or added if it is off by default). A change away from the default
+needs a measurement that says "faster"; a change back needs only one that does not say "slower". Noise therefore changes
+nothing, and a group whose flipping is faster is narrowed down to the members that make it so. If flipping a group is
+slower, something in it helps, but something else may still be harmful: such groups are split last, if time is left.
 """
 
 from __future__ import annotations
@@ -20,63 +19,63 @@ Group = tuple[str, ...]
 
 
 class Effect(Enum):
-    """What a change does to the time."""
+    """The effect of a change on the time of a run."""
 
     FASTER = auto()
     SLOWER = auto()
     NONE = auto()
 
 
-Measure = Callable[[State, State], Effect | None]  # the first against the second; None: there is no time left
+Measure = Callable[[State, State], Effect | None]  # compares the first with the second; None if no time is left
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question, in the order they were asked."""
+class Measurement:
+    """One change that was measured."""
 
     units: Group
-    back: bool  # whether these units were to go back to their usual state
+    back: bool  # whether these units were to go back to their default state
     effect: Effect
     accepted: bool
 
 
 @dataclass(slots=True)
-class Found:
-    """What a search ends with."""
+class SearchResult:
+    """The result of a search."""
 
     flipped: State = frozenset()
-    asked: list[Asked] = field(default_factory=list[Asked])
-    open: set[str] = field(default_factory=set[str])  # units about which no question was asked
+    measured: list[Measurement] = field(default_factory=list[Measurement])  # in order
+    unmeasured: set[str] = field(default_factory=set[str])  # units that no measurement was about
 
 
 class _OutOfTime(Exception):
-    """No further question can be asked."""
+    """No time is left for another measurement."""
 
 
-def search(groups: Sequence[Group], measure: Measure, *, all_first: bool = False) -> Found:
-    """Find the units whose flipping pays.
+def search(groups: Sequence[Group], measure: Measure, *, all_first: bool = False) -> SearchResult:
+    """Find the units whose flipping makes the model faster.
 
     Args:
-        groups: units that are tried together first, the most promising group first; no unit is in two.
-        measure: compares two states.
-        all_first: try all units at once before the groups; for when there is a reason to think that it pays.
+        groups: Units that are tried together first, the most promising group first; no unit is in two groups.
+        measure: Compares two states.
+        all_first: Try all units at once before the groups, if there is reason to expect that it is faster.
     """
-    found = Found(open={unit for group in groups for unit in group})
-    search = _Search(found, measure)
+    result = SearchResult(unmeasured={unit for group in groups for unit in group})
+    search = _Search(result, measure)
     with contextlib.suppress(_OutOfTime):
         search.run(groups, all_first=all_first)
-    return found
+    return result
 
 
 class _Search:
-    def __init__(self, found: Found, measure: Measure) -> None:
-        self._found = found
+    def __init__(self, result: SearchResult, measure: Measure) -> None:
+        self._result = result
         self._measure = measure
         self._later: deque[Group] = deque()
 
     def run(self, groups: Sequence[Group], *, all_first: bool) -> None:
         every = tuple(unit for group in groups for unit in group)
-        if all_first and len(groups) > 1 and self._ask(every, back=False) is Effect.FASTER:
+        if all_first and len(groups) > 1 and self._change(every, back=False) is Effect.FASTER:
             self._narrow(every)
             groups = ()
         for group in groups:
@@ -85,15 +84,15 @@ class _Search:
             self._try(self._later.popleft())
 
     def _try(self, group: Group) -> None:
-        """Flip a group if that pays, and then no more of it than needed."""
-        effect = self._ask(group, back=False)
+        """Flip a group if that is faster, and then only the members that are needed."""
+        effect = self._change(group, back=False)
         if effect is Effect.FASTER:
             self._narrow(group)
         elif effect is Effect.SLOWER:
-            self._take_apart_later(group)
+            self._split_later(group)
 
     def _narrow(self, group: Group) -> None:
-        """Put back what a flipped group, which must not go back as a whole, does as well without."""
+        """Put back the members of a flipped group that do not contribute; the group as a whole must stay flipped."""
         if len(group) == 1:
             return
         first, second = _halves(group)
@@ -105,26 +104,27 @@ class _Search:
             self._narrow(second)
 
     def _put_back(self, group: Group) -> bool:
-        effect = self._ask(group, back=True)
-        if effect is Effect.FASTER:  # something in it pays; what does not may have gone back with it
-            self._take_apart_later(group)
+        effect = self._change(group, back=True)
+        if effect is Effect.FASTER:  # something in it helps, but harmful members may have gone back with it
+            self._split_later(group)
         return effect is not Effect.SLOWER
 
-    def _take_apart_later(self, group: Group) -> None:
+    def _split_later(self, group: Group) -> None:
         if len(group) > 1:
             self._later.extend(_halves(group))
 
-    def _ask(self, group: Group, *, back: bool) -> Effect:
-        now = self._found.flipped
-        then = now ^ frozenset(group)
-        effect = self._measure(then, now)
+    def _change(self, group: Group, *, back: bool) -> Effect:
+        """Measure a change of the current state, and make it if it is accepted."""
+        current = self._result.flipped
+        changed = current ^ frozenset(group)
+        effect = self._measure(changed, current)
         if effect is None:
             raise _OutOfTime
         accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
-        self._found.asked.append(Asked(group, back, effect, accepted))
-        self._found.open.difference_update(group)
+        self._result.measured.append(Measurement(group, back, effect, accepted))
+        self._result.unmeasured.difference_update(group)
         if accepted:
-            self._found.flipped = then
+            self._result.flipped = changed
         return effect
 
 

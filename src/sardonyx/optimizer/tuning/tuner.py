@@ -1,7 +1,7 @@
-"""Fits a proven result to this machine: races, a search over what could be undone, and a last race that decides.
+"""Tune a verified result for this machine: a first race, a search over what could be undone, and a deciding race.
 
-Two models are in memory while it searches, three in the last race. What it returns is never slower than the source
-beyond the interval, since the source itself is among those it chooses from.
+Two models are in memory during the search, three in the last race. The result is never slower than the source beyond
+the measured interval, because the source itself is one of the choices.
 """
 
 from __future__ import annotations
@@ -15,36 +15,34 @@ from pathlib import Path
 
 from sardonyx.analysis.census import Census
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.measurement.feeds import at_size, open_dims
+from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.interleaving import Race
 from sardonyx.measurement.statistics import Comparison, Finding
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, RewriteJob, VerifiedCandidate
-from sardonyx.optimizer.tuning import units as choosing
-from sardonyx.optimizer.tuning.options import Settle, TuningOptions
+from sardonyx.optimizer.tuning import units as tuning_units
+from sardonyx.optimizer.tuning.options import Rebuild, TuningOptions
 from sardonyx.optimizer.tuning.race import Contender, Ground
-from sardonyx.optimizer.tuning.search import Effect, Found, State, search
+from sardonyx.optimizer.tuning.search import Effect, SearchResult, State, search
 from sardonyx.optimizer.tuning.units import Unit
 from sardonyx.records.tuning import Decision, Pace, Question, Tuning
 from sardonyx.runtime.timed import Settings
 from sardonyx.verification.subject import Subject
 
-# What measurements decide: which of the raced models is the result, and what became of each unit.
-
 SOURCE, UNTUNED, TUNED = "source", "untuned", "tuned"
 
 
 def choose(race: Race) -> tuple[str, str]:
-    """The model to return, and why.
+    """Return the model to use, and why.
 
-    What was undone was found faster before, so that a last race that cannot tell is no reason against it, unless it
-    leans the other way. A result that is slower than the source is not returned.
+    The search already found each change faster, so the tuned result is used unless the last race finds it slower or
+    leans that way. A result that is slower than the source is never used.
     """
     results = [name for name in (TUNED, UNTUNED) if name in race.seconds]
-    why = "nothing that could be undone is faster undone"
+    why = "undoing rewrites does not make it faster"
     if TUNED in results:
         gain = race.comparison(TUNED, UNTUNED)
         better = gain.finding is Finding.FASTER or (gain.finding is Finding.SAME and gain.ratio < 1)
-        why = "it is the faster one" if better else "what the search undid is not faster all together"
+        why = "it is faster" if better else "the changes found by the search are not faster together"
         results = results if better else [UNTUNED, TUNED]
     for name in results:
         if race.comparison(name).finding is not Finding.SLOWER:
@@ -52,99 +50,100 @@ def choose(race: Race) -> tuple[str, str]:
     return SOURCE, "every result is slower than the source"
 
 
-def decisions(units: Sequence[Unit], found: Found, questions: Sequence[Question]) -> tuple[Decision, ...]:
-    """What became of each unit, and the last question that was about it."""
+def decisions(units: Sequence[Unit], result: SearchResult, questions: Sequence[Question]) -> tuple[Decision, ...]:
+    """Return the decision on each unit, with the index of the last question about it."""
     decided: list[Decision] = []
     for unit in units:
-        asked = [place for place, question in enumerate(questions) if unit.name in question.units]
-        flipped = unit.name in found.flipped
-        if not asked:
+        indices = [index for index, question in enumerate(questions) if unit.name in question.units]
+        flipped = unit.name in result.flipped
+        if not indices:
             choice = "not examined"
         elif unit.added:
             choice = "added" if flipped else "left out"
         else:
             choice = "undone" if flipped else "kept"
-        place = asked[-1] if asked else None
-        decided.append(Decision(unit.name, unit.passes, unit.family, unit.rewrites, choice, place))
+        last = indices[-1] if indices else None
+        decided.append(Decision(unit.name, unit.passes, unit.family, unit.rewrites, choice, last))
     return tuple(decided)
 
 
-LEVEL = 0.99  # of the interval that an answer of the search needs: it asks often, and must not be fooled once
+LEVEL = 0.99  # of the interval in the search, which measures often and must rarely be wrong
 SAME_KERNELS = "same kernels"
 FAILS = "cannot run"
-_MANY = 0.7  # processes a core from which on a machine is busy
-_BUSY = "the machine was busy with something else: on a quiet one smaller differences are seen"
+_MANY = 0.7  # load per core above which a machine counts as busy
+_BUSY = "the machine was busy with other processes: on an idle one smaller differences can be seen"
 _BEST, _OTHER = "best", "other"
-_SHARES = 8  # parts of the budget: the first and the last race get one each, a question of the search half of one
+_SHARES = 8  # the first and the last race get an eighth of the budget each, a question of the search half of that
 _EFFECTS = {Finding.FASTER: Effect.FASTER, Finding.SLOWER: Effect.SLOWER, Finding.SAME: Effect.NONE}
 
 
 class Tuner:
-    """Fits one job's result to this machine.
+    """Tunes the result of one job for this machine.
 
     Args:
-        job: the source and all passes that may be chosen.
-        wish: how long, on which sizes, with how many threads.
-        folder: empty, for what the runtime writes.
+        job: The source and all passes that may be chosen.
+        options: Budget, sizes and threads.
+        folder: An empty folder for the runtime's files.
 
     Raises:
-        UsageError: for a budget that is none, or a size of a dim that is not open.
+        UsageError: The budget is not positive, or a size is given for a dimension that is not dynamic.
     """
 
-    def __init__(self, job: RewriteJob, wish: TuningOptions, folder: Path) -> None:
-        if not wish.budget > 0:
-            raise UsageError(f"a budget of {wish.budget:g} seconds is none")
+    def __init__(self, job: RewriteJob, options: TuningOptions, folder: Path) -> None:
+        if not options.budget > 0:
+            raise UsageError(f"a budget of {options.budget:g} seconds is not positive")
         self._job = job
-        self._wish = wish
+        self._options = options
         source = Subject(job.source).model
-        self._sizes = open_dims(source) | dict(wish.sizes or {})
-        self._settings = Settings(threads=wish.threads)
-        self._ground = Ground(at_size(source, wish.sizes, seed=wish.seed), self._settings, folder, wish.seed, job.tell)
+        feeds = at_size(source, options.sizes, seed=options.seed)
+        self._sizes = dynamic_dims(source) | dict(options.sizes or {})
+        self._settings = Settings(threads=options.threads)
+        self._ground = Ground(feeds, self._settings, folder, options.seed, job.progress)
         self._units: tuple[Unit, ...] = ()
-        self._rolled_back: Forbidden = frozenset()  # what a proof has ruled out
-        self._loaded: dict[State, Contender] = {}  # the best state, and the one held against it last
-        self._answers: dict[tuple[frozenset[tuple[str, int]], ...], Comparison] = {}
+        self._rolled_back: Forbidden = frozenset()  # what failed verification
+        self._loaded: dict[State, Contender] = {}  # the best state, and the one compared with it last
+        self._comparisons: dict[tuple[frozenset[tuple[str, int]], ...], Comparison] = {}  # by the kernels of both
         self._questions: list[Question] = []
-        self._began = self._elsewhere = 0.0  # the latter: seconds in proofs, which the budget is not meant for
-        self._last = 0.0  # seconds that the last race is sure to need
-        self._making = 0.0  # seconds that it took to make and load the last model that was asked about
+        self._began = self._verifying = 0.0  # seconds of verification do not count against the budget
+        self._last = 0.0  # seconds that the last race will need
+        self._building = 0.0  # seconds of building and loading the last model of the search
 
     def run(
-        self, untuned: VerifiedCandidate, settle: Settle, *, convolutional: bool = False
+        self, untuned: VerifiedCandidate, rebuild: Rebuild, *, convolutional: bool = False
     ) -> tuple[VerifiedCandidate, Tuning]:
-        """The fastest of the source, the result as it is, and the result without what does not pay.
+        """Return the fastest of the source, the untuned result, and the result without rewrites that are slower here.
 
         Args:
-            untuned: the result as it is.
-            settle: makes and proves another.
-            convolutional: what the model looks like, which tells where to begin.
+            untuned: The result before tuning.
+            rebuild: Builds and verifies another result.
+            convolutional: Whether the model is convolutional, which decides the order of the search.
 
         Raises:
-            RuntimeFailure: where the runtime cannot run the source or the result.
+            RuntimeFailure: The runtime cannot run the source or the result.
         """
         self._began, load = time.perf_counter(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        self._units = choosing.units(
-            untuned.candidate, self._job.passes, sorted(name for name, _ in self._wish.left_out)
-        )
-        self._rolled_back = untuned.forbidden - self._wish.left_out
+        left_out = sorted(name for name, _ in self._options.left_out)
+        self._units = tuning_units.units(untuned.candidate, self._job.passes, left_out)
+        self._rolled_back = untuned.forbidden - self._options.left_out
         final = self._first_race(untuned)
         slower = final.comparison(UNTUNED).finding is Finding.SLOWER
-        found = search(choosing.groups(self._units, convolutional=convolutional), self._answer, all_first=slower)
+        groups = tuning_units.groups(self._units, convolutional=convolutional)
+        result = search(groups, self._measure, all_first=slower)
         self._loaded.clear()
-        settled = {UNTUNED: untuned}
-        if found.flipped:
-            settled[TUNED] = self._settle(settle, self._forbidden(found.flipped), untuned)
-            final = self._last_race(settled)
+        results = {UNTUNED: untuned}
+        if result.flipped:
+            results[TUNED] = self._rebuild(rebuild, self._forbidden(result.flipped), untuned)
+            final = self._last_race(results)
         chosen, why = choose(final)
         if chosen == SOURCE:
-            every = frozenset((each.name, WHOLE_PASS) for each in self._job.passes)
-            settled[SOURCE] = self._settle(settle, every, None)
-        nodes = {name: Census.of(each.candidate.model).counts.nodes for name, each in settled.items()}
+            every = frozenset((rule.name, WHOLE_PASS) for rule in self._job.passes)
+            results[SOURCE] = self._rebuild(rebuild, every, None)
+        nodes = {name: Census.of(each.candidate.model).counts.nodes for name, each in results.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
-        decided = decisions(self._units, found, self._questions)
-        return settled[chosen], self._told(chosen, why, final, nodes, decided, load)
+        decided = decisions(self._units, result, self._questions)
+        return results[chosen], self._record(chosen, why, final, nodes, decided, load)
 
-    def _told(
+    def _record(
         self,
         chosen: str,
         why: str,
@@ -165,7 +164,7 @@ class Tuner:
             threads=self._settings.threads,
             provider=self._settings.provider,
             clock=self._ground.clock,
-            budget=self._wish.budget,
+            budget=self._options.budget,
             seconds=round(self._spent(), 3),
             load=load,
             notes=(_BUSY,) if load is not None and load > _MANY * (os.cpu_count() or 1) else (),
@@ -175,81 +174,82 @@ class Tuner:
         contenders = {SOURCE: self._ground.load(self._job.source), UNTUNED: self._ground.load(untuned.candidate.model)}
         slowest = max(contender.once for contender in contenders.values())
         self._loaded[frozenset()] = contenders[UNTUNED]
-        race = self._race(contenders, "racing source and result")
-        self._last = max(self._wish.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
+        race = self._race(contenders, "timing source and result")
+        self._last = max(self._options.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
 
-    def _last_race(self, settled: Mapping[str, VerifiedCandidate]) -> Race:
+    def _last_race(self, results: Mapping[str, VerifiedCandidate]) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source)}
-        contenders |= {name: self._ground.load(each.candidate.model) for name, each in settled.items()}
-        return self._race(contenders, "racing source, result and tuned result")
+        contenders |= {name: self._ground.load(each.candidate.model) for name, each in results.items()}
+        return self._race(contenders, "timing source, result and tuned result")
 
     def _forbidden(self, state: State) -> Forbidden:
-        return self._rolled_back | choosing.forbidden(self._units, state)
+        return self._rolled_back | tuning_units.forbidden(self._units, state)
 
-    def _settle(self, settle: Settle, forbidden: Forbidden, before: VerifiedCandidate | None) -> VerifiedCandidate:
-        """Made and proven; what a proof rolled back before stays told."""
+    def _rebuild(self, rebuild: Rebuild, forbidden: Forbidden, before: VerifiedCandidate | None) -> VerifiedCandidate:
+        """Build and verify a result; rewrites that were rolled back in `before` stay in the record."""
         began = time.perf_counter()
-        settled = settle(forbidden)
-        self._elsewhere += time.perf_counter() - began
-        known = before.rolled_back if before is not None else ()
-        return dataclasses.replace(settled, rolled_back=known + settled.rolled_back)
+        result = rebuild(forbidden)
+        self._verifying += time.perf_counter() - began
+        earlier = before.rolled_back if before is not None else ()
+        return dataclasses.replace(result, rolled_back=earlier + result.rolled_back)
 
     def _spent(self) -> float:
-        return time.perf_counter() - self._began - self._elsewhere
+        return time.perf_counter() - self._began - self._verifying
 
     def _affords(self, seconds: float) -> bool:
-        """Whether so much can be spent and the last race still be run."""
-        return self._spent() + seconds + self._last <= self._wish.budget
+        """Return whether this many seconds can be spent before the last race."""
+        return self._spent() + seconds + self._last <= self._options.budget
 
     def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
-        return self._ground.race(contenders, seconds=self._wish.budget / _SHARES, what=what)
+        return self._ground.race(contenders, seconds=self._options.budget / _SHARES, what=what)
 
-    def _answer(self, then: State, now: State) -> Effect | None:
-        """What the search asks: is one state faster than the best so far."""
-        began, best = time.perf_counter(), self._loaded[now]
-        if not self._affords(max(best.load, self._making)):
+    def _measure(self, changed: State, current: State) -> Effect | None:
+        """Compare a state with the best one so far; return None if no time is left."""
+        began, best, units = time.perf_counter(), self._loaded[current], changed ^ current
+        if not self._affords(max(best.load, self._building)):
             return None
-        self._loaded = {now: best}  # the other one goes before the next one comes
-        back = len(then) < len(now)
-        self._job.tell(f"question {len(self._questions) + 1}: {', '.join(sorted(then ^ now))}", None)
+        self._loaded = {current: best}  # frees the other model before the next one is loaded
+        back = len(changed) < len(current)
+        self._job.progress(f"question {len(self._questions) + 1}: {', '.join(sorted(units))}", None)
         try:
-            contender = self._loaded[then] = self._ground.load(self._job.candidate(None, self._forbidden(then)).model)
+            contender = self._ground.load(self._job.candidate(None, self._forbidden(changed)).model)
         except RuntimeFailure:
-            self._keep(then ^ now, FAILS, None, began, back=back, accepted=False)
+            self._add_question(units, FAILS, None, began, back=back, accepted=False)
             return Effect.SLOWER
-        self._making = time.perf_counter() - began
+        self._loaded[changed] = contender
+        self._building = time.perf_counter() - began
         if contender.kernels == best.kernels:
-            self._keep(then ^ now, SAME_KERNELS, None, began, back=back, accepted=back)
+            self._add_question(units, SAME_KERNELS, None, began, back=back, accepted=back)
             return Effect.NONE
         if not self._affords(self._ground.least(2, max(best.once, contender.once))):
             return None
-        comparison = self._compared(contender, best)
+        comparison = self._compare(contender, best)
         effect = _EFFECTS[comparison.finding]
         accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
-        self._keep(then ^ now, comparison.finding.value, comparison, began, back=back, accepted=accepted)
+        self._add_question(units, comparison.finding.value, comparison, began, back=back, accepted=accepted)
         return effect
 
-    def _compared(self, contender: Contender, best: Contender) -> Comparison:
-        """A race, or what an earlier one between the same kernels gave."""
+    def _compare(self, contender: Contender, best: Contender) -> Comparison:
+        """Race two contenders, or return the result of an earlier race between the same kernels."""
         pair = (frozenset(contender.kernels.items()), frozenset(best.kernels.items()))
-        if pair not in self._answers:
+        if pair not in self._comparisons:
             what = f"question {len(self._questions) + 1}"
             race = self._ground.race(
-                {_BEST: best, _OTHER: contender}, seconds=self._wish.budget / _SHARES / 2, what=what
+                {_BEST: best, _OTHER: contender}, seconds=self._options.budget / _SHARES / 2, what=what
             )
-            self._answers[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=LEVEL)
-        return self._answers[pair]
+            self._comparisons[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=LEVEL)
+        return self._comparisons[pair]
 
-    def _keep(
+    def _add_question(
         self, names: State, finding: str, measured: Comparison | None, began: float, *, back: bool, accepted: bool
     ) -> None:
-        asked = [unit for unit in self._units if unit.name in names]
-        does = "restore" if back else "add" if all(unit.added for unit in asked) else "undo"
+        units = [unit for unit in self._units if unit.name in names]
+        change = "restore" if back else "add" if all(unit.added for unit in units) else "undo"
         self._questions.append(
             Question(
-                tuple(unit.name for unit in asked),
-                does,
+                tuple(unit.name for unit in units),
+                change,
                 finding,
                 *((measured.ratio, measured.low, measured.high, measured.floor) if measured else (None,) * 4),
                 rounds=measured.rounds if measured else 0,
@@ -263,5 +263,5 @@ def _pace(race: Race, name: str, nodes: int) -> Pace:
     milliseconds = 1000 * statistics.median(race.seconds[name])
     if name == race.reference:
         return Pace(name, nodes, milliseconds, 1.0, 1.0, 1.0, Finding.SAME.value)
-    found = race.comparison(name)
-    return Pace(name, nodes, milliseconds, found.ratio, found.low, found.high, found.finding.value)
+    change = race.comparison(name)
+    return Pace(name, nodes, milliseconds, change.ratio, change.low, change.high, change.finding.value)
