@@ -26,8 +26,8 @@ def test_equal_steps_are_twins_also_through_equal_constants_and_identities() -> 
     values = Values(steps)
     at = {step.outputs[0]: index for index, step in enumerate(steps.steps)}
     assert set(values.twins(at["p"])) == {at["p"], at["q"]}
-    assert values.like("a") == values.like("b") != values.like("other")
-    assert values.like("p") == values.like("q") != values.like("r")
+    assert values.class_of("a") == values.class_of("b") != values.class_of("other")
+    assert values.class_of("p") == values.class_of("q") != values.class_of("r")
 
 
 def test_steps_that_draw_or_differ_in_an_attribute_are_like_no_other() -> None:
@@ -40,7 +40,7 @@ def test_steps_that_draw_or_differ_in_an_attribute_are_like_no_other() -> None:
         }
     """)
     values = Values(steps)
-    assert len({values.like(name) for name in "abcd"}) == 4
+    assert len({values.class_of(name) for name in "abcd"}) == 4
 
 
 def test_sizes_are_what_only_shapes_and_constants_went_into() -> None:

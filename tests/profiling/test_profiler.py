@@ -156,7 +156,7 @@ def test_without_modules_all_counts_to_the_model_and_a_note_says_so() -> None:
     adds_up(found)
     assert [module.path for module in found.modules] == [""]
     assert found.attributed == 1
-    assert "nothing in the file tells of modules" in found.notes[0]
+    assert "the file has no module tags" in found.notes[0]
 
 
 def test_calls_of_one_module_are_apart_where_tags_say_so() -> None:

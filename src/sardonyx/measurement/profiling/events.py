@@ -1,7 +1,8 @@
-"""The runtime's profile, read: its runs, and in each the calls of kernels in the order in which they ended.
+"""Read the runtime's profile: its runs with their kernel calls, and which step of the graph each call belongs to.
 
-The runtime keeps about a million events and drops those after; a run that lost some does not fit the graph any more,
-and is left out by whoever puts the two together.
+The runtime keeps about a million events and drops later ones; a run that lost events does not match the graph any more
+and is left out. The runtime runs the steps of the main graph in the order in which it saves them, so that calls are
+matched by position; names may repeat or be missing. In bodies of control flow they are matched by name.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ import msgspec
 from sardonyx.errors import RuntimeFailure
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
 
-MOST_EVENTS = 900_000  # of a profile that is sure to be whole
+MOST_EVENTS = 900_000  # up to which a profile is complete
 _KERNEL = "_kernel_time"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of a kernel; microseconds."""
+    """One call of a kernel; times in microseconds."""
 
     name: str
     op_type: str
     provider: str
     start: float
-    duration: float  # with the calls of the body it runs, if it runs one
+    duration: float  # including the calls of its body, if it has one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One run of the whole model; microseconds."""
+    """One run of the whole model; times in microseconds."""
 
     start: float
     duration: float
-    calls: Sequence[Call]  # one that runs a body ends after all that is in it, and so stands after
+    calls: Sequence[Call]  # in the order in which they ended: a call with a body comes after the calls inside it
 
 
-class _Said(msgspec.Struct):
+class _Arguments(msgspec.Struct):
     op_name: str = ""
     provider: str = ""
 
@@ -49,14 +50,14 @@ class _Event(msgspec.Struct):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
-    args: _Said = msgspec.field(default_factory=_Said)
+    args: _Arguments = msgspec.field(default_factory=_Arguments)
 
 
 def read(path: Path) -> list[Run]:
-    """The runs in a profile that the runtime wrote, in order.
+    """Return the runs of a profile that the runtime wrote, in order.
 
     Raises:
-        RuntimeFailure: where it is not what the runtime writes.
+        RuntimeFailure: The file is not a profile of the runtime.
     """
     try:
         events = msgspec.json.decode(path.read_bytes(), type=list[_Event])
@@ -64,11 +65,10 @@ def read(path: Path) -> list[Run]:
         raise RuntimeFailure(f"ONNX Runtime's profile cannot be read: {error}") from error
     runs: list[Run] = []
     calls: list[Call] = []
-    for event in events:  # events are written as they end: a run's own comes right after all of its kernels'
+    for event in events:  # events are written when they end: that of a run comes right after those of its kernels
         if event.cat == "Node" and event.name.endswith(_KERNEL):
-            said = event.args
-            name = event.name.removesuffix(_KERNEL)
-            calls.append(Call(name, said.op_name, _short(said.provider), event.ts, event.dur))
+            name, args = event.name.removesuffix(_KERNEL), event.args
+            calls.append(Call(name, args.op_name, _short(args.provider), event.ts, event.dur))
         elif event.name == "model_run":
             runs.append(Run(event.ts, event.dur, calls))
             calls = []
@@ -79,15 +79,9 @@ def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider").lower()
 
 
-# Which step of the graph as it ran each call of a run is.
-#
-# The runtime runs the steps of the main graph in the order in which it saves them, so places tell, whatever the names
-# are: in files of strangers those repeat, or are missing. In bodies of control flow names have to do.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """One call of a step; `own` is its time without that of the steps in its body, in microseconds."""
+    """One call of a step; `own` is its time in microseconds without that of the steps in its body."""
 
     step: GraphStep
     call: Call
@@ -95,53 +89,55 @@ class Match:
 
 
 def match(run: Run, graph: Steps) -> list[Match] | None:
-    """The steps of a run's calls, in the order of the calls; None where the run does not fit the graph."""
-    found: list[Match] = []
+    """Return the step of every call of a run, in the order of the calls; None if the run does not match the graph."""
+    matches: list[Match] = []
     at = 0
     for step in graph.steps:
-        end = _step(run.calls, at, step, found)
+        end = _match_step(run.calls, at, step, matches)
         if end is None:
             return None
         at = end
-    return found if at == len(run.calls) else None
+    return matches if at == len(run.calls) else None
 
 
-def _step(calls: Sequence[Call], began: int, step: GraphStep, found: list[Match]) -> int | None:
-    """Where one call of a step ends, with those of its bodies before it; None where it is not what was called."""
-    before = len(found)
+def _match_step(calls: Sequence[Call], began: int, step: GraphStep, matches: list[Match]) -> int | None:
+    """Match one call of a step, after those of its bodies; return the index after it, or None if it does not match."""
+    before = len(matches)
     at: int | None = began
-    while step.bodies and at is not None and not _holds(calls, began, at, step):
-        at = next((end for body in step.bodies.values() if (end := _body(calls, at, body, found)) is not None), None)
-    if at is None or at >= len(calls) or not _is(calls[at], step):
-        del found[before:]
+    while step.bodies and at is not None and not _encloses(calls, began, at, step):
+        ends = (_match_body(calls, at, body, matches) for body in step.bodies.values())
+        at = next((end for end in ends if end is not None), None)
+    if at is None or at >= len(calls) or not _is_call_of(calls[at], step):
+        del matches[before:]
         return None
-    own = calls[at].duration - sum(each.own for each in found[before:])
-    found.append(Match(step, calls[at], max(0.0, own)))
+    own = calls[at].duration - sum(inner.own for inner in matches[before:])
+    matches.append(Match(step, calls[at], max(0.0, own)))
     return at + 1
 
 
-def _body(calls: Sequence[Call], began: int, body: Steps, found: list[Match]) -> int | None:
-    """Where one run of a body ends; an empty one cannot be seen.
+def _match_body(calls: Sequence[Call], began: int, body: Steps, matches: list[Match]) -> int | None:
+    """Match one run of a body; return the index after it, or None if it does not match or is empty.
 
-    Bodies are saved in another order than they run in. Steps of the same operator without names cannot be told apart
-    here; they are taken in the order of the file.
+    Bodies are saved in another order than they run in. Steps of the same operator without names are taken in the order
+    of the file.
     """
-    at, before, waiting = began, len(found), list(body.steps)
+    at, before, waiting = began, len(matches), list(body.steps)
     while waiting:
-        called = next(((step, end) for step in waiting if (end := _step(calls, at, step, found)) is not None), None)
-        if called is None:
-            del found[before:]
+        ends = ((step, _match_step(calls, at, step, matches)) for step in waiting)
+        step, end = next(((step, end) for step, end in ends if end is not None), (None, None))
+        if step is None or end is None:
+            del matches[before:]
             return None
-        waiting.remove(called[0])
-        at = called[1]
+        waiting.remove(step)
+        at = end
     return at if at > began else None
 
 
-def _holds(calls: Sequence[Call], began: int, at: int, step: GraphStep) -> bool:
-    """Whether a call is that of a step whose body's calls, if any, were those since it began."""
-    return at < len(calls) and _is(calls[at], step) and (at == began or calls[at].start <= calls[began].start)
+def _encloses(calls: Sequence[Call], began: int, at: int, step: GraphStep) -> bool:
+    """Return whether a call is that of the step, and the calls since `began`, if any, ran inside it."""
+    return at < len(calls) and _is_call_of(calls[at], step) and (at == began or calls[at].start <= calls[began].start)
 
 
-def _is(call: Call, step: GraphStep) -> bool:
-    """The runtime makes up names for steps that have none."""
+def _is_call_of(call: Call, step: GraphStep) -> bool:
+    """Return whether operator and name agree; the runtime invents names for steps without one."""
     return call.op_type == step.op_type and (not step.name or call.name == step.name)

@@ -1,7 +1,7 @@
-"""`sardonyx.profile`: where a model spends its time, by the modules of the network it came from.
+"""`sardonyx.profile`: measure where a model spends its time, by the modules of the original network.
 
-The file itself is run, as it is and with the runtime's optimizations on: no names or tags are added, since nodes that
-differ in an attribute are not merged by the runtime, and another graph would be measured than the one users run.
+The file is run unchanged, with the runtime's optimizations on. No names or tags are added, because the runtime does not
+merge nodes that differ in an attribute, and would run another graph than the one that users run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.scopes import is_constant, scopes
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
-from sardonyx.measurement.feeds import at_size, open_dims
+from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.profiling.subject import Profiled, Subject
 from sardonyx.records.environment import environment
 from sardonyx.records.profile import Profile, ProfiledModel
@@ -30,9 +30,9 @@ from sardonyx.runtime.timed import Level, Settings
 from sardonyx.runtime.values import Feeds
 
 WARM_UP = 2  # runs that are not counted
-FEWEST, MOST = 5, 100  # runs, where nobody says how many
-SECONDS = 3.0  # for the profiled runs of all files, where nobody says how many
-PLAIN_SECONDS = 1.0  # for those without the profiler
+FEWEST, MOST = 5, 100  # runs by default
+SECONDS = 3.0  # for the profiled runs of all files by default
+PLAIN_SECONDS = 1.0  # for the runs without the profiler
 
 
 def profile(
@@ -50,19 +50,19 @@ def profile(
     """Time the kernels of one or more models, and sum them by the modules of the original network.
 
     Args:
-        files: model files, `ModelProto`s or `onnx_ir.Model`s; several are run in turns, on the same inputs.
-        sizes: of dims that inputs leave open, by name; the others get a usual one.
-        at: further sizes, of which each gives a column for each file: prefill and decode of a decoder, say.
-        threads: that an operator may use.
-        provider: of the runtime: "cpu", "cuda" and so on.
-        level: how far the runtime may optimize: "off", "basic", "extended", "layout" or "all".
-        runs: to take the median of; as many as a few seconds allow where None.
-        seed: of the inputs.
-        progress: told each phase and how much of it is done.
+        files: Model files, `ModelProto`s or `onnx_ir.Model`s; several are run in turns on the same inputs.
+        sizes: Sizes of dynamic dimensions by name; the others get default sizes.
+        at: Further sizes, each of which adds a column for each file, such as prefill and decode of a decoder.
+        threads: Threads within an operator.
+        provider: Execution provider of the runtime: "cpu", "cuda" and so on.
+        level: How far the runtime may optimize: "off", "basic", "extended", "layout" or "all".
+        runs: The number of runs to take the median of; None runs for a few seconds.
+        seed: Seed of the inputs.
+        progress: Called with the phase and the fraction done.
 
     Raises:
-        UsageError: for no file, an unknown size, level or provider.
-        RuntimeFailure: where the runtime does not take or run a model.
+        UsageError: There is no file, or a size, level or provider is unknown.
+        RuntimeFailure: The runtime cannot load or run a model.
     """
     settings = Settings(threads, provider, _level(level))
     if runs is not None and runs < 1:
@@ -73,37 +73,37 @@ def profile(
     clock = Clock(progress)
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("load"):
-            found = [tagged(source) for source in sources]
-            points = [{**(sizes or {}), **each} for each in at or ({},)]
+            loaded = [tagged(source) for source in sources]
+            points = [{**(sizes or {}), **point} for point in at or ({},)]
             subjects = [
-                Subject(each, _loadable(each), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
+                Subject(model, _loadable(model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
-                for each, feeds in zip(found, _feeds([each.model for each in found], point, seed), strict=True)
+                for model, feeds in zip(loaded, _feeds([each.model for each in loaded], point, seed), strict=True)
             ]
         with clock.phase("run plain"):
             plain = _plain(subjects)
         with clock.phase("run profiled"):
-            profiled = [Profiled(each) for each in subjects]
-            done = _run([each.run for each in profiled], runs, min(each.room for each in profiled), clock.tell)
+            profiled = [Profiled(subject) for subject in subjects]
+            done = _run([each.run for each in profiled], runs, min(each.capacity for each in profiled), clock.tell)
         with clock.phase("trace"):
             models = tuple(
-                _answer(each, name, milliseconds, done)
-                for each, name, milliseconds in zip(profiled, _labels(found, at), plain, strict=True)
+                _model_record(subject, name, milliseconds, done)
+                for subject, name, milliseconds in zip(profiled, _labels(loaded, at), plain, strict=True)
             )
     options: dict[str, Any] = {
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
-        "sizes": _sizes(found[0].model, sizes),
-        **({"at": [dict(each) for each in at]} if at else {}),
+        "sizes": dynamic_dims(loaded[0].model) | dict(sizes or {}),
+        **({"at": [dict(point) for point in at]} if at else {}),
         "seed": seed,
         "runs": done,
     }
-    return Profile(environment(), options, models, {name: round(each, 6) for name, each in clock.seconds.items()})
+    return Profile(environment(), options, models, {name: round(spent, 6) for name, spent in clock.seconds.items()})
 
 
 def _plain(subjects: Sequence[Subject]) -> list[float]:
-    """Milliseconds of a run without the profiler, the models in turns; they are not kept in memory."""
+    """Return the milliseconds of a run of each model without the profiler; the models take turns."""
     ready = [subject.plain() for subject in subjects]
     times: list[list[float]] = [[] for _ in ready]
     ends = time.perf_counter() + PLAIN_SECONDS
@@ -115,73 +115,69 @@ def _plain(subjects: Sequence[Subject]) -> list[float]:
     return [1000 * median(seconds[WARM_UP:]) for seconds in times]
 
 
-def _run(ready: Sequence[Callable[[], object]], runs: int | None, room: int, tell: Progress) -> int:
-    """Run all in turns, so that whatever the machine does hits them alike; how many runs each had to be counted."""
+def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int, progress: Progress) -> int:
+    """Run all models in turns, so that other load affects them alike; return the number of counted runs of each."""
     began = time.perf_counter()
     for _ in range(WARM_UP):
         for run in ready:
             run()
     a_round = (time.perf_counter() - began) / WARM_UP
     wanted = runs or max(FEWEST, min(MOST, int(SECONDS / a_round)))
-    wanted = max(1, min(wanted, room - WARM_UP))
+    wanted = max(1, min(wanted, capacity - WARM_UP))
     for done in range(wanted):
         for run in ready:
             run()
-        tell("run profiled", (done + 1) / wanted)
+        progress("run profiled", (done + 1) / wanted)
     return wanted
 
 
-def _answer(profiled: Profiled, name: str, plain_ms: float, runs: int) -> ProfiledModel:
-    found, source = profiled.joined(runs), profiled.subject.tagged
+def _model_record(profiled: Profiled, name: str, plain_ms: float, runs: int) -> ProfiledModel:
+    joined, source = profiled.joined(runs), profiled.subject.tagged
     return ProfiledModel(
         path=None if source.path is None else source.name,
         label=name,
         nodes=sum(not is_constant(node) for scope in scopes(source.model) for node in scope.graph),
-        runs=found.runs,
+        runs=joined.runs,
         plain_ms=plain_ms,
-        wall_ms=found.wall_ms,
-        kernel_ms=sum(kernel.milliseconds for kernel in found.kernels),
-        attributed_ms=sum(kernel.milliseconds for kernel in found.kernels if kernel.owner is not None),
-        kernels=found.kernels,
-        modules=found.modules,
-        timeline=found.timeline,
-        notes=found.notes,
+        wall_ms=joined.wall_ms,
+        kernel_ms=sum(kernel.milliseconds for kernel in joined.kernels),
+        attributed_ms=sum(kernel.milliseconds for kernel in joined.kernels if kernel.owner is not None),
+        kernels=joined.kernels,
+        modules=joined.modules,
+        timeline=joined.timeline,
+        notes=joined.notes,
     )
 
 
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:
-    """The first model's feeds for all; what another takes beside those is drawn for it."""
+    """Return the first model's feeds for all models; inputs that only another model has are generated for it."""
     first = at_size(models[0], sizes, seed=seed)
-    fed = [first]
+    feeds = [first]
     for model in models[1:]:
         needed = {value.name for value in model.graph.inputs if not value.is_initializer()}
-        own = {name: size for name, size in (sizes or {}).items() if name in open_dims(model)}
-        fed.append(first if needed <= first.keys() else {**at_size(model, own, seed=seed), **first})
-    return fed
+        own = {name: size for name, size in (sizes or {}).items() if name in dynamic_dims(model)}
+        feeds.append(first if needed <= first.keys() else {**at_size(model, own, seed=seed), **first})
+    return feeds
 
 
-def _sizes(model: ir.Model, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    return open_dims(model) | dict(sizes or {})
+def _labels(models: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return short, distinct names of the columns: by size, by file, or by both."""
+    names, sizes = _file_names(models), [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at]
+    if len(names) == 1 and sizes:
+        return sizes
+    return [f"{name} {size}".strip() for size in sizes or [""] for name in names]
 
 
-def _labels(found: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
-    """Short names that tell the columns apart: by size, by file, or by both."""
-    names, places = _file_names(found), [" ".join(f"{dim}={size}" for dim, size in each.items()) for each in at]
-    if len(names) == 1 and places:
-        return places
-    return [f"{name} {place}".strip() for place in places or [""] for name in names]
-
-
-def _file_names(found: Sequence[Tagged]) -> list[str]:
-    names = [each.path.name if each.path is not None else each.name for each in found]
+def _file_names(models: Sequence[Tagged]) -> list[str]:
+    names = [model.path.name if model.path is not None else model.name for model in models]
     if len(set(names)) == len(names):
         return names
-    full = [each.name for each in found]
-    return full if len(set(full)) == len(full) else [f"{name} ({place})" for place, name in enumerate(full, 1)]
+    full = [model.name for model in models]
+    return full if len(set(full)) == len(full) else [f"{name} ({number})" for number, name in enumerate(full, 1)]
 
 
-def _loadable(found: Tagged) -> Path | onnx.ModelProto:
-    return found.path if found.path is not None else to_proto(found.model)
+def _loadable(model: Tagged) -> Path | onnx.ModelProto:
+    return model.path if model.path is not None else to_proto(model.model)
 
 
 def _level(level: Level | str) -> Level:

@@ -1,6 +1,6 @@
-"""A graph as plain steps: the file's, and the one the runtime made of it, in the same words.
+"""Read the graph of a file, and the optimized graph that the runtime saved, into one simple form.
 
-Only what tracing asks for: names, operators, which values go in and out, and the bodies of control flow.
+It holds what tracing needs: names, operators, inputs, outputs, and the bodies of control flow.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class GraphStep:
     name: str
     op_type: str
     domain: str
-    inputs: tuple[str, ...]  # "" where one is left out
+    inputs: tuple[str, ...]  # "" for an omitted one
     outputs: tuple[str, ...]
     bodies: Mapping[str, Steps]  # by attribute
-    likeness: Hashable = None  # the same for steps that make the same of the same inputs; None: like no other
-    node: ir.Node | None = None  # of a file
+    equality: Hashable = None  # equal for steps that compute the same from the same inputs; None: equal to no other
+    node: ir.Node | None = None  # in the graph of a file
     tags: Mapping[str, str] = field(default_factory=dict[str, str])  # attributes that begin with two underscores
 
     @property
@@ -42,14 +42,14 @@ class GraphStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """One graph, its steps in the order in which they stand; constants are no steps."""
+    """One graph, with its steps in order; constants are not steps."""
 
     steps: Sequence[GraphStep]
-    constants: Mapping[str, Hashable]  # name -> the same for equal contents
+    constants: Mapping[str, Hashable]  # name → a key that is equal for equal contents
 
 
 def of_file(graph: ir.Graph) -> Steps:
-    """The steps of a graph that was read from a file."""
+    """Return the steps of a graph that was read from a file."""
     constants = {name: _content(value.const_value, name) for name, value in graph.initializers.items()}
     steps: list[GraphStep] = []
     for node in graph:
@@ -65,7 +65,7 @@ def of_file(graph: ir.Graph) -> Steps:
                 tuple(value.name or "" if value is not None else "" for value in node.inputs),
                 outputs,
                 {name: of_file(body) for name, body in bodies(node)},
-                _likeness(node),
+                _equality(node),
                 node,
             )
         )
@@ -73,10 +73,7 @@ def of_file(graph: ir.Graph) -> Steps:
 
 
 def as_run(path: Path) -> Steps:
-    """The steps of the graph that the runtime left behind when it had optimized the file.
-
-    Its weights are not looked at, and need not be there.
-    """
+    """Return the steps of the optimized graph that the runtime saved; its weights are not read."""
     return _of_proto(onnx.ModelProto.FromString(path.read_bytes()).graph)
 
 
@@ -89,7 +86,7 @@ def _of_proto(graph: onnx.GraphProto) -> Steps:
             tuple(node.input),
             tuple(node.output),
             dict(_bodies(node)),
-            tags={each.name: each.s.decode(errors="replace") for each in node.attribute if each.name.startswith("__")},
+            tags={attr.name: attr.s.decode(errors="replace") for attr in node.attribute if attr.name.startswith("__")},
         )
         for node in graph.node
     ]
@@ -97,15 +94,15 @@ def _of_proto(graph: onnx.GraphProto) -> Steps:
 
 
 def _bodies(node: onnx.NodeProto) -> list[tuple[str, Steps]]:
-    return [(each.name, _of_proto(each.g)) for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+    return [(attr.name, _of_proto(attr.g)) for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH]
 
 
 def _plain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _likeness(node: ir.Node) -> Hashable:
-    """What has to be the same, beside the inputs, for the runtime to compute two nodes once."""
+def _equality(node: ir.Node) -> Hashable:
+    """Return what must be equal, besides the inputs, for the runtime to merge two nodes; None if it never does."""
     if node.op_type in RANDOM:
         return None
     attributes: list[Hashable] = []
@@ -118,7 +115,7 @@ def _likeness(node: ir.Node) -> Hashable:
 
 
 def _content(tensor: ir.TensorProtocol | None, name: str) -> Hashable:
-    """Small tensors are the same where their contents are; large ones are not read."""
+    """Return the contents of a small tensor, or the name of a large one, which is not read."""
     if tensor is None or tensor.nbytes > SMALL or isinstance(tensor, ir.StringTensor):
         return name
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -1,4 +1,4 @@
-"""One model under the runtime's profiler, and what its profile comes to."""
+"""Run one model under the runtime's profiler and join its profile with the graph of the file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sardonyx.records.profile import KernelTime, ModuleTime, Slice
 from sardonyx.runtime.timed import Level, Settings, Timed, weights_beside
 from sardonyx.runtime.values import Feeds
 
-_LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")  # domains of kernels on values in another layout
-_UNSAVED = "the provider does not tell which graph it runs: kernels are traced by their names alone"
-_UNTAGGED = "nothing in the file tells of modules: all time counts to the model itself"
+_LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")  # domains of kernels that use another layout
+_UNSAVED = "the provider does not save the graph that it runs: kernels are traced by their names alone"
+_UNTAGGED = "the file has no module tags: all time counts to the model itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Subject:
     folder: Path  # for temporary files
 
     def plain(self) -> Callable[[], object]:
-        """A run without the profiler."""
+        """Load the model without the profiler, and return a function that runs it."""
         return Timed(self.source, self.settings).ready(self.feeds)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A profile joined to the file."""
+class JoinedProfile:
+    """A profile joined with the graph of the file."""
 
     runs: int
     wall_ms: float
@@ -65,39 +65,39 @@ class Profiled:
         try:
             self._session = saving(subject.source, subject.settings, optimized, profile)
             self._graph = steps.as_run(optimized)
-        except RuntimeFailure:  # a provider that compiles whole pieces of the graph cannot save them
+        except RuntimeFailure:  # a provider that compiles parts of the graph cannot save them
             self._session = Timed(subject.source, subject.settings, profile=profile)
             self._notes.append(_UNSAVED)
         self.run = self._session.ready(subject.feeds)
 
     @property
-    def room(self) -> int:
-        """How many runs the runtime's profile has room for."""
+    def capacity(self) -> int:
+        """The number of runs that fit into the runtime's profile."""
         graph = self._graph or steps.of_file(self.subject.tagged.model.graph)
         return MOST_EVENTS // (len(graph.steps) + 2)
 
-    def joined(self, runs: int) -> Found:
-        """What the last runs came to, by kernel and by module; the model is not run any more."""
+    def joined(self, runs: int) -> JoinedProfile:
+        """Return the times of the last runs by kernel and by module; the model cannot be run afterwards."""
         profiled = read(self._session.end_profile())[-runs:]
-        del self._session, self.run  # tracing may have to load the model anew
+        del self._session, self.run  # tracing may have to load the model again
         graph = self._graph or _of_calls(profiled)
         matched = [(run, matches) for run in profiled if (matches := match(run, graph)) is not None]
         if not matched:
-            raise RuntimeFailure("ONNX Runtime's profile does not fit the graph that it ran")
-        places, kernels = summing.kernels(matched, self._traces(graph))
-        by_time = sorted(matched, key=lambda each: each[0].duration)
+            raise RuntimeFailure("ONNX Runtime's profile does not match the graph that it ran")
+        indices, kernels = summing.kernels(matched, self._traces(graph))
+        by_time = sorted(matched, key=lambda pair: pair[0].duration)
         middle, matches = by_time[len(by_time) // 2]
-        return Found(
+        return JoinedProfile(
             runs=len(matched),
             wall_ms=middle.duration / 1000,
             kernels=kernels,
             modules=summing.modules(kernels, self.subject.tagged.hierarchy),
-            timeline=summing.timeline(middle, matches, places),
-            notes=(*self._notes, *self._said(len(profiled) - len(matched))),
+            timeline=summing.timeline(middle, matches, indices),
+            notes=(*self._notes, *self._further_notes(len(profiled) - len(matched))),
         )
 
     def _traces(self, graph: steps.Steps) -> dict[steps.GraphStep, Trace]:
-        """Through the graph before the layouts were changed, where they were: there values still have their names."""
+        """Trace the graph to the file; if layouts were changed, by way of the graph before, whose values have names."""
         file = steps.of_file(self.subject.tagged.model.graph)
         if not any(step.domain in _LAYOUTS for step in graph.steps):
             return trace(graph, file)
@@ -107,17 +107,17 @@ class Profiled:
         before = steps.as_run(optimized)
         return through(trace(graph, before), trace(before, file))
 
-    def _said(self, lost: int) -> Iterator[str]:
+    def _further_notes(self, lost: int) -> Iterator[str]:
         if lost:
-            yield f"{lost} runs were left out, since the runtime's profile of them is not whole"
+            yield f"{lost} runs were left out because the runtime's profile of them is incomplete"
         if {origins.evidence(node) for node in self.subject.tagged.model.graph} <= {None, p.Evidence.NAMES}:
             yield _UNTAGGED
 
 
 def saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, profile: Path | None = None) -> Timed:
-    """The model loaded, and its graph saved as the runtime optimized it.
+    """Load a model, and save its graph as the runtime optimized it.
 
-    The weights go nowhere, where systems have such a place: nobody reads them, and they may be gigabytes.
+    The weights, which may be gigabytes and are not needed, are written to the null device if the system has one.
     """
     with contextlib.suppress(OSError, NotImplementedError):
         weights_beside(optimized).symlink_to(os.devnull)
@@ -125,6 +125,6 @@ def saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, 
 
 
 def _of_calls(runs: list[Run]) -> steps.Steps:
-    """The steps of a graph of which only the calls are known."""
+    """Return the steps of a graph of which only the calls are known."""
     calls = runs[0].calls if runs else ()
     return steps.Steps([steps.GraphStep(call.name, call.op_type, "", (), (), {}) for call in calls], {})

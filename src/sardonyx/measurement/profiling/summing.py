@@ -1,4 +1,4 @@
-"""Times of kernels, and from them those of the modules they belong to."""
+"""Compute the times of kernels, and from them the times of the modules they belong to."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.records.profile import KernelTime, ModuleTime, Slice, TracedBy
 
 Matched = Sequence[tuple[Run, Sequence[Match]]]
-_TAG_PATHS = ("__call", "__module_path")  # attributes that some files carry their modules in, the surer one first
+_TAG_PATHS = ("__call", "__module_path")  # attributes in which some files store module paths, the more reliable first
 
 
 def kernels(matched: Matched, traces: Mapping[GraphStep, Trace]) -> tuple[dict[GraphStep, int], tuple[KernelTime, ...]]:
-    """Every kernel in the order in which they run, with the median of its times; and the place of each."""
+    """Return the index of each kernel's step, and the kernels in the order they run, with their median times."""
     times: dict[GraphStep, list[float]] = defaultdict(list)
     calls: dict[GraphStep, int] = {}
     first: dict[GraphStep, Match] = {}
     for _, matches in matched:
         spent: dict[GraphStep, float] = defaultdict(float)
-        for each in matches:
-            spent[each.step] += each.own
-            first.setdefault(each.step, each)
-        calls |= Counter(each.step for each in matches)
+        for match in matches:
+            spent[match.step] += match.own
+            first.setdefault(match.step, match)
+        calls |= Counter(match.step for match in matches)
         for step, microseconds in spent.items():
             times[step].append(microseconds)
     ordered = sorted(first, key=lambda step: first[step].call.start)
-    made = tuple(_kernel(first[step], traces.get(step, UNTRACED), median(times[step]), calls[step]) for step in ordered)
-    return {step: place for place, step in enumerate(ordered)}, made
+    of_steps = [_kernel(first[step], traces.get(step, UNTRACED), median(times[step]), calls[step]) for step in ordered]
+    return {step: index for index, step in enumerate(ordered)}, tuple(of_steps)
 
 
-def _kernel(seen: Match, trace: Trace, microseconds: float, calls: int) -> KernelTime:
+def _kernel(match: Match, trace: Trace, microseconds: float, calls: int) -> KernelTime:
     nodes = [step.node for step in trace.steps if step.node is not None]
-    found = p.merge(origins.origins(node) for node in nodes if origins.evidence(node) is not p.Evidence.NAMES)
-    owner, by = (p.owner_of(found), trace.by) if nodes else (None, TracedBy.NOTHING)
-    if not nodes and (worn := next((seen.step.tags[name] for name in _TAG_PATHS if name in seen.step.tags), None)):
-        found, owner, by = frozenset({worn}), worn, TracedBy.ATTRIBUTE
+    paths = p.merge(origins.origins(node) for node in nodes if origins.evidence(node) is not p.Evidence.NAMES)
+    owner, by = (p.owner_of(paths), trace.by) if nodes else (None, TracedBy.NOTHING)
+    if not nodes and (tag := next((match.step.tags[name] for name in _TAG_PATHS if name in match.step.tags), None)):
+        paths, owner, by = frozenset({tag}), tag, TracedBy.ATTRIBUTE
     return KernelTime(
-        name=seen.step.name or seen.call.name,
-        op_type=seen.step.operator,
-        provider=seen.call.provider,
+        name=match.step.name or match.call.name,
+        op_type=match.step.operator,
+        provider=match.call.provider,
         nodes=tuple(sorted(label(node) for node in nodes)),
-        origins=tuple(sorted(found)),
+        origins=tuple(sorted(paths)),
         owner=owner,
         traced_by=by,
         milliseconds=microseconds / 1000,
@@ -55,19 +55,19 @@ def _kernel(seen: Match, trace: Trace, microseconds: float, calls: int) -> Kerne
     )
 
 
-def timeline(run: Run, matches: Iterable[Match], places: Mapping[GraphStep, int]) -> tuple[Slice, ...]:
-    """The calls of one run, by when they began; one whose body holds others comes before those."""
-    slices = [Slice(places[each.step], each.call.start - run.start, each.call.duration) for each in matches]
-    return tuple(sorted(slices, key=lambda each: (each.start_us, -each.duration_us)))
+def timeline(run: Run, matches: Iterable[Match], indices: Mapping[GraphStep, int]) -> tuple[Slice, ...]:
+    """Return the calls of one run by their start; a call with a body comes before the calls inside it."""
+    slices = [Slice(indices[match.step], match.call.start - run.start, match.call.duration) for match in matches]
+    return tuple(sorted(slices, key=lambda part: (part.start_us, -part.duration_us)))
 
 
-def modules(found: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[ModuleTime, ...]:
-    """Every module that kernels belong to, and every one above it; a module and each further call of it apart."""
+def modules(kernels: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[ModuleTime, ...]:
+    """Return every module that kernels belong to and every module above it; further calls of a module are separate."""
     own: dict[str, float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    for kernel in found:
+    for kernel in kernels:
         if kernel.owner is None:
             continue
         own[kernel.owner] += kernel.milliseconds
@@ -75,7 +75,7 @@ def modules(found: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[Module
         calls[kernel.owner] += kernel.calls
         for path in _up(kernel.owner):
             total[path] += kernel.milliseconds
-    whole = sum(kernel.milliseconds for kernel in found)
+    whole = sum(kernel.milliseconds for kernel in kernels)
     return tuple(
         ModuleTime(
             path,

@@ -1,7 +1,7 @@
-"""What the file says of its values before anything runs: which of them are equal, and which are mere sizes.
+"""Find which values of a file are equal, and which depend on constants and sizes alone.
 
-The runtime computes equal steps once, and works out before the run what hangs on sizes and constants alone; whoever
-looks for what a kernel does must not take such steps for a part of it.
+The runtime computes equal steps once, and folds what depends on constants and sizes alone before the run, so that such
+steps are not part of the work of a kernel.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from sardonyx.measurement.profiling.steps import GraphStep, Steps
 
 
 class Values:
-    """The values of one graph; those of graphs around it belong to whoever asks."""
+    """The values of one graph; values of graphs around it are unknown here."""
 
     def __init__(self, graph: Steps) -> None:
-        self.maker: dict[str, int] = {}
-        self._class: dict[str, Hashable] = dict(graph.constants)
+        self.producer: dict[str, int] = {}  # index of a step, by value
+        self._classes: dict[str, Hashable] = dict(graph.constants)
         self._sizes: set[str] = set(graph.constants)
-        self._alike: dict[int, Sequence[int]] = {}
+        self._twins: dict[int, Sequence[int]] = {}
         self._keys: dict[Hashable, int] = {}
         groups: dict[int, list[int]] = defaultdict(list)
         for index, step in enumerate(graph.steps):
             groups[self._number(index, step)].append(index)
         for members in groups.values():
             if len(members) > 1:
-                self._alike |= dict.fromkeys(members, members)
+                self._twins |= dict.fromkeys(members, members)
 
     def _number(self, index: int, step: GraphStep) -> int:
-        """Give a step's outputs their class, and the step one of its own; the same for steps that are equal."""
+        """Assign classes to a step's outputs, and return the class of the step, which equal steps share."""
         same: Hashable = index
-        if step.likeness is not None and not step.bodies:
-            same = (step.likeness, tuple(self.like(name) for name in step.inputs))
-        key = self._keys.setdefault(same, len(self._keys))  # short, or keys of keys would grow without end
+        if step.equality is not None and not step.bodies:
+            same = (step.equality, tuple(self.class_of(name) for name in step.inputs))
+        key = self._keys.setdefault(same, len(self._keys))  # a number, because nested keys would grow without bound
         sizes = all(name in self._sizes for name in step.inputs if name)
         operands = Dependence.SIZE if sizes else Dependence.DATA
         depends = dependence(step.op_type, operands, has_bodies=bool(step.bodies))
         for place, name in enumerate(step.outputs):
             if name:
-                self.maker[name] = index
-                self._class[name] = self.like(step.inputs[0]) if step.op_type == "Identity" else (key, place)
+                self.producer[name] = index
+                self._classes[name] = self.class_of(step.inputs[0]) if step.op_type == "Identity" else (key, place)
                 if depends is not Dependence.DATA and step.inputs:
                     self._sizes.add(name)
         return key
 
-    def like(self, name: str) -> Hashable:
-        """The class of a value: the same for values that are equal."""
-        return self._class.get(name, name)
+    def class_of(self, name: str) -> Hashable:
+        """Return the class of a value, which equal values share."""
+        return self._classes.get(name, name)
 
     def is_size(self, name: str) -> bool:
-        """Whether nothing but constants and sizes went into a value."""
+        """Return whether a value depends on constants and sizes alone."""
         return name in self._sizes
 
     def twins(self, index: int) -> Sequence[int]:
-        """The steps equal to one, itself among them."""
-        return self._alike.get(index, (index,))
+        """Return the steps equal to one, including itself."""
+        return self._twins.get(index, (index,))
 
 
 def consumers(graph: Steps) -> Mapping[str, Sequence[int]]:
-    """The steps that read each value, in their bodies too."""
-    found: dict[str, list[int]] = defaultdict(list)
+    """Return the steps that read each value, in their bodies too."""
+    readers: dict[str, list[int]] = defaultdict(list)
     for index, step in enumerate(graph.steps):
         for name in dict.fromkeys(_read(step)):
             if name:
-                found[name].append(index)
-    return found
+                readers[name].append(index)
+    return readers
 
 
 def _read(step: GraphStep) -> Sequence[str]:
