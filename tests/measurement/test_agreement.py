@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from sardonyx.measurement.agreement import difference
+from sardonyx.measurement.trial import output_difference
 
 ONE = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
 
 @given(arrays.arrays(np.float32, arrays.array_shapes(max_dims=3, max_side=5), elements=st.floats(-100, 100, width=32)))
 def test_a_model_agrees_with_itself_and_with_its_roundings(answer: np.ndarray[Any, Any]) -> None:
-    assert difference([answer], [answer]) is None
-    assert difference([answer.astype(np.float16)], [answer]) is None
-    assert difference([answer * np.float32(1.001)], [answer]) is None
+    assert output_difference([answer], [answer]) is None
+    assert output_difference([answer.astype(np.float16)], [answer]) is None
+    assert output_difference([answer * np.float32(1.001)], [answer]) is None
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_a_model_agrees_with_itself_and_with_its_roundings(answer: np.ndarray[An
     ],
 )
 def test_what_clearly_differs_is_told(ours: list[Any], theirs: list[Any], said: str) -> None:
-    found = difference(ours, theirs)
+    found = output_difference(ours, theirs)
     assert found is not None
     assert re.search(said, found)
 
 
 def test_what_is_the_same_in_kind_is_not_told() -> None:
     words = np.array(["a", "b"], dtype=object)
-    assert difference([None, words, [ONE], ONE > 0], [None, words, [ONE], ONE < 0]) is None
-    assert difference([np.array([np.inf, 1.0])], [np.array([np.inf, 1.0])]) is None
+    assert output_difference([None, words, [ONE], ONE > 0], [None, words, [ONE], ONE < 0]) is None
+    assert output_difference([np.array([np.inf, 1.0])], [np.array([np.inf, 1.0])]) is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx
 
 from sardonyx.ir.io import from_proto
-from sardonyx.measurement.profiling.steps import Steps, of_file
-from sardonyx.measurement.profiling.value_equivalence import Values
+from sardonyx.measurement.profiling.steps import Steps, Values, of_file
 
 
 def graph(text: str) -> Steps:

@@ -11,8 +11,8 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
-from sardonyx.verification.budget import Budget
 from sardonyx.verification.coverage import Bodies
+from sardonyx.verification.reference import Budget
 from sardonyx.verification.subject import Subject
 
 MB = 1 << 20

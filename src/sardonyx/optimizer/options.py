@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sardonyx.optimizer.candidates import Forbidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +50,14 @@ class TuneOptions:
 
     seconds: float = 120.0
     sizes: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningOptions:
+    """`TuneOptions` with what the tuner takes from the other parameters of `optimize`."""
+
+    budget: float = 120.0  # seconds
+    sizes: Mapping[str, int] | None = None  # of dynamic dimensions
+    threads: int = 1
+    seed: int = 0
+    left_out: Forbidden = frozenset()  # passes that are off by default and may be added

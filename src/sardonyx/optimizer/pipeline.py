@@ -26,9 +26,8 @@ from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.result import HasModel
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
-from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
+from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptions
 from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
-from sardonyx.optimizer.tuning.options import TuningOptions
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment

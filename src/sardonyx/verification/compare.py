@@ -21,13 +21,12 @@ from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
-from sardonyx.verification.budget import SECONDS
 from sardonyx.verification.half_precision_models import SinglePrecision
 from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
 from sardonyx.verification.judge import Judge, Noise
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
-from sardonyx.verification.reference import Answer, Progress, Reference
+from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.rounding import LiveEngine, in_double, moved_by_rounding, narrowed, shuffled, widened
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject

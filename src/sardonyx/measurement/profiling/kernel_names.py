@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
-from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.value_equivalence import Values, consumers
+from sardonyx.measurement.profiling.steps import GraphStep, Steps, Values, consumers
 
 BLOCKED = "_nchwc"  # suffix of kernels on blocks of channels, after the name of the value they produce
 _SUFFIX = re.compile(r"(/+[A-Za-z0-9]*Fusion[A-Za-z0-9]*(_token_\d+)?/*|/+|_new_reshape)$")

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.measurement.profiling.kernel_names import Names, represented_values
-from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.value_equivalence import Values, consumers
+from sardonyx.measurement.profiling.steps import GraphStep, Steps, Values, consumers
 from sardonyx.records.profile import TracedBy
 
 

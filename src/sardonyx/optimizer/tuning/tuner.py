@@ -10,7 +10,7 @@ import dataclasses
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sardonyx.analysis.census import Census
@@ -19,8 +19,8 @@ from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.interleaving import Race
 from sardonyx.measurement.statistics import Comparison, Finding
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, RewriteJob, VerifiedCandidate
+from sardonyx.optimizer.options import TuningOptions
 from sardonyx.optimizer.tuning import units as tuning_units
-from sardonyx.optimizer.tuning.options import Rebuild, TuningOptions
 from sardonyx.optimizer.tuning.race import Contender, Ground
 from sardonyx.optimizer.tuning.search import Effect, SearchResult, State, search
 from sardonyx.optimizer.tuning.units import Unit
@@ -29,6 +29,7 @@ from sardonyx.runtime.timed import Settings
 from sardonyx.verification.subject import Subject
 
 SOURCE, UNTUNED, TUNED = "source", "untuned", "tuned"
+Rebuild = Callable[[Forbidden], VerifiedCandidate]  # builds a candidate without the forbidden passes, and verifies it
 
 
 def choose(race: Race) -> tuple[str, str]:
