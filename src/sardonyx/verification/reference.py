@@ -37,8 +37,8 @@ class Budget:
     """Time and memory used by the runs of the reference so far; the candidate is expected to use as much.
 
     A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
-    seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in the
-    same way, must be at most 1 GB or twice that of the smallest one.
+    seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in
+    the same way, must be at most 1 GB or twice that of the smallest one.
     """
 
     seconds: float = SECONDS
