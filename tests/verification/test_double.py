@@ -13,7 +13,7 @@ import sardonyx
 from sardonyx.errors import VerificationFailed
 from sardonyx.exporting import export as exporting
 from sardonyx.records.run import Accuracy
-from sardonyx.verification.judge import Judge
+from sardonyx.verification.output_comparison import OutputComparer
 
 
 class Spectrum(torch.nn.Module):
@@ -58,12 +58,12 @@ def test_a_wrong_weight_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_an_overflow_is_a_fault_though_doubles_agree() -> None:
-    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset(), exported=True)
+    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset(), exported=True)
     right, inf = np.array([1.0, 3.0], np.float32), np.array([1.0, np.inf], np.float32)
-    assert judge.compare([right], [inf], lambda: None, exact=lambda: ([right], [right]))
+    assert comparer.compare([right], [inf], lambda: None, exact=lambda: ([right], [right]))
     far = np.array([1.0, 3.01], np.float32)
-    assert judge.compare([right], [far], lambda: None, exact=lambda: ([right], [right]))
+    assert comparer.compare([right], [far], lambda: None, exact=lambda: ([right], [right]))
     near = np.array([1.0, 3.0001], np.float32)
-    assert not judge.compare([right], [near], lambda: None, exact=lambda: ([right], [right]))
-    assert judge.compare([right], [near], lambda: None, exact=lambda: ([right], [near]))
-    assert judge.compare([right], [near], lambda: None)
+    assert not comparer.compare([right], [near], lambda: None, exact=lambda: ([right], [right]))
+    assert comparer.compare([right], [near], lambda: None, exact=lambda: ([right], [near]))
+    assert comparer.compare([right], [near], lambda: None)

@@ -12,7 +12,7 @@ import torch
 from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
-from sardonyx.verification.judge import Judge
+from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.padding import hidden_positions, keyless_padding
 
 MASK = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])  # one row padded on the left, one on the right
@@ -80,13 +80,13 @@ def test_masks_that_keep_everything_hide_nothing() -> None:
 def test_a_judge_counts_what_it_leaves_out_and_compares_the_rest() -> None:
     a, b = moved((2, 5, 7), UNSEEING[:, :, None])
     padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
-    judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset())
-    assert judge.compare([a], [b], lambda: None, padding=padding) == []
-    assert judge.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
+    comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset())
+    assert comparer.compare([a], [b], lambda: None, padding=padding) == []
+    assert comparer.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
     for place in ((0, 2, 0), (1, 4, 6)):  # the first real one, and padding that sees keys before it
         wrong = b.copy()
         wrong[place] += 0.01
-        assert judge.compare([a], [wrong], lambda: None, padding=padding)
+        assert comparer.compare([a], [wrong], lambda: None, padding=padding)
 
 
 Attend: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -65,7 +65,7 @@ class Race:
         """Estimate the ratio of two contenders; comparisons with the reference use both of its slots."""
         ours, theirs = self.seconds[name], self.seconds[against or self.reference]
         if name == self.reference and against is not None:
-            return estimate(theirs, ours, self.twin, seed=self.seed).turned()
+            return estimate(theirs, ours, self.twin, seed=self.seed).inverse()
         if against in (None, self.reference) and name != self.reference:
             return estimate(ours, theirs, self.twin, seed=self.seed)
         return estimate(ours, theirs, seed=self.seed)

@@ -56,7 +56,7 @@ class Estimate:
         """Return the largest relative difference within the interval."""
         return _exp(abs(self.centre) + self.reach(level)) - 1
 
-    def turned(self) -> Estimate:
+    def inverse(self) -> Estimate:
         """Return the estimate of the inverse ratio."""
         return replace(self, centre=-self.centre)
 

@@ -24,7 +24,7 @@ from sardonyx.verification import noise
 from sardonyx.verification.half_precision_models import SinglePrecision
 from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.rounding import LiveEngine, in_double, moved_by_rounding, narrowed, shuffled, widened
@@ -167,7 +167,7 @@ class Oracle:
         subject = reference.subject if is_itself else Subject(candidate)
         failures = interface_changes(reference.subject.model, subject.model)
         names = [value.name or "" for value in reference.subject.model.graph.outputs]
-        judge = Judge(names, accuracy, reference.random, exported=reference.live is not None)
+        comparer = OutputComparer(names, accuracy, reference.random, exported=reference.live is not None)
         trials: list[Trial] = []
         results: list[Result] = []
         if _feedable(reference.subject.model, subject.model):
@@ -178,15 +178,15 @@ class Oracle:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
                 pairs = zip(answers, results, strict=True)
-                trials = [self._judged(judge, subject, number, *pair) for number, pair in enumerate(pairs)]
+                trials = [self._compare_trial(comparer, subject, number, *pair) for number, pair in enumerate(pairs)]
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
-        if trials and not failures and judge.inexact and accuracy is not Accuracy.EXACT:
-            failures += self._in_single_precision(subject, judge, answers, results)
+        if trials and not failures and comparer.inexact and accuracy is not Accuracy.EXACT:
+            failures += self._in_single_precision(subject, comparer, answers, results)
         runtimes = self._across(subject, answers, accuracy) if trials else []
         failures += [f"in {other.runtime}: {line}" for other in runtimes for line in other.from_rewrite]
         if self._probe is not None:
             self._probe.close()  # opens itself again for the next candidate that needs it
-        not_covered = judge.left_out.lines + reference.not_covered
+        not_covered = comparer.left_out.lines + reference.not_covered
         missing = reference.without_kernel
         how = [f"both sides computed in float32: ONNX Runtime has no CPU kernel for {missing} in their own types"]
         return Verdict(
@@ -194,9 +194,9 @@ class Oracle:
             reference=self.name,
             accuracy=accuracy,
             trials=tuple(trials),
-            outputs=judge.outputs(),
+            outputs=comparer.outputs(),
             failures=tuple(failures),
-            notes=tuple(dict.fromkeys((how if missing else []) + not_covered + judge.notes)),
+            notes=tuple(dict.fromkeys((how if missing else []) + not_covered + comparer.notes)),
             not_covered=tuple(not_covered),
             runtimes=tuple(runtimes),
             seconds=time.perf_counter() - began,
@@ -216,15 +216,17 @@ class Oracle:
                     results.append(failure)
         return results
 
-    def _judged(self, judge: Judge, subject: Subject, number: int, answer: Answer, result: Result) -> Trial:
+    def _compare_trial(
+        self, comparer: OutputComparer, subject: Subject, number: int, answer: Answer, result: Result
+    ) -> Trial:
         if isinstance(result, RuntimeFailure):
             lines = [f"the reference runs but the other model does not: {result.message}"]
             empty = [name for name, size in answer.inputs.dims.items() if size == 0]
             if empty:  # some fused kernels reject empty tensors: worth a note, not a failure
-                judge.notes.append(f"no longer accepts {', '.join(f'{name} = 0' for name in empty)}")
+                comparer.notes.append(f"no longer accepts {', '.join(f'{name} = 0' for name in empty)}")
                 lines = []
         else:
-            lines = judge.compare(
+            lines = comparer.compare(
                 answer.outputs,
                 result,
                 lambda: self._noise_for(subject, number, answer, result),
@@ -282,7 +284,7 @@ class Oracle:
         return [*map(narrowed, expected, outputs)], [*map(narrowed, result, outputs)]
 
     def _in_single_precision(
-        self, subject: Subject, judge: Judge, answers: Sequence[Answer], results: Sequence[Result]
+        self, subject: Subject, comparer: OutputComparer, answers: Sequence[Answer], results: Sequence[Result]
     ) -> list[str]:
         """Return how two half-precision models differ when both compute in single precision, one line per output."""
         if self._reference.live is not None or self._reference.without_kernel is not None:
@@ -290,7 +292,7 @@ class Oracle:
         for answer, result in zip(answers, results, strict=True):
             if isinstance(result, RuntimeFailure) or answer.hides_row or 0 in answer.inputs.dims.values():
                 continue
-            lines = self._precise.check(subject.model, judge, answer.inputs.feeds, answer.outputs, result)
+            lines = self._precise.check(subject.model, comparer, answer.inputs.feeds, answer.outputs, result)
             return [f"{answer.style}, seed {answer.seed}, in single precision: {line}" for line in lines]
         return []
 
@@ -307,7 +309,7 @@ class Oracle:
                 other.check(
                     subject,
                     answers,
-                    lambda: Judge(names, loosest, self._reference.random),
+                    lambda: OutputComparer(names, loosest, self._reference.random),
                     lambda number: self._noise_of(number, answers[number]),
                 )
             )

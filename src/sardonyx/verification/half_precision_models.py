@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Engine, Feeds, Value
 from sardonyx.verification import noise
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.tolerance import is_float
 from sardonyx.verification.upcast import new_constants, upcast
 
@@ -32,13 +32,18 @@ class SinglePrecision:
         self._open = open_model
 
     def check(
-        self, candidate: ir.Model, judge: Judge, feeds: Feeds, reference: Sequence[Value], results: Sequence[Value]
+        self,
+        candidate: ir.Model,
+        comparer: OutputComparer,
+        feeds: Feeds,
+        reference: Sequence[Value],
+        results: Sequence[Value],
     ) -> list[str]:
         """Return one line for every output that differs in single precision; none if the source has no half precision.
 
         Args:
             candidate: The model to compare with the source.
-            judge: Compares the outputs and collects the notes.
+            comparer: Compares the outputs and collects the notes.
             feeds: Inputs of one trial.
             reference: The source's outputs for them.
             results: The candidate's outputs for them.
@@ -54,10 +59,10 @@ class SinglePrecision:
                 and _represents(expected, reference)
                 and _represents(outputs, results)
             ):
-                return judge.fresh().compare(expected, outputs, lambda: self.noise(wide, candidate, feeds, outputs))
+                return comparer.fresh().compare(expected, outputs, lambda: self.noise(wide, candidate, feeds, outputs))
         except RuntimeFailure:
             pass
-        judge.notes.append(_UNDECIDED)
+        comparer.notes.append(_UNDECIDED)
         return []
 
     @functools.cached_property

@@ -23,7 +23,7 @@ from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
 from sardonyx.verification.compare import ExampleInputs, Oracle, Progress
 from sardonyx.verification.interface import random_outputs
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import Answer
 from sardonyx.verification.subject import Subject
@@ -73,25 +73,25 @@ class ModuleProof:
     def against_model(self) -> Verdict:
         """Compare the extracted model with the values at its boundary in the whole model."""
         began = time.perf_counter()
-        judge = Judge(self._cut.outputs, Accuracy.REASSOCIATES, random_outputs(self._cut.model))
-        trials = [self._try(number, answer, judge) for number, answer in enumerate(self._answers)]
+        comparer = OutputComparer(self._cut.outputs, Accuracy.REASSOCIATES, random_outputs(self._cut.model))
+        trials = [self._try(number, answer, comparer) for number, answer in enumerate(self._answers)]
         failures = tuple(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         return Verdict(
             passed=not failures,
             reference=f"the whole model in {self._oracle.name}",
             accuracy=Accuracy.REASSOCIATES,
             trials=tuple(trials),
-            outputs=judge.outputs(),
+            outputs=comparer.outputs(),
             failures=failures,
-            notes=tuple(self._oracle.not_covered + judge.notes),
+            notes=tuple(self._oracle.not_covered + comparer.notes),
             not_covered=tuple(self._oracle.not_covered),
             seconds=time.perf_counter() - began,
         )
 
-    def _try(self, number: int, answer: Answer, judge: Judge) -> Trial:
+    def _try(self, number: int, answer: Answer, comparer: OutputComparer) -> Trial:
         values = self.values(number)
         try:
-            lines = judge.compare([values[name] for name in self._cut.outputs], self._run(values), lambda: None)
+            lines = comparer.compare([values[name] for name in self._cut.outputs], self._run(values), lambda: None)
         except RuntimeFailure as failure:
             lines = [f"the module does not run on the values of the whole model: {failure.message}"]
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
@@ -135,7 +135,7 @@ class ModuleProof:
         }
         missing = [live for live in outputs if live not in pairs]
         passed_on = {live for live in missing if any(_equal(outputs[live], array) for array in inputs.values())}
-        lines, judge = self._judge(pairs, outputs, tensors, cut_inputs, padding)
+        lines, comparer = self._compare_pairs(pairs, outputs, tensors, cut_inputs, padding)
         if not pairs:
             nearest = _nearest(outputs, tensors)
             lines = [f"no output of the extracted model matches one of {name or 'the model'}: {nearest}"]
@@ -144,29 +144,29 @@ class ModuleProof:
             reference=f"the live module {name}" if name else "the live model",
             accuracy=Accuracy.REASSOCIATES,
             trials=(Trial(None, {}, "captured", not lines, tuple(lines)),),
-            outputs=judge.outputs(),
+            outputs=comparer.outputs(),
             failures=tuple(lines),
             notes=(
-                *judge.left_out.lines,
-                *judge.notes,
+                *comparer.left_out.lines,
+                *comparer.notes,
                 *(f"its output '{live}' is one of its inputs" for live in missing if live in passed_on),
             ),
-            not_covered=tuple(judge.left_out.lines),
+            not_covered=tuple(comparer.left_out.lines),
             seconds=time.perf_counter() - began,
         )
         dropped = tuple(live for live in missing if live not in passed_on)
         return LiveProof(verdict, arguments, {own: live for live, own in pairs.items()}, dropped)
 
-    def _judge(
+    def _compare_pairs(
         self,
         pairs: Mapping[str, str],
         outputs: Tensors,
         tensors: Tensors,
         cut_inputs: Mapping[str, Value],
         padding: Mapping[str, Padding],
-    ) -> tuple[list[str], Judge]:
+    ) -> tuple[list[str], OutputComparer]:
         """Compare pairs of outputs within the tolerance of their type and the noise of the extracted model."""
-        judge = Judge(list(pairs), Accuracy.REASSOCIATES, frozenset())
+        comparer = OutputComparer(list(pairs), Accuracy.REASSOCIATES, frozenset())
         results = [tensors[name] for name in pairs.values()]
 
         def measured() -> Noise | None:
@@ -183,7 +183,7 @@ class ModuleProof:
             return Noise(results, disturb)
 
         left_out = [padding.get(name) for name in pairs]
-        return judge.compare([outputs[name] for name in pairs], results, measured, padding=left_out), judge
+        return comparer.compare([outputs[name] for name in pairs], results, measured, padding=left_out), comparer
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:

@@ -21,7 +21,7 @@ from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
 from sardonyx.verification.interface import random_outputs
-from sardonyx.verification.judge import Judge
+from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
@@ -306,8 +306,8 @@ class Reference:
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:
         """Return whether a second run gives the same: some kernels do not initialize the results of empty sums."""
         names = [value.name or "" for value in self.subject.model.graph.outputs]
-        judge = Judge(names, Accuracy.EXACT, self.random)
-        if not judge.compare(outputs, engine.run(inputs.feeds), lambda: None):
+        comparer = OutputComparer(names, Accuracy.EXACT, self.random)
+        if not comparer.compare(outputs, engine.run(inputs.feeds), lambda: None):
             return True
         empty = ", ".join(f"{name} = 0" for name, size in inputs.dims.items() if size == 0)
         self._unsteady.append(f"the reference computes other numbers in every run for {empty}: not compared there")

@@ -30,7 +30,7 @@ from sardonyx.runtime import Array, Value
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened, without_rounding
 from sardonyx.verification.tolerance import is_float
@@ -184,8 +184,8 @@ class Check:
             return _first_different(expected, results)
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
             results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
-        judge = Judge([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
-        lines = judge.compare(expected, results, lambda: self._noise(trial, expected, results))
+        comparer = OutputComparer([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
+        lines = comparer.compare(expected, results, lambda: self._noise(trial, expected, results))
         return lines[0] if lines else None
 
     def _open(self, name: str, model: onnx.ModelProto) -> None:

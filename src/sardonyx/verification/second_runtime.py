@@ -13,7 +13,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.records.run import RuntimeCheck
 from sardonyx.runtime import Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.reference import Answer
 from sardonyx.verification.subject import Subject
 
@@ -42,7 +42,7 @@ class OtherRuntime:
         self,
         candidate: Subject,
         answers: Sequence[Answer],
-        judge: Callable[[], Judge],
+        comparer: Callable[[], OutputComparer],
         noise: Callable[[int], Noise | None],
     ) -> RuntimeCheck:
         """Compare reference and candidate on the trials that the first runtime ran.
@@ -50,7 +50,7 @@ class OtherRuntime:
         Args:
             candidate: The model to compare.
             answers: The reference's outputs in the first runtime.
-            judge: Returns a judge without results.
+            comparer: Returns an `OutputComparer` without results.
             noise: Returns the noise of the reference in the trial with this number.
         """
         if self._own is None:
@@ -66,14 +66,14 @@ class OtherRuntime:
                 failed.append(own.message)
                 continue
             measured = lambda number=number: noise(number)  # noqa: E731 (bound to this trial)
-            differences = judge().compare(answer.outputs, own, measured)
+            differences = comparer().compare(answer.outputs, own, measured)
             if differences:
                 runtime += [f"{place}: {line}" for line in differences]
             elif isinstance(other, RuntimeFailure):
                 rewrite.append(f"{place}: it runs the reference but not the other model: {other.message}")
             else:
                 compared += 1
-                rewrite += [f"{place}: {line}" for line in judge().compare(own, other, measured)]
+                rewrite += [f"{place}: {line}" for line in comparer().compare(own, other, measured)]
         left = len(answers) - len(theirs)
         reason = failed[0] if failed else f"{left} trials did not fit into {self._seconds:g} s" if left else ""
         return RuntimeCheck(self._name, compared, tuple(rewrite), tuple(runtime), reason)

@@ -24,7 +24,7 @@ from sardonyx.records.run import Accuracy, GeneratedBatch, TokenTie
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rounding import LiveEngine, moved_by_rounding
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
@@ -203,14 +203,14 @@ class GenerationCheck:
     ) -> tuple[GeneratedBatch, list[str]]:
         """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close."""
         reference = expected.logits.astype(logits.dtype)
-        judge = Judge(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        lines = judge.compare([reference], [logits], lambda: self._noise(session, prompts, expected, reference))
+        comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
+        lines = comparer.compare([reference], [logits], lambda: self._noise(session, prompts, expected, reference))
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
             _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
             for row, step in zip(rows, steps, strict=True)
         )
-        worst = judge.outputs()[0].max_abs
+        worst = comparer.outputs()[0].max_abs
         equal = expected.tokens.size - len(ties)
         return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 

@@ -139,7 +139,7 @@ class Tuner:
         if chosen == SOURCE:
             every = frozenset((rule.name, WHOLE_PASS) for rule in self._job.passes)
             results[SOURCE] = self._rebuild(rebuild, every, None)
-        nodes = {name: Census.of(each.candidate.model).counts.nodes for name, each in results.items()}
+        nodes = {name: Census.of(verified.candidate.model).counts.nodes for name, verified in results.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
         decided = decisions(self._units, result, self._questions)
         return results[chosen], self._record(chosen, why, final, nodes, decided, load)
@@ -181,7 +181,7 @@ class Tuner:
 
     def _last_race(self, results: Mapping[str, VerifiedCandidate]) -> Race:
         contenders = {SOURCE: self._ground.load(self._job.source)}
-        contenders |= {name: self._ground.load(each.candidate.model) for name, each in results.items()}
+        contenders |= {name: self._ground.load(verified.candidate.model) for name, verified in results.items()}
         return self._race(contenders, "timing source, result and tuned result")
 
     def _forbidden(self, state: State) -> Forbidden:

@@ -1,4 +1,4 @@
-"""What a judge says of values that are no tensors, of rows that a mask hides, and of noise that excuses everything."""
+"""What a comparer says of values that are no tensors, of rows that a mask hides, and of noise that excuses everything."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnx import TensorProto, helper
 from sardonyx import verify
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Value
-from sardonyx.verification.judge import Judge, Noise
+from sardonyx.verification.output_comparison import Noise, OutputComparer
 
 
-def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], Judge]:
-    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
-    return judge.compare([a], [b], lambda: None, hides_rows=hides_rows), judge
+def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], OutputComparer]:
+    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+    return comparer.compare([a], [b], lambda: None, hides_rows=hides_rows), comparer
 
 
 TENSOR = np.ones((2, 3), np.float32)
@@ -77,9 +77,9 @@ def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
     result = np.ones((2, 3, 4), np.float32)
     result[1, 2] = 0
     assert compared(reference, result)[0], "without a hidden row every NaN counts"
-    lines, judge = compared(reference, result, hides_rows=True)
+    lines, comparer = compared(reference, result, hides_rows=True)
     assert lines == []
-    assert any("fully masked" in note for note in judge.notes)
+    assert any("fully masked" in note for note in comparer.notes)
     assert compared(result, reference, hides_rows=True)[0], "a new NaN is never right"
     partly = reference.copy()
     partly[1, 2, 0] = 1
@@ -91,18 +91,18 @@ def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
 def test_integers_that_rounding_changes_everywhere_are_named() -> None:
     clean = np.arange(6)
     noise = Noise([clean], lambda number: [clean + 1 + number])
-    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert judge.compare([clean], [clean + 5], lambda: noise) == []
-    assert any("every element" in note for note in judge.notes)
+    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert comparer.compare([clean], [clean + 5], lambda: noise) == []
+    assert any("every element" in note for note in comparer.notes)
 
 
 def test_noise_that_excuses_much_is_named() -> None:
     clean = np.ones((4, 16), np.float32)
     rng = np.random.default_rng(0)
     noise = Noise([clean], lambda _: [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])
-    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert judge.compare([clean], [clean + np.float32(0.05)], lambda: noise) == []
-    assert any("weak evidence" in note for note in judge.notes)
+    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert comparer.compare([clean], [clean + np.float32(0.05)], lambda: noise) == []
+    assert any("weak evidence" in note for note in comparer.notes)
 
 
 def test_samples_are_limited_and_few_where_few_will_do() -> None:
@@ -114,19 +114,19 @@ def test_samples_are_limited_and_few_where_few_will_do() -> None:
         return [clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)]
 
     near = clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)
-    judge = Judge(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert judge.compare([clean], [near], lambda: Noise([clean], disturb)) == []
+    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+    assert comparer.compare([clean], [near], lambda: Noise([clean], disturb)) == []
     assert len(asked) <= 8
     asked.clear()
-    assert judge.compare([clean], [clean * np.float32(1.02)], lambda: Noise([clean], disturb, most=4))
+    assert comparer.compare([clean], [clean * np.float32(1.02)], lambda: Noise([clean], disturb, most=4))
     assert len(asked) == 4
 
 
 def test_the_record_says_where_an_output_comes_closest_to_its_limit() -> None:
     result = TENSOR.copy()
     result[1, 2] = 1 + 1e-6
-    lines, judge = compared(TENSOR, result)
+    lines, comparer = compared(TENSOR, result)
     assert lines == []
-    (output,) = judge.outputs()
+    (output,) = comparer.outputs()
     assert output.where == (1, 2)
     assert 0 < output.error < output.allowed

@@ -133,7 +133,7 @@ class _Worst:
     passed: bool = True
 
 
-class Judge:
+class OutputComparer:
     """Compares outputs within one accuracy class; random outputs by type and shape only."""
 
     def __init__(
@@ -159,9 +159,9 @@ class Judge:
         self.notes: list[str] = []
         self.left_out = LeftOut()
 
-    def fresh(self) -> Judge:
-        """Return a judge of the same outputs and rules without results."""
-        return Judge(self._names, self._accuracy, self._random, exported=self._exported)
+    def fresh(self) -> OutputComparer:
+        """Return a comparer for the same outputs and rules, without results."""
+        return OutputComparer(self._names, self._accuracy, self._random, exported=self._exported)
 
     def compare(
         self,
