@@ -1,4 +1,4 @@
-"""What a comparer says of values that are no tensors, of rows that a mask hides, and of noise that excuses everything."""
+"""Comparison of values that are not tensors, of fully masked rows, and of noise that explains everything."""
 
 from __future__ import annotations
 
