@@ -62,7 +62,7 @@ def test_what_could_not_be_left_is_refused_at_once(made: tuple[Optimized, Path],
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="is a file"):
         check(tmp_path / "file", run.source.path)
-    with pytest.raises(UsageError, match="no input has an open dim 'seq'"):
+    with pytest.raises(UsageError, match="no input has a dynamic dimension 'seq'"):
         check(tmp_path / "new", run.source.path, {"seq": 3})
     with pytest.raises(UsageError, match="models in memory"):
         fill(tmp_path / "new", replace(run, result=replace(run.result, path=None)))

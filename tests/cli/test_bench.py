@@ -118,7 +118,7 @@ def test_gates_ask_the_last_file(command: Command, staged: list[object]) -> None
         (["broken.onnx"], 1, "broken.onnx"),
         (["a.onnx", "unknown.onnx"], 1, "unknown.onnx: ONNX Runtime cannot load the model"),
         (["a.onnx", "unknown.onnx", "--isolate"], 1, "unknown.onnx: ONNX Runtime cannot load the model"),
-        (["a.onnx", "--size", "length=3"], 2, "the open dims are batch, seq"),
+        (["a.onnx", "--size", "length=3"], 2, "the dynamic dimensions are batch, seq"),
         (["a.onnx", "--size", "seq=3", "--sweep", "seq=1,2"], 2, "swept too"),
         (["a.onnx", "--sweep", "seq=1,x"], 2, "DIM=N,N"),
         (["a.onnx", "--seconds", "soon"], 2, "not a length of time"),

@@ -129,7 +129,7 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
     [
         (("--run", "r", "--dry-run"), "contradict"),
         (("--run", "r", "--record", "r/run.json"), "name the same file"),
-        (("--run", "r", "--size", "seq=3"), "no input has an open dim 'seq'"),
+        (("--run", "r", "--size", "seq=3"), "no input has a dynamic dimension 'seq'"),
         (("--size", "batch=3"), "--size is for measurements"),
         (("--budget", "3s"), "--budget is for measurements"),
     ],

@@ -27,14 +27,14 @@ def test_a_model_agrees_with_itself_and_with_its_roundings(answer: np.ndarray[An
     ("ours", "theirs", "said"),
     [
         ([ONE], [ONE, ONE], "it has 1 outputs"),
-        ([ONE, -ONE], [ONE, ONE], "output 2 is up to 200 % of its largest number off"),
+        ([ONE, -ONE], [ONE, ONE], "output 2 differs by up to 200 % of its largest number"),
         ([ONE[:1]], [ONE], r"output 1 has the shape \[1, 2\], not \[2, 2\]"),
         ([ONE * np.nan], [ONE], "not finite"),
         ([ONE > 0], [ONE], "is bool, not float32"),
-        ([[ONE, ONE]], [[ONE, ONE * 2]], "output 1 is up to 50 %"),
+        ([[ONE, ONE]], [[ONE, ONE * 2]], "output 1 differs by up to 50 %"),
         ([[ONE]], [[ONE, ONE]], "another kind"),
         ([None], [ONE], "another kind"),
-        ([ONE], [ONE * 0], "off"),
+        ([ONE], [ONE * 0], "output 1 differs by up to 100 %"),
         ([np.array([1, 2])], [np.array([1, 3])], "33 %"),
     ],
 )

@@ -51,7 +51,7 @@ def test_the_model_keeps_its_shapes(model: ir.Model) -> None:
 def test_a_dim_nobody_has_is_refused_with_those_there_are(model: ir.Model) -> None:
     with pytest.raises(UsageError, match="'length'") as refused:
         at_size(model, {"length": 3})
-    assert refused.value.hint == "the open dims are batch, seq, past, n[1]"
+    assert refused.value.hint == "the dynamic dimensions are batch, seq, past, n[1]"
 
 
 def test_draws_follow_the_seed(model: ir.Model) -> None:

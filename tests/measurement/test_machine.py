@@ -16,7 +16,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells"
 
 
 def test_the_machine_is_described() -> None:
-    found = machine.described(load_before=1.0, busy_before=0.5, busy_during=None)
+    found = machine.describe(load_before=1.0, busy_before=0.5, busy_during=None)
     assert found.cores == machine.cores() >= 1
     assert found.cpu
     assert (found.load_before, found.busy_before, found.busy_during) == (1.0, 0.5, None)
@@ -24,7 +24,7 @@ def test_the_machine_is_described() -> None:
 
 @on_linux
 def test_linux_tells_memory_and_load() -> None:
-    found = machine.described(load_before=None, busy_before=None, busy_during=None)
+    found = machine.describe(load_before=None, busy_before=None, busy_during=None)
     assert found.memory_bytes is not None
     assert found.memory_bytes > 10**8
     assert found.load_after is not None

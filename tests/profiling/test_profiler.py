@@ -199,7 +199,7 @@ def test_weights_are_not_written_out(tmp_path: Path) -> None:
     [
         ({"level": "most"}, "no level 'most'"),
         ({"runs": 0}, "0 runs measure nothing"),
-        ({"sizes": {"q": 3}}, "dim 'q'"),
+        ({"sizes": {"q": 3}}, "dimension 'q'"),
         ({"provider": "none"}, "no provider 'none'"),
     ],
 )
@@ -232,5 +232,5 @@ def test_one_file_at_several_sizes_is_shown_side_by_side() -> None:
     assert [each.label for each in found.models] == ["new=4096 old=0", "new=1 old=8"]
     many, one = ({module.path: module.total_ms for module in each.modules} for each in found.models)
     assert many["a"] > one["a"]
-    with pytest.raises(UsageError, match="open dim 'none'"):
+    with pytest.raises(UsageError, match="dynamic dimension 'none'"):
         sardonyx.profile(model, at=[{"none": 1}])

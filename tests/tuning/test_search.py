@@ -57,7 +57,7 @@ def test_harmful_units_are_undone_and_nothing_else(data: st.DataObject) -> None:
     effects |= dict.fromkeys(bad, 0.9)
     found = search(grouped(list(effects), data.draw(st.integers(1, 40))), Machine(product(effects)))
     assert found.flipped == bad
-    assert not found.open
+    assert not found.unmeasured
 
 
 @given(st.lists(st.sampled_from([0.6, 0.9, 1.0, 1.1, 2.0]), min_size=1, max_size=12), st.integers(1, 5))
@@ -130,7 +130,7 @@ def test_everything_is_tried_at_once_where_the_source_is_faster() -> None:
     assert search(groups, Machine(time)).flipped == frozenset()
     found = search(groups, Machine(time), all_first=True)
     assert found.flipped == {"u0", "u8"}
-    assert found.asked[0].units == tuple(effects)
+    assert found.measured[0].units == tuple(effects)
 
 
 def test_groups_follow_where_everything_at_once_does_not_pay() -> None:
@@ -144,8 +144,8 @@ def test_out_of_time_the_best_so_far_stands_and_the_rest_is_named(most: int) -> 
     machine = Machine(product(effects), most=most)
     found = search(grouped(list(effects), 2), machine)
     assert machine.questions <= most
-    assert len(found.asked) == machine.questions
-    assert found.open == set(effects) - {unit for asked in found.asked for unit in asked.units}
+    assert len(found.measured) == machine.questions
+    assert found.unmeasured == set(effects) - {unit for one in found.measured for unit in one.units}
     assert product(effects)(found.flipped) <= 1
     if most:  # the first group pays, and stays undone as a whole where its members could not be looked at
         assert "u1" in found.flipped
@@ -172,8 +172,8 @@ def test_what_was_accepted_makes_the_final_state() -> None:
     effects = harmless(10) | {"u2": 0.9, "u3": 1.4, "u7": 0.7}
     found = search(grouped(list(effects), 5), Machine(product(effects)))
     state: State = frozenset()
-    for asked in found.asked:
-        assert asked.back == (frozenset(asked.units) <= state)
-        if asked.accepted:
-            state ^= frozenset(asked.units)
+    for one in found.measured:
+        assert one.back == (frozenset(one.units) <= state)
+        if one.accepted:
+            state ^= frozenset(one.units)
     assert state == found.flipped
