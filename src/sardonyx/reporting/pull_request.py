@@ -79,14 +79,14 @@ def run_comment(bundle: RunBundle) -> Document:
 
 def changes_comment(first: RunBundle, second: RunBundle) -> Document:
     """Return what changed from one run to another; everything but the numbers is folded."""
-    found = changes(first, second)
-    apart = [_short(line) for line in found.apart[:_ROWS]]
+    changed = changes(first, second)
+    apart = [_short(line) for line in changed.apart[:_ROWS]]
     besides = (Paragraph("Besides, this differs:"), Notes(apart)) if apart else ()
-    numbers, *others = found.sections
+    numbers, *others = changed.sections
     return Document(
         title="What changed",
         level=_LEVEL,
-        head=(Paragraph(found.sentence), Paragraph(f"first: {first.label}, second: {second.label}")),
+        head=(Paragraph(changed.sentence), Paragraph(f"first: {first.label}, second: {second.label}")),
         blocks=(*besides, numbers, *(replace(section, folded=True) for section in others)),
     )
 

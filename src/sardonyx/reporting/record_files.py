@@ -101,12 +101,12 @@ def _in_folder(folder: Path) -> RecordGroup:
 def runs_of(group: RecordGroup) -> Iterator[tuple[LocatedRecord, Run]]:
     """Yield each run of a group with its record; a run that is also part of an export is yielded once."""
     seen: set[str | None] = set()
-    for each in sorted(group.records, key=lambda located: isinstance(located.record, Export)):  # runs first
-        run = each.record if isinstance(each.record, Run) else _of_export(each.record)
-        if run is None or (run.result.sha256 is not None and run.result.sha256 in seen and not _is_run(each)):
+    for located in sorted(group.records, key=lambda item: isinstance(item.record, Export)):  # runs first
+        run = located.record if isinstance(located.record, Run) else _of_export(located.record)
+        if run is None or (run.result.sha256 is not None and run.result.sha256 in seen and not _is_run(located)):
             continue
         seen.add(run.result.sha256)
-        yield each, run
+        yield located, run
 
 
 def _is_run(located: LocatedRecord) -> bool:
@@ -150,21 +150,21 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
         names = ", ".join(located.place for located, _run in runs)
         hint = "name the records themselves, or give each run a folder of its own"
         raise UsageError(f"{group.place} contains several runs: {names}", hint=hint)
-    others = [each for each in group.records if not any(each is located for located, _run in runs)]
+    others = [other for other in group.records if not any(other is located for located, _run in runs)]
     taken: set[int] = set()
     for located, run in runs:
         bundle = RunBundle(_label(located, run), run, notes=group.left_out)
         if isinstance(located.record, Export):
             bundle = replace(bundle, export=located.record)
-        for each in others:
-            if not belongs(each.record, run):
+        for other in others:
+            if not belongs(other.record, run):
                 continue
-            taken.add(id(each))
-            field = _field_of(each.record)
+            taken.add(id(other))
+            field = _field_of(other.record)
             if getattr(bundle, field) is None:
-                bundle = _with(bundle, field, each.record)
+                bundle = _with(bundle, field, other.record)
             else:
-                bundle = replace(bundle, notes=(*bundle.notes, f"{each.name}: {each.record.title} is already given"))
+                bundle = replace(bundle, notes=(*bundle.notes, f"{other.name}: {other.record.title} is already given"))
         yield replace(bundle, notes=(*bundle.notes, *_unrelated(others, taken, len(runs)))), located
 
 
@@ -175,9 +175,9 @@ def _with(bundle: RunBundle, field: str, record: Record) -> RunBundle:
 
 def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
     """Yield notes about records that belong to no run, if there is a single run."""
-    for each in others if runs == 1 else ():
-        if id(each) not in taken:
-            yield f"{each.name} is {each.record.title} of other files: left out"
+    for other in others if runs == 1 else ():
+        if id(other) not in taken:
+            yield f"{other.name} is {other.record.title} of other files: left out"
 
 
 def belongs(record: Record, run: Run) -> bool:
@@ -232,5 +232,5 @@ def _nothing(group: RecordGroup) -> str:
         return group.left_out[0].removesuffix(": left out")
     if not group.records:
         return f"there is no run in {group.place}"
-    kinds = ", ".join(f"{each.place} is {each.record.title}" for each in group.records[:3])
+    kinds = ", ".join(f"{other.place} is {other.record.title}" for other in group.records[:3])
     return f"a report shows an optimization, and there is none: {kinds}"

@@ -31,7 +31,7 @@ def section(bundle: RunBundle) -> Section:
     """Return all missed fusions as text; the script hides those outside the selected module."""
     skipping = refusing(bundle.run)
     total = sum(skipped.count for skipped in skipping)
-    markup = rendered("missed", found=skipping, open=OPEN, places=places, most=PLACES, total=total)
+    markup = rendered("missed", skipping=skipping, open=OPEN, places=places, most=PLACES, total=total)
     return Section("missed", "Missed fusions", markup, _data(skipping) if skipping else None)
 
 

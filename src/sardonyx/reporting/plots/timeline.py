@@ -1,6 +1,6 @@
-"""The memory timeline as a picture: live bytes while each operation runs, one panel for each program, on one scale.
+"""The memory timeline as a picture: live bytes while each operation runs, one panel for memory program, on one scale.
 
-Programs have different numbers of steps that do not correspond to each other, so each has its own panel.
+Programs have different numbers of steps that do not correspond to memory other, so memory has its own panel.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
         title: What was analysed.
     """
     height = TOP + len(timelines) * (HEADER + PLOT + FOOT) + 26
-    most = max((bytes_ for each in timelines.values() for _, bytes_ in each.points), default=0)
+    most = max((bytes_ for memory in timelines.values() for _, bytes_ in memory.points), default=0)
     ticks = _tick(most, 4)
     scale = max(ticks[0] * -(-most // ticks[0]), ticks[0])
-    panels = [svg.group(index, _panel(index, label, each, scale, ticks))
-              for index, (label, each) in enumerate(timelines.items())]  # fmt: skip
+    panels = [svg.group(index, _panel(index, label, memory, scale, ticks))
+              for index, (label, memory) in enumerate(timelines.items())]  # fmt: skip
     foot = svg.text(LEFT + _SPAN / 2, height - 14, "operations in the order they run", "soft", anchor="middle")
+    described = (f"{formatting.name(label)}: {_peak_in_words(memory)}." for label, memory in timelines.items())
     return svg.Picture(
         "timeline",
         WIDTH,
@@ -49,58 +50,58 @@ def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
         "Bytes of activations that are alive while each operation runs; without weights and inputs.",
         (*panels, foot),
         style=_STYLE,
-        description=" ".join(f"{formatting.name(label)}: {_peak_in_words(each)}." for label, each in timelines.items()),
+        description=" ".join(described),
     )
 
 
-def _panel(index: int, label: str, each: Timeline, scale: int, ticks: tuple[int, int, str]) -> Iterator[str]:
+def _panel(index: int, label: str, memory: Timeline, scale: int, ticks: tuple[int, int, str]) -> Iterator[str]:
     top = TOP + index * (HEADER + PLOT + FOOT) + HEADER
     base = top + PLOT
     yield svg.text(LEFT, top - 11, label, "name")
-    yield svg.text(WIDTH - RIGHT, top - 11, _peak_in_words(each), anchor="end", longest=200)
+    yield svg.text(WIDTH - RIGHT, top - 11, _peak_in_words(memory), anchor="end", longest=200)
     step, unit, letters = ticks
     for bytes_ in range(0, scale + 1, step):
         y = base - PLOT * bytes_ / scale
         yield svg.line(LEFT, y, WIDTH - RIGHT, y, "rule" if bytes_ else "axis")
         yield svg.text(LEFT - 8, y + 4, f"{bytes_ / unit:g} {letters}" if bytes_ else "0", "soft", anchor="end")
-    if each.points:
-        yield from _drawn(each, base, scale)
+    if memory.points:
+        yield from _drawn(memory, base, scale)
 
 
-def _drawn(each: Timeline, base: int, scale: int) -> Iterator[str]:
+def _drawn(memory: Timeline, base: int, scale: int) -> Iterator[str]:
     """Yield the line, its ticks, and its peak."""
-    per_step = _SPAN / each.steps
-    for number in range(0, each.steps + 1, _tick(each.steps, 10)[0]):
+    per_step = _SPAN / memory.steps
+    for number in range(0, memory.steps + 1, _tick(memory.steps, 10)[0]):
         x = LEFT + number * per_step
         yield svg.line(x, base, x, base + 4, "axis")
         yield svg.text(x, base + 18, formatting.count(number), "soft", anchor="middle")
-    yield f'<path class="live" d="{_outline(each, base, scale)}"/>'
-    x, y = LEFT + (each.peak_step + 0.5) * per_step, base - PLOT * _most(each) / scale
+    yield f'<path class="live" d="{_outline(memory, base, scale)}"/>'
+    x, y = LEFT + (memory.peak_step + 0.5) * per_step, base - PLOT * _most(memory) / scale
     yield svg.line(LEFT, y, WIDTH - RIGHT, y, "level")
-    yield svg.dot(x, y, radius=5, hover=_peak_in_words(each))
+    yield svg.dot(x, y, radius=5, hover=_peak_in_words(memory))
 
 
-def _outline(each: Timeline, base: int, scale: int) -> str:
+def _outline(memory: Timeline, base: int, scale: int) -> str:
     """Return the outline as steps; a point represents all operations up to the next point."""
     parts, last = [f"M{LEFT} {base}"], -1
-    for index, (step, bytes_) in enumerate(each.points):
+    for index, (step, bytes_) in enumerate(memory.points):
         if bytes_ != last:
-            x = LEFT + (step * _SPAN / each.steps if index else 0)
+            x = LEFT + (step * _SPAN / memory.steps if index else 0)
             parts.append(f"H{x:.1f}V{base - PLOT * bytes_ / scale:.1f}")
         last = bytes_
     return "".join((*parts, f"H{WIDTH - RIGHT}V{base}Z"))
 
 
-def _peak_in_words(each: Timeline) -> str:
-    if not each.points:
+def _peak_in_words(memory: Timeline) -> str:
+    if not memory.points:
         return "no operations"
-    where = f" in {formatting.name(each.peak_module, 50)}" if each.peak_module else ""
-    what = formatting.name(each.peak_operation, 30)
-    return f"peak {formatting.size(_most(each))} at {what}{where}, step {each.peak_step:,} of {each.steps:,}"
+    where = f" in {formatting.name(memory.peak_module, 50)}" if memory.peak_module else ""
+    what = formatting.name(memory.peak_operation, 30)
+    return f"peak {formatting.size(_most(memory))} at {what}{where}, step {memory.peak_step:,} of {memory.steps:,}"
 
 
-def _most(each: Timeline) -> int:
-    return max(bytes_ for _, bytes_ in each.points)
+def _most(memory: Timeline) -> int:
+    return max(bytes_ for _, bytes_ in memory.points)
 
 
 def _tick(most: int, parts: int) -> tuple[int, int, str]:
