@@ -47,7 +47,7 @@ def test_a_bar_tells_its_numbers_and_selects_its_module_by_keyboard(opened: Open
     host = part(page, "map")
     host.locator(".map-bar[tabindex='0']").first.focus()
     page.keyboard.press("ArrowDown")
-    expect(host.locator(".map-told")).to_contain_text("nodes")
+    expect(host.locator(".map-status")).to_contain_text("nodes")
     page.keyboard.press("Enter")
     assert "#module=" in page.url
 

@@ -1,14 +1,14 @@
-// What every part of the page uses: elements whose text is never markup, and numbers as all other views write them.
+// Shared helpers: elements whose text is never markup, and numbers formatted as in all other views.
 
 const SVG = "http://www.w3.org/2000/svg";
 const AS_PROPERTIES = new Set(["value", "checked", "disabled", "open", "selected", "hidden"]);
 
-/** Text with everything that would turn, hide or move other text spelled out: names are what a file says. */
+/** Returns a text with unprintable and direction-changing characters as escape sequences: names may contain anything. */
 function visible(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu, spelled);
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu, escapeSequence);
 }
 
-function spelled(char) {
+function escapeSequence(char) {
   const named = { "\t": "\\t", "\n": "\\n", "\r": "\\r" }[char];
   if (named) return named;
   const code = char.codePointAt(0).toString(16);
@@ -36,28 +36,28 @@ function put(element, children) {
   }
 }
 
-/** An HTML element; children are elements, or text that is shown as it is. */
+/** Returns an HTML element; children are elements or literal text. */
 function h(tag, props, ...children) {
   return filled(document.createElement(tag), props, children);
 }
 
-/** The same in SVG. */
+/** Returns an SVG element. */
 function s(tag, props, ...children) {
   return filled(document.createElementNS(SVG, tag), props, children);
 }
 
-/** The "?" beside a number: how it was measured. */
+/** Returns the "?" beside a number, which explains how it was measured. */
 function helpNote(text) {
   const note = h("div", { class: "help-text", role: "note" }, text);
   return h("details", { class: "help" }, h("summary", { "aria-label": "How this was measured" }, "?"), note);
 }
 
-/** Whether a module is the wanted one, or lies below it; the model itself, "", is above all. */
+/** Returns whether a module is the given one or lies below it; the model itself is "". */
 function matchModule(path, wanted) {
   return wanted === null || wanted === undefined || wanted === "" || path === wanted || path.startsWith(`${wanted}.`);
 }
 
-// Decimals as Python rounds them: a tie, which only a power of two can make, goes to the even digit.
+// Decimals rounded as in Python: a tie goes to the even digit.
 function fixed(number, digits) {
   const halves = number * 2 ** (digits + 1);
   const tie = Number.isInteger(halves) && Math.abs(halves % 2) === 1;
@@ -84,26 +84,26 @@ function threeDigits(number, units) {
 }
 
 const fmt = {
-  /** 12345 as 12,345. */
+  /** Returns 12345 as 12,345. */
   count: (number) => (number < 0 ? "−" : "") + grouped(String(Math.abs(number))),
-  /** Bytes in the unit that gives three digits. */
+  /** Returns bytes in the unit that gives three digits. */
   size: (bytes) => threeDigits(bytes, ["B", "kB", "MB", "GB", "TB"]),
-  /** A large count in the unit that gives three digits: 35.2 G. */
+  /** Returns a large count in the unit that gives three digits: 35.2 G. */
   amount: (number) => threeDigits(number, ["", "k", "M", "G", "T", "P"]).trimEnd(),
-  /** Milliseconds with three digits, as far as a microsecond; the unit is left to the heading. */
+  /** Returns milliseconds with three digits, down to a microsecond, without the unit. */
   ms(time) {
     if (time > 0 && time < 0.0005) return "<0.001";
     if (time >= 99.95) return grouped(fixed(time, 0));
     return time ? fixed(time, time >= 9.995 ? 1 : time >= 0.9995 ? 2 : 3) : "·";
   },
-  /** A difference with its sign; nothing for none. */
+  /** Returns a difference with its sign, or a dot for zero. */
   change: (number) => (number > 0 ? `+${grouped(String(number))}` : number ? fmt.count(number) : "·"),
-  /** The change in percent; one decimal where whole percents would say nothing. */
+  /** Returns the change in percent, with one decimal below one percent. */
   percent(before, after) {
     if (!before || before === after) return "±0 %";
     const share = (100 * (after - before)) / before;
     return `${share > 0 ? "+" : "−"}${fixed(Math.abs(share), Math.abs(share) >= 1 ? 0 : 1)} %`;
   },
-  /** 1 node, 2 nodes. */
+  /** Returns a count with its noun: 1 node, 2 nodes. */
   plural: (number, noun, several) => `${fmt.count(number)} ${number === 1 ? noun : (several ?? `${noun}s`)}`,
 };

@@ -1,7 +1,7 @@
-// A module from inside, before beside after: its own nodes, the modules below it, and its neighbours.
+// The contents of a module before and after: its own nodes, the modules below it, and its neighbours.
 
 const DRAWING_KINDS = ["op", "made", "gone", "module", "port"];
-const drawingBooks = new WeakMap(); // by model, read when first asked for
+const drawingBooks = new WeakMap(); // by model, read on first use
 
 function drawingBook(model) {
   const data = model.data("drawings");
@@ -14,7 +14,7 @@ function drawingBook(model) {
   return drawingBooks.get(model);
 }
 
-/** The drawing of a module on one side; a number where it has too many boxes, null where nothing of it is there. */
+/** Returns the drawing of a module on one side, the number of boxes if there are too many, null if it does not exist. */
 function moduleDrawing(book, side, path) {
   const found = book[side].get(path);
   if (!found) return null;
@@ -34,7 +34,7 @@ function moduleDrawing(book, side, path) {
 function drawModule(host, model, path) {
   const book = drawingBook(model);
   if (!book) {
-    host.replaceChildren(h("p", { class: "soft" }, "This run keeps no graph: optimize the model again to have one."));
+    host.replaceChildren(h("p", { class: "soft" }, "This run has no graph: optimize the model again to get one."));
     return;
   }
   const [before, after] = ["before", "after"].map((side) => moduleDrawing(book, side, path));
@@ -66,7 +66,7 @@ function drawnSide(title, drawing, book, model, path) {
     { class: "drawings-side", style: { flex: `${drawing?.w ?? 300} 1 ${drawing?.w ? Math.min(drawing.w, 640) * 0.7 : 200}px` } },
     h("figcaption", null, title),
     drawing === null
-      ? h("p", { class: "soft" }, "Nothing of this module is left here.")
+      ? h("p", { class: "soft" }, "This module does not exist here.")
       : typeof drawing === "number"
         ? h("p", { class: "soft" }, `${fmt.count(drawing)} boxes side by side: too many to be read as a drawing. The modules below it are drawn one by one.`)
         : h("div", { class: "graph-host" }, drawGraph(drawing, { name, can: open, pick: (box) => model.select({ module: drawing.paths[box] }) })),

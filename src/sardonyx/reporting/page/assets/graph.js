@@ -1,12 +1,12 @@
-// Draws a graph that was laid out when the page was written. A sign says what a colour says.
+// Draws a graph that was laid out when the page was written. Signs repeat the meaning of colours.
 
 const GRAPH_SIGNS = { made: "+ ", gone: "− ", module: "▸ " };
 const GRAPH_WORDS = { made: "new: ", gone: "removed: ", module: "module ", port: "", constant: "constant " };
 
 /**
- * An SVG of a drawing. It is as wide as it needs, narrower where its host is, and never too small to read:
+ * Returns an SVG of a drawing, at most as wide as its host but never too small to read:
  * put it into an element of class "graph-host", which scrolls.
- * name: what is read aloud; pick(box): called when a box is chosen; can(box): whether it can be, all where it is missing.
+ * name: for screen readers; pick(box): called when a box is clicked; can(box): whether it is clickable, by default all are.
  */
 function drawGraph(drawing, { name = "Graph", pick = null, can = null } = {}) {
   const lines = drawing.routes.map(graphLine).join("");
@@ -45,7 +45,7 @@ function graphBox([x, y, width, height, text, kind, hover], chosen) {
   );
 }
 
-/** Straight down, and bent between layers; a route ends in an arrow's head. */
+/** Returns the path of an edge: straight down, bent between layers, up to the arrow head. */
 function graphLine(route) {
   let d = `M${route[0]} ${route[1]}`;
   for (let at = 2; at < route.length; at += 2) {

@@ -1,4 +1,4 @@
-// How the page behaves under a reader's hands, whatever it shows: the theme button, keys, notes that close.
+// General behaviour of the page: the theme button, keys, notes that close.
 
 const THEMES = ["system", "light", "dark"];
 
@@ -18,7 +18,7 @@ function listenToTheme() {
     try {
       localStorage.setItem("sardonyx-theme", next);
     } catch {
-      // Storage is refused: the choice holds until the page is closed.
+      // No storage: the choice is lost when the page is closed.
     }
     say();
   });
@@ -61,12 +61,12 @@ function listenToHelp() {
   document.addEventListener("click", (event) => {
     closeNotes(event.target instanceof Element ? event.target.closest("details.help") : null);
   });
-  // `toggle` does not bubble, so it is caught on its way down.
+  // `toggle` does not bubble, so it is handled in the capture phase.
   document.addEventListener("toggle", (event) => event.target instanceof Element && event.target.matches("details.help") && place(event.target), true);
   addEventListener("scroll", () => document.querySelectorAll("details.help[open]").forEach(place), { capture: true, passive: true });
 }
 
-/** Lays an open note over everything, near its "?" and wholly within the window. */
+/** Positions an open note near its "?", completely within the window. */
 function place(help) {
   const note = help.querySelector(".help-text");
   if (!help.open || !note.showPopover) return;

@@ -1,7 +1,7 @@
-// The map: bars as wide as nodes, bytes or time of each module, before over after; drawn to the width there is.
+// The map: bars as wide as nodes, bytes or time of each module, before above after, fitted to the page.
 
 const MAP_ROW = 22;
-const MAP_LETTER = 6.9; // width of a character, on the safe side
+const MAP_LETTER = 6.9; // upper bound of the width of a character
 const MAP_WRITTEN = { nodes: (n) => fmt.plural(n, "node"), bytes: fmt.size, ms: (n) => `${fmt.ms(n)} ms` };
 
 section("map", (root, data, model) => new ModuleMap(root, data, model));
@@ -11,7 +11,7 @@ class ModuleMap {
     this.root = root;
     this.model = model;
     this.host = root.querySelector(".map-host");
-    this.told = root.querySelector(".map-told");
+    this.status = root.querySelector(".map-status");
     this.inside = root.querySelector("[data-inside]");
     this.tree = new ModuleTree(model.data("modules"));
     this.colors = mapColors(this.tree, data.families);
@@ -42,7 +42,7 @@ class ModuleMap {
     return Math.max(280, Math.floor(this.root.clientWidth));
   }
 
-  /** Draws the selected module alone, or the whole model again. */
+  /** Draws only the selected module, or the whole model again. */
   look() {
     const selected = this.tree.at.get(this.model.selection.module);
     this.top = this.top || selected === undefined ? 0 : selected;
@@ -56,7 +56,7 @@ class ModuleMap {
     const panels = ["before", "after"].map((side, at) => this.panel(side, this.scale === "full" ? wholes[at] : Math.max(...wholes)));
     this.host.replaceChildren(...panels, this.legend());
     const reached = this.host.querySelector('.map-bar[tabindex="0"]');
-    if (!reached) this.host.querySelector(".map-bar")?.setAttribute("tabindex", "0"); // the last one is not drawn now
+    if (!reached) this.host.querySelector(".map-bar")?.setAttribute("tabindex", "0"); // the last one is not visible now
     this.mark();
   }
 
@@ -91,7 +91,7 @@ class ModuleMap {
     const fits = [`${name} ${kind}`.trim(), name].find((text) => text.length * MAP_LETTER + 8 <= width);
     const key = `${side}:${place}`;
     this.focused ??= key;
-    const tell = () => this.told.replaceChildren(said);
+    const tell = () => this.status.replaceChildren(said);
     const choose = () => this.model.select({ module: this.tree.paths[place] });
     return s(
       "g",
@@ -141,7 +141,7 @@ class ModuleMap {
     event.stopPropagation();
   }
 
-  /** Outlines the selected module, or the nearest one above it that is wide enough to be seen. */
+  /** Outlines the selected module, or the nearest visible one above it. */
   mark() {
     const selected = this.model.selection.module;
     const bars = [...this.host.querySelectorAll(".map-bar")];
@@ -161,20 +161,20 @@ class ModuleMap {
   }
 }
 
-/** What a bar is called: its module, with the containers that it stands for too. */
+/** Returns the label of a bar: its module, with the containers that it represents. */
 function mapLabel(tree, place, above) {
   const name = above === place ? tree.names[place] : tree.paths[place].slice(tree.paths[above].length - tree.names[above].length);
   return name || "(model)";
 }
 
-/** The colour of each module, by the families that have one; -1 for all others. */
+/** Returns the colour of each module by its family, -1 for families without one. */
 function mapColors(tree, families) {
   const known = new Map(families.map((name, at) => [name, at]));
   const called = (name, at) => (/^\d+$/.test(name) ? `${tree.names[tree.parents[at]]}.*`.replace(/^\./, "") : name);
   return tree.names.map((name, at) => known.get(tree.kinds[at] || called(name, at) || "(model)") ?? -1);
 }
 
-/** Bars from the top, parents before children; one child that is all its parent has stands for both. */
+/** Returns bars from the top, parents before children; an only child with the parent's total represents both. */
 function mapBars(tree, children, totals, top, scale) {
   const bars = [];
   const stack = [{ place: top, x: 0, depth: 0 }];

@@ -1,4 +1,4 @@
-// One module in full, under its row: its numbers, what was rewritten and refused in it, its graph before and after.
+// The details of a module, under its row: its numbers, rewrites and missed fusions, its graph before and after.
 
 const SHOWN_REASONS = 6;
 const AMOUNTS = [
@@ -49,7 +49,7 @@ class ModuleDetail {
       kind ? h("div", { class: "soft path" }, kind) : null);
   }
 
-  /** A choice among the modules that are equal to this one. */
+  /** Returns a selection among the modules that are equal to this one. */
   siblings(module) {
     const row = this.tree.rows[this.tree.rowOf[module]];
     if (!row || row.members.length < 2) return null;
@@ -70,7 +70,7 @@ class ModuleDetail {
       h("tbody", {}, all.map(([name, from]) => h("tr", {}, h("th", { scope: "row" }, name), known.map((column) => cell(from, column))))));
   }
 
-  /** How many of these counts are of the module or of one below it. */
+  /** Returns the sum of the counts of the module and those below it. */
   within(counts, path) {
     let sum = 0;
     for (let at = 0; at < counts.length; at += 2) if (matchModule(this.tree.paths[counts[at]], path)) sum += counts[at + 1];
@@ -99,7 +99,7 @@ class ModuleDetail {
   }
 }
 
-/** The address of what is selected, into the clipboard, or into a field to copy it from where that is refused. */
+/** Copies the link of the selection to the clipboard, or shows it in a field if that is not allowed. */
 async function copyLink(button) {
   try {
     await navigator.clipboard.writeText(location.href);

@@ -1,6 +1,6 @@
-// The module tree as data: what each module owns and holds, and which lines are seen. Nothing here draws.
+// The module tree as data: own and total amounts of each module, and which lines are visible. Nothing here draws.
 
-/** Every module of a model (module_data.py), and the lines in which equal ones are one. */
+/** Every module of a model (modules.py), and the lines in which equal modules are merged. */
 class ModuleTree {
   constructor(data) {
     this.parents = data.parents;
@@ -22,7 +22,7 @@ class ModuleTree {
     this.join();
   }
 
-  /** Numbers of modules with those of everything below them. */
+  /** Returns the totals of modules with everything below them. */
   summed(own) {
     const totals = own.slice();
     for (let at = totals.length - 1; at > 0; at--) totals[this.parents[at]] += totals[at];
@@ -39,12 +39,12 @@ class ModuleTree {
     }
   }
 
-  /** A module's own or total amounts as one record. */
+  /** Returns a module's own or total amounts as one record. */
   amounts(at, from) {
     return Object.fromEntries(this.columns.map((column) => [column, from[column][at]]));
   }
 
-  /** The module that a line shows for one that has no line: what holds only one thing is named together with it. */
+  /** Returns the module whose line shows one without a line: a container of one module is shown together with it. */
   lined(at) {
     let found = at;
     while (this.rowOf[found] < 0) found = this.parents.indexOf(found, found);
@@ -52,7 +52,7 @@ class ModuleTree {
   }
 }
 
-/** Lines as a reader has opened, parted, sorted and searched them. A line is some members of a row that stand together. */
+/** The visible lines, as opened, separated, sorted and searched by the reader. A line is a group of members of a row. */
 class ModuleView {
   constructor(tree, depth) {
     this.tree = tree;
@@ -63,11 +63,11 @@ class ModuleView {
     this.partAll = false;
     this.sorting = null; // {column, down}
     this.query = "";
-    this.matches = null; // by module: whether it is found; null: nothing is searched
-    this.below = null; // and how many are, at or below it
+    this.matches = null; // by module: whether it matches; null: no search
+    this.below = null; // and how many match, at or below it
   }
 
-  /** Opens so many levels, and forgets what was opened by hand. */
+  /** Opens the given number of levels, and resets what was opened by hand. */
   openTo(depth) {
     this.depth = depth;
     this.opened.clear();
@@ -77,7 +77,7 @@ class ModuleView {
   search(query) {
     const before = this.query;
     this.query = query.trim().toLowerCase();
-    if (!before) this.kept = [this.opened, this.closed]; // what was opened by hand is open again after the search
+    if (!before) this.kept = [this.opened, this.closed]; // restored after the search
     [this.opened, this.closed] = this.query ? [new Set(), new Set()] : this.kept;
     if (!this.query) {
       this.matches = this.below = null;
@@ -85,7 +85,7 @@ class ModuleView {
     }
     const { paths, kinds, parents } = this.tree;
     const found = paths.map((path) => path.toLowerCase().includes(this.query));
-    // A path that is found because the one above it is says nothing new.
+    // A path that matches only because the one above it matches is left out.
     const news = found.map((is, at) => (is && !(at && found[parents[at]])) || kinds[at].toLowerCase().includes(this.query));
     this.matches = news.map(() => false);
     for (const [at, is] of news.entries()) if (is) this.matches[this.tree.lined(at)] = true;
@@ -95,7 +95,7 @@ class ModuleView {
 
   line(row, first, count, above) {
     const { copies, depth } = this.tree.rows[row];
-    const one = !above || above.count === 1; // only then can its copies be told apart
+    const one = !above || above.count === 1; // only then are its copies distinct
     return { key: `${row}:${first}:${count}`, row, first, count, above, depth, copies: Math.min(copies, count), one };
   }
 
@@ -113,7 +113,7 @@ class ModuleView {
     return sum;
   }
 
-  /** What a line is called under the one above it. */
+  /** Returns the label of a line below its parent. */
   label(line) {
     if (line.count > 1 || !line.above || this.tree.rows[line.row].copies === 1) return this.tree.rows[line.row].label || "(model)";
     const path = this.tree.paths[this.members(line)[0]];
@@ -141,7 +141,7 @@ class ModuleView {
     this.parted.add(line.key);
   }
 
-  /** The line that a parted one came from, together again. */
+  /** Merges a separated line again, and returns it. */
   rejoin(line) {
     const { copies } = this.tree.rows[line.row];
     const whole = this.line(line.row, Math.floor(line.first / copies) * copies, copies, line.above);
@@ -149,7 +149,7 @@ class ModuleView {
     return whole;
   }
 
-  /** Whether a line is one of several that were parted by hand. */
+  /** Returns whether a line was separated by hand. */
   isPart(line) {
     return line.count === 1 && line.one && this.tree.rows[line.row].copies > 1 && !this.partAll;
   }
@@ -164,7 +164,7 @@ class ModuleView {
     return this.sorted(this.opened.has(line.key) && this.isFound(line) ? found : found.filter((kid) => this.isKept(kid)));
   }
 
-  /** The line itself, or its copies one by one where they are parted or only some of them are found. */
+  /** Returns the line itself, or its copies if they are separated or only some of them match. */
   parts(line) {
     const some = this.matches && this.isKept(line) && this.members(line).some((member) => !this.below[member]);
     if (!this.canPart(line) || !(this.partAll || some || this.parted.has(line.key))) return [line];
@@ -187,7 +187,7 @@ class ModuleView {
     return lines.sort((a, b) => (down ? -order(a, b) : order(a, b)));
   }
 
-  /** What is seen, from the top. */
+  /** Returns the visible lines from the top. */
   lines() {
     const seen = [];
     const waiting = [this.line(0, 0, 1, null)];
@@ -199,7 +199,7 @@ class ModuleView {
     return seen;
   }
 
-  /** Opens whatever lies above a module, and gives the line that shows it. */
+  /** Opens everything above a module, and returns the line that shows it. */
   reveal(module) {
     const member = this.tree.lined(module);
     const chain = [];

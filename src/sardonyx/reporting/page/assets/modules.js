@@ -1,6 +1,6 @@
-// The module tree under a reader's hands: a table that opens, sorts, searches, and shows one module in full.
+// The interactive module tree: a table that opens, sorts, searches, and shows the details of a module.
 
-const PIECE = 150; // rows drawn at once; more come as they are scrolled to
+const PIECE = 150; // rows rendered at once; more follow on scrolling
 const DEEPEST_INDENT = 20;
 const HEATS = [
   ["nodes", "nodes", ["nodes_before", "nodes_after"]],
@@ -15,7 +15,7 @@ const WRITTEN = {
   ms: (number) => fmt.ms(number),
 };
 
-/** An amount as its column writes it. */
+/** Returns an amount in the format of its column. */
 function writtenAmount(column, number) {
   return WRITTEN[column.split("_")[0]](number);
 }
@@ -32,7 +32,7 @@ class ModuleTable {
     this.view = new ModuleView(this.tree, Number(this.table.dataset.depth));
     this.heat = HEATS[0];
     this.detail = new ModuleDetail(model, this.tree, data, () => this.focusSelected());
-    this.active = null; // key of the line that keys go to
+    this.active = null; // key of the line with the keyboard focus
     this.more = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && this.draw(), { rootMargin: "800px 0px" });
     this.table.setAttribute("role", "treegrid");
     this.listenToTools(root);
@@ -105,7 +105,7 @@ class ModuleTable {
     });
   }
 
-  /** Does what a key on a row asks for; whether it was one. */
+  /** Handles a key on a row; returns whether it was a known one. */
   answer(key, line) {
     const at = this.lines.indexOf(line);
     const open = this.view.isOpen(line);
@@ -139,7 +139,7 @@ class ModuleTable {
 
   sort(column) {
     const now = this.view.sorting;
-    const first = column !== "name"; // the most first, names from a on
+    const first = column !== "name"; // numbers descending, names ascending
     const turn = now?.column !== column ? { column, down: first } : now.down === first ? { column, down: !first } : null;
     this.view.sorting = turn;
     for (const head of this.table.tHead.querySelectorAll("th[data-column]")) {
@@ -164,7 +164,7 @@ class ModuleTable {
     this.focusRow(this.lines.find((each) => each.key === line.key));
   }
 
-  /** Shows a line's module in full; one that is shown already is closed. */
+  /** Shows the details of a line's module, or closes them. */
   choose(line) {
     const members = this.view.members(line);
     const shown = this.tree.at.get(this.model.selection.module);
@@ -173,7 +173,7 @@ class ModuleTable {
     this.focusRow(this.lines.find((each) => each.key === line.key));
   }
 
-  /** Takes over what a link or another section selected. */
+  /** Applies the selection of a link or of another section. */
   adopt(path) {
     const module = this.tree.at.get(path);
     if (module !== undefined) {
@@ -226,14 +226,14 @@ class ModuleTable {
     if (held) this.holdOn(held);
   }
 
-  /** Keeps the focus in the table when what had it was drawn anew. */
+  /** Keeps the focus in the table after rendering. */
   holdOn(held) {
     if (held.isConnected) held.focus({ preventScroll: true });
     else if (held.matches("select") && this.chosen) this.detail.element.querySelector("select")?.focus({ preventScroll: true });
     else this.focusSelected();
   }
 
-  /** The next rows. */
+  /** Renders the next rows. */
   draw() {
     this.more.disconnect();
     const end = Math.min(this.drawn + PIECE, this.lines.length);
@@ -279,7 +279,7 @@ class ModuleTable {
     return this.view.isPart(line) ? h("button", { ...props, title: "Show repeated layers together again (x)" }, "⊟") : null;
   }
 
-  /** A name with what is searched for marked in it. */
+  /** Returns a name with the search text marked in it. */
   marked(text) {
     const at = this.view.matches ? text.toLowerCase().indexOf(this.view.query) : -1;
     if (at < 0) return text;

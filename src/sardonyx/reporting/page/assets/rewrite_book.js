@@ -1,4 +1,4 @@
-// The rewrites of a model as they lie in the data island (rewrite_data.py), opened when asked for: a page may have thousands.
+// The rewrites of a model in the data island (rewrites.py), decoded on demand: a page may have thousands.
 
 /** names, modules: tables; event(n): the n-th rewrite; byPass: shapes with the numbers of their rewrites, pass by pass. */
 function readRewrites(data) {
@@ -27,14 +27,14 @@ function readRewrites(data) {
     };
   }
 
-  /** Which rewrites of a module and all below it: those that belong to it, or took nodes from it. */
+  /** Returns the rewrites that belong to a module or one below it, or removed nodes from it. */
   function inModule(wanted) {
     const inside = modules.map((path) => matchModule(path, wanted));
     const lists = data.lists.map((list) => list.some((at) => inside[at]));
     return (index) => inside[data.events[index][1]] || lists[data.events[index][2]] || lists[data.events[index][3]];
   }
 
-  /** Which rewrites name a text: a module, a node, a value or an operator. */
+  /** Returns the rewrites that mention a text: a module, a node, a value or an operator. */
   function naming(text) {
     const has = (each) => each.toLowerCase().includes(text.toLowerCase());
     const named = names.map(has);

@@ -1,4 +1,4 @@
-// One rewrite, opened: its small graph before and after, who owns every node, and where the result comes from.
+// The details of a rewrite: its graph before and after, the owner of every node, and the origins of the result.
 
 const REWRITE_STATES = { op: "kept", gone: "removed", made: "new" };
 const REWRITE_AFTER = {
@@ -14,9 +14,9 @@ const REWRITE_VALUES = {
   fold: "A constant replaced this value.",
   drop: "A constant that no node reads any more was removed from the file.",
 };
-const REWRITE_PORT = 15; // characters of a value's name that fit into its box (PORT in rewrite_shapes.py)
-const REWRITE_ORIGINS = 8; // modules named at once
-const REWRITE_FEW = 5; // nodes listed without being asked for
+const REWRITE_PORT = 15; // characters of a value's name that fit into its box (PORT in rewrites.py)
+const REWRITE_ORIGINS = 8; // modules listed at first
+const REWRITE_FEW = 5; // nodes listed unfolded
 
 function rewriteDetail(event) {
   const { shape, nodes } = event;
@@ -60,7 +60,7 @@ function rewritePicture(title, event, side, otherwise) {
   return h("figure", { class: "rewrites-picture" }, h("figcaption", null, title), picture);
 }
 
-/** The layout that all rewrites of this shape share, with the names of one. */
+/** Returns the shared layout of the shape with the names of one rewrite. */
 function rewriteNamed(event, { nodes, ports, frame }) {
   const boxes = frame.boxes.map((place, at) => {
     if (at >= nodes.length) {
@@ -73,13 +73,13 @@ function rewriteNamed(event, { nodes, ports, frame }) {
   return { ...frame, boxes };
 }
 
-/** The end of a name: what tells one value from another usually stands there. */
+/** Returns the end of a name, which usually distinguishes values. */
 function rewriteTail(text) {
   const chars = Array.from(visible(text));
   return chars.length <= REWRITE_PORT ? chars.join("") : `…${chars.slice(1 - REWRITE_PORT).join("")}`;
 }
 
-/** For what has no graph: constants, records that do not say what nodes read, and rewrites of a whole model at once. */
+/** For rewrites without a graph: constants, records without inputs of nodes, and rewrites of a whole model. */
 function rewriteSentence({ shape, nodes }) {
   const [before, after] = shape.counted;
   if (!before.length && !after.length) {
@@ -94,7 +94,7 @@ function rewriteOperators(counted) {
   return counted.map(([op, count]) => (count > 1 ? `${op} ×${fmt.count(count)}` : op)).join(", ") || "nothing";
 }
 
-/** The nodes one by one; whose they are is known where the record says how they were joined. */
+/** Returns the list of nodes, with their owners if the record has them. */
 function rewriteTags(nodes, owned) {
   const fate = h("span", { class: "visually-hidden" }, "what became of it");
   const heads = [fate, "operator", "node", owned && "module"].filter(Boolean).map((text) => h("th", { scope: "col" }, text));

@@ -1,6 +1,6 @@
-// Every rewrite: filtered, by pass, then by shape; a shape opens to one of its rewrites, with the others to choose from.
+// All rewrites: filtered, by pass, then by shape; a shape opens to one of its rewrites with a selection of the others.
 
-const REWRITE_PIECE = 200; // rows that are made at once
+const REWRITE_PIECE = 200; // rows rendered at once
 const REWRITE_ACCURACY = {
   exact: "Exact: the result is the same, bit for bit.",
   reassociates: "Reassociates: the same function of real numbers; rounding may differ.",
@@ -9,7 +9,7 @@ const REWRITE_ACCURACY = {
 
 section("rewrites", (root, data, model) => {
   const book = readRewrites(data);
-  const wanted = { kind: null, text: "", pinned: null }; // pinned: shown whatever the filters say, since a link named it
+  const wanted = { kind: null, text: "", pinned: null }; // pinned: the target of a link, shown regardless of filters
   const openPasses = new Set();
   const openShapes = new Set();
   const status = h("p", { class: "rewrites-status", role: "status" });
@@ -48,7 +48,7 @@ section("rewrites", (root, data, model) => {
     show();
   }
 
-  /** The rewrites that all filters let through. */
+  /** Returns the rewrites that pass all filters. */
   function chooser() {
     const { module, pass } = model.selection;
     const tests = [];
@@ -118,7 +118,7 @@ section("rewrites", (root, data, model) => {
     return rewriteFold("rewrites-group", head, open, (now) => rewriteKeep(openShapes, shape, now), () => groupBody(events));
   }
 
-  /** One rewrite of the shape, the selected one where it is among them, and all others to choose from. */
+  /** Returns one rewrite of the shape, the selected one if possible, and a list of all others. */
   function groupBody(events) {
     const chosen = events.includes(model.selection.rewrite) ? model.selection.rewrite : events[0];
     const detail = h("div", null, rewriteDetail(book.event(chosen)));
@@ -137,7 +137,7 @@ section("rewrites", (root, data, model) => {
     return [detail, h("p", { class: "rewrites-same" }, `The same at ${fmt.plural(events.length, "place")}:`), h("ol", { class: "rewrites-places" }, rewritePieces(events, row, "li"))];
   }
 
-  // A change that this section made itself is on the screen already.
+  // A change by this section itself is already visible.
   let quiet = false;
   function mine(act) {
     quiet = true;
@@ -177,7 +177,7 @@ function rewriteKeep(set, item, wanted) {
   else set.delete(item);
 }
 
-/** What a pass saved over the whole run. */
+/** Returns what a pass saved in the whole run. */
 function rewriteSaved({ nodes, constants, initializers, bytes }) {
   const counted = (number, noun) => number && `${fmt.change(number)} ${noun}${Math.abs(number) === 1 ? "" : "s"}`;
   const size = bytes && `${bytes > 0 ? "+" : ""}${fmt.size(bytes)}`;
@@ -192,13 +192,13 @@ function rewriteTitle({ counted: [before, after], kind, parts }) {
   return `${rewriteOperators(before)} → ${after.length ? rewriteOperators(after) : instead}${kept ? ` (${fmt.count(kept)} kept)` : ""}`;
 }
 
-/** A heading that opens what is made when it is first opened. */
-function rewriteFold(name, head, open, told, body) {
+/** Returns a foldable part whose body is built when it is first opened. */
+function rewriteFold(name, head, open, onToggle, body) {
   const inside = h("div", { class: `${name}-body` });
   const part = h("details", { class: name }, h("summary", null, head), inside);
   const fill = () => {
     if (part.open && !inside.hasChildNodes()) inside.append(...body());
-    told(part.open);
+    onToggle(part.open);
   };
   part.open = open;
   if (open) inside.append(...body());
@@ -206,7 +206,7 @@ function rewriteFold(name, head, open, told, body) {
   return part;
 }
 
-/** Some rows, and a button that makes more: never all of thousands at once. */
+/** Returns the first rows and a button for more. */
 function rewritePieces(items, row, tag) {
   const more = (from) => {
     const rows = items.slice(from, from + REWRITE_PIECE).map(row);

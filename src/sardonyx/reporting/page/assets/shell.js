@@ -1,16 +1,16 @@
-// The page as a whole: its models, what is selected and the link that says so, when a section starts, keys, the theme.
+// The page as a whole: its models, the selection and its link, the start of sections.
 
 const island = JSON.parse(document.getElementById("island").textContent);
 const starters = new Map(); // by section
 const KEYS = ["module", "rewrite", "pass", "section"];
 const NOTHING = Object.freeze({ module: null, rewrite: null, pass: null, section: null });
 
-/** What makes a section answer: called once for each model, when it comes near or a link asks for it. */
+/** Registers the script of a section: called once for each model, when it is scrolled near or a link selects it. */
 function section(id, start) {
   starters.set(id, start);
 }
 
-/** One model of the page: its data, and what of it is selected. */
+/** One model of the page: its data and its selection. */
 class Model {
   constructor(index, described) {
     this.index = index;
@@ -22,19 +22,19 @@ class Model {
     this.listeners = [];
   }
 
-  /** The island's data of a section; undefined where it has none. */
+  /** Returns the data of a section, undefined if it has none. */
   data(id) {
     return Object.hasOwn(this.sections, id) ? this.sections[id] : undefined;
   }
 
-  /** Tells `fn(selection, previous)` of every change from now on. */
+  /** Calls `fn(selection, previous)` on every change. */
   listen(fn) {
     this.listeners.push(fn);
   }
 
-  /** Merges into the selection, null removes; the address names it, and going back undoes it. */
+  /** Merges into the selection, null removes; the address reflects it, and going back undoes it. */
   select(wanted) {
-    const changed = settled({ ...this.selection, section: null, ...wanted }); // a section is where to look, once
+    const changed = settled({ ...this.selection, section: null, ...wanted }); // a section is a scroll target, used once
     const link = written(changed, this.index);
     if (link !== location.hash) history.pushState({}, "", link || location.href.split("#")[0]);
     this.adopt(changed);
@@ -80,14 +80,14 @@ function settled(selection) {
   return Object.freeze({ ...kept, rewrite: Number.isInteger(number) && number >= 0 ? number : null });
 }
 
-/** The deep link of a selection; "" where nothing is selected. */
+/** Returns the deep link of a selection, "" if nothing is selected. */
 function written(selection, index) {
   const parts = KEYS.filter((key) => selection[key] !== null).map((key) => `${key}=${encodeURIComponent(selection[key])}`);
   if (index) parts.push(`model=${index}`);
   return parts.length ? `#${parts.join("&")}` : "";
 }
 
-/** What a link asks for; what it does not know of is passed over. */
+/** Returns the selection of a link; unknown keys are ignored. */
 function parsed(hash) {
   const found = {};
   for (const part of hash.replace(/^#/, "").split("&")) {
@@ -115,32 +115,32 @@ function show(model) {
   if (picker) picker.value = String(model.index);
 }
 
-/** Brings a section into view, started; or what it marks with `data-here`, where that is what a link asks for. */
+/** Starts a section and scrolls to it, or to its element with `data-here` if a link selects that. */
 function reveal(model, id, jumpsInside) {
   const part = model.part(id);
   if (!part) return;
   show(model);
   for (const each of model.parts()) {
-    model.start(each.dataset.section); // those above it too: one that starts later would push it away
+    model.start(each.dataset.section); // those above it too: starting later would move it
     if (each === part) break;
   }
   const here = jumpsInside ? part.querySelector("[data-here]") : null;
   (here ?? part).scrollIntoView({ block: "start" });
 }
 
-/** Where a link leads: the section it names, or the one where what it selects is told. */
+/** Returns the target of a link: its section, or the section that shows its selection. */
 function target(asked) {
   if (asked.section) return asked.section;
   if (asked.rewrite !== undefined || asked.pass !== undefined) return "rewrites";
   return asked.module !== undefined ? "modules" : null;
 }
 
-/** Whether a link asks for what is said of all models together. */
+/** Returns whether a link is about all models. */
 function ofAll({ section: id }) {
   return id !== undefined && document.getElementById(`section=${id}`)?.closest("article.model") === null;
 }
 
-/** Does what the address says: `jump` where a reader followed a link, and not where the browser went back. */
+/** Applies the address: `jump` if a link was followed, not if the browser went back. */
 function follow(jump) {
   const { model: index, ...asked } = parsed(location.hash);
   const model = models[Number(index ?? (ofAll(asked) ? shown()?.index : 0) ?? 0)] ?? models[0];
@@ -183,7 +183,7 @@ function watch() {
   for (const part of document.querySelectorAll("article.model > section")) near.observe(part);
 }
 
-/** Says in the row of links which section is being read. */
+/** Marks the section that is being read in the navigation. */
 function tellWhere() {
   const reading = new IntersectionObserver(
     (entries) => {

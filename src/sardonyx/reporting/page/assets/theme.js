@@ -1,8 +1,8 @@
-// Which colours to use, before anything is painted; "system" is the absence of a choice.
+// Selects the colours before anything is painted; without a choice those of the system.
 try {
   const chosen = localStorage.getItem("sardonyx-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // A page opened from a file may be refused storage: then it follows the system.
+  // A page opened from a file may have no storage: then it follows the system.
 }
-document.documentElement.dataset.script = "yes"; // styles show what answers only where something answers
+document.documentElement.dataset.script = "yes"; // styles show interactive controls only if scripts run
