@@ -36,7 +36,7 @@ def lines_of(section: Section | None) -> list[tuple[str, ...]]:
 def above(section: Section | None) -> str:
     assert section is not None
     assert isinstance(section.blocks[0], Paragraph)
-    return str(section.blocks[0].text)
+    return "".join(span.text for span in spans(section.blocks[0].text))
 
 
 def with_counts(run: Run, path: str, after: int) -> tuple[Any, ...]:

@@ -154,8 +154,8 @@ def table_section(
     rows: Sequence[Sequence[Text | Cell]],
     *,
     text_columns: int = 1,
-    above: str = "",
-    below: str = "",
+    above: Text = "",
+    below: Text = "",
     most: int | None = None,
 ) -> Section:
     """Return a section with one table.

@@ -10,7 +10,7 @@ from sardonyx.provenance import lineage
 from sardonyx.records.run import PassRecord, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio, size
-from sardonyx.reporting.document import Paragraph, Section, View, is_empty, table_section
+from sardonyx.reporting.document import Paragraph, Section, Span, View, is_empty, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
@@ -19,7 +19,7 @@ _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 _SHOWN = 200  # rows of a table
-_TIMES = "compare the results themselves with `sardonyx bench FIRST.onnx SECOND.onnx`"
+_BENCH = Span("sardonyx bench FIRST.onnx SECOND.onnx", code=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ def _times(first: RunBundle, second: RunBundle) -> Section | None:
         if (compared := point.timings[1].against_first) is not None
     ]
     reasons = "; ".join(_incomparable(first, second))
-    above = f"Not comparable: {reasons}." if reasons else f"Measured apart, on the same machine; {_TIMES}."
+    comparable = ("Measured apart, on the same machine; compare the results themselves with ", _BENCH, ".")
+    above = f"Not comparable: {reasons}." if reasons else comparable
     return table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
 
 
