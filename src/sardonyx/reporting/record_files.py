@@ -18,7 +18,7 @@ from sardonyx.reporting.run_bundle import RunBundle
 
 Record = Run | Export | Benchmark | Profile | Analysis
 Source = str | Path | Record
-HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all that belongs to it"
+HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all records"
 _SHOWN = (Run, Export, Benchmark, Profile, Analysis)
 
 
