@@ -152,7 +152,7 @@ def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> N
         (["m.onnx", "--fail-if", "speed>3"], 2, "speed"),
         (["m.onnx", "--fail-if", "peak_mb"], 2, "peak_mb"),
         (["m.onnx", "--size", "seq"], 2, "DIM=N"),
-        (["m.onnx", "--size", "length=3"], 2, "open dims: batch, seq"),
+        (["m.onnx", "--size", "length=3"], 2, "dynamic dimensions: batch, seq"),
         (["m.onnx", "--input", "x=float32[2]"], 2, "ONNX model takes no inputs"),
         (["m.onnx", "--json", "--format", "csv"], 2, "--format"),
         (["m.onnx", "--svg", "nowhere/x.svg"], 1, "no folder"),
