@@ -1,4 +1,4 @@
-"""Write the table of docs/passes.md anew from the passes themselves: python tests/passes_page.py."""
+"""Regenerate the table of docs/passes.md from the passes: python tests/passes_page.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PAGE = Path(__file__).parent.parent / "docs" / "passes.md"
 
 
 def rows() -> list[str]:
-    """One row a pass, in the order they run."""
+    """Return one row per pass, in the order they run."""
     return [f"| `{one.name}` | {one.algebra.replace('|', chr(92) + '|')} | {one.accuracy} |" for one in ALL]
 
 
 def listed(page: str) -> list[str]:
-    """The rows the page has; below them it maps the twelve passes of the notes to ours."""
+    """Return the rows of the table; the page has another table of the twelve original passes below it."""
     return [line for line in page.split("## The twelve")[0].splitlines() if line.startswith("| `")]
 
 

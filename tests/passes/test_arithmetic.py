@@ -98,11 +98,11 @@ def test_partners_makers_and_readers() -> None:
     assert other_operand(add, exp.outputs[0]) is add.inputs[1]
     assert other_operand(product, add.outputs[0]) is add.outputs[0]
     assert other_operand(product, exp.outputs[0]) is None
-    assert producer_of(add.inputs[0], product, "Exp") is exp
-    assert producer_of(add.inputs[0], product, "Log") is None
-    assert consumer_of(exp.outputs[0], facts, "Add") is add
-    assert consumer_of(exp.outputs[0], facts, "Mul") is None
-    assert consumer_of(add.outputs[0], facts, "Mul") is None, "it is read twice"
+    assert producer_of(add.inputs[0], product, ("Exp",)) is exp
+    assert producer_of(add.inputs[0], product, ("Log",)) is None
+    assert consumer_of(exp.outputs[0], facts, ("Add",)) is add
+    assert consumer_of(exp.outputs[0], facts, ("Mul",)) is None
+    assert consumer_of(add.outputs[0], facts, ("Mul",)) is None, "it is read twice"
 
 
 def test_values_that_leave_a_match() -> None:

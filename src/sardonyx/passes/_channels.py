@@ -14,15 +14,14 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import rounded, scaled
+from sardonyx.passes._dtypes import FLOATS
+from sardonyx.passes._matching import operand, producer_of
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"
 NO_CONSTANT_BIAS = "the bias before it is not a constant"
 BIAS_VARIES = "the bias before it varies within a channel"
 WRONG_BIAS = "the runtime adds a wrong bias to grouped convolutions in half precision"
-
-_D = ir.DataType
-FLOATS = frozenset({_D.FLOAT, _D.FLOAT16, _D.BFLOAT16, _D.DOUBLE})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +67,7 @@ class Linear:
         """
         groups, weight = self._groups, self.weight
         is_depthwise = (groups, 1) == tuple(weight.shape.numpy()[:2])
-        return self.node.op_type == "Conv" and weight.dtype == _D.FLOAT16 and groups > 1 and not is_depthwise
+        return self.node.op_type == "Conv" and weight.dtype == ir.DataType.FLOAT16 and groups > 1 and not is_depthwise
 
     @property
     def _groups(self) -> int:
@@ -105,17 +104,15 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
 
     Returns None if the value is not produced by one of the operators in `kinds`.
     """
-    node = value.producer() if value is not None else None
-    if value is None or node is None or node.domain != "" or node.op_type not in kinds or node.graph is not user.graph:
-        return None
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
+    node = producer_of(value, user, kinds)
+    if value is None or node is None:
         return None
     if graph.sole_user(value) is not user:
         return USED_ELSEWHERE
     weight = graph.tensor(node.inputs[1])
     if weight is None or weight.dtype not in FLOATS:
         return NO_CONSTANT_WEIGHT
-    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias_value = operand(node, 2)
     bias = graph.tensor(bias_value)
     if bias_value is not None and bias is None:
         return NO_CONSTANT_BIAS

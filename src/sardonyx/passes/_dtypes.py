@@ -18,7 +18,6 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts
 
 _D = ir.DataType
-
 # Bits of magnitude that a type represents exactly, and whether it is signed.
 INTEGERS: Mapping[ir.DataType, tuple[int, bool]] = MappingProxyType(
     {
@@ -32,6 +31,14 @@ FLOATS: Mapping[ir.DataType, int] = MappingProxyType(
 _WIDER = MappingProxyType(
     {_D.FLOAT16: (_D.FLOAT, _D.DOUBLE), _D.BFLOAT16: (_D.FLOAT, _D.DOUBLE), _D.FLOAT: (_D.DOUBLE,)}
 )
+# Operators with a half-precision kernel in ONNX Runtime 1.31. Cast is left out because the runtime may remove it.
+_HALF_KERNELS = frozenset(
+    {
+        "Add", "Attention", "Clip", "Concat", "Conv", "Div", "Expand", "Flatten", "Gather", "Gemm", "Identity",
+        "LayerNormalization", "LeakyRelu", "MatMul", "Max", "MaxPool", "Min", "Mul", "RMSNormalization", "Relu",
+        "Reshape", "RotaryEmbedding", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
 
 
 def preserves_values(source: ir.DataType | None, to: ir.DataType | int | None) -> bool:
@@ -55,16 +62,6 @@ def preserves_values(source: ir.DataType | None, to: ir.DataType | int | None) -
         return False
     width, has_sign = INTEGERS[_D(to)]
     return bits <= width and (has_sign or not signed)
-
-
-# Operators with a half-precision kernel in ONNX Runtime 1.31. Cast is left out because the runtime may remove it.
-_HALF_KERNELS = frozenset(
-    {
-        "Add", "Attention", "Clip", "Concat", "Conv", "Div", "Expand", "Flatten", "Gather", "Gemm", "Identity",
-        "LayerNormalization", "LeakyRelu", "MatMul", "Max", "MaxPool", "Min", "Mul", "RMSNormalization", "Relu",
-        "Reshape", "RotaryEmbedding", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
 
 
 def is_rounded(value: ir.Value | None, graph: Facts) -> bool:

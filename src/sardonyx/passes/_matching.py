@@ -25,7 +25,7 @@ def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return second if first is value else first
 
 
-def producer_of(value: ir.Value | None, beside: ir.Node, *op_types: str) -> ir.Node | None:
+def producer_of(value: ir.Value | None, beside: ir.Node, op_types: Container[str]) -> ir.Node | None:
     """Return the producer of a value if it is one of these operators, in the same graph as `beside`."""
     node = None if value is None else value.producer()
     return node if node is not None and node.graph is beside.graph and _is_one_of(node, op_types) else None
@@ -33,23 +33,27 @@ def producer_of(value: ir.Value | None, beside: ir.Node, *op_types: str) -> ir.N
 
 def operand_producer(node: ir.Node, index: int, op_types: Container[str]) -> ir.Node | None:
     """Return the producer of an operand if it is one of these operators, in the same graph as the node."""
-    value = operand(node, index)
-    producer = None if value is None else value.producer()
-    if producer is None or producer.graph is not node.graph or not _is_one_of(producer, op_types):
-        return None
-    return producer
+    return producer_of(operand(node, index), node, op_types)
 
 
-def consumer_of(value: ir.Value, graph: Facts, *op_types: str) -> ir.Node | None:
+def consumer_of(value: ir.Value, graph: Facts, op_types: Container[str]) -> ir.Node | None:
     """Return the only consumer of a value if it is one of these operators and reads the value once."""
     node = graph.sole_user(value)
     return node if node is not None and _is_one_of(node, op_types) else None
 
 
+def is_used(value: ir.Value) -> bool:
+    """Return whether a value has a consumer or is a graph output."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def has_references(node: ir.Node) -> bool:
+    """Return whether an attribute of the node is a parameter of the enclosing function."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
 def _is_one_of(node: ir.Node, op_types: Container[str]) -> bool:
-    if node.op_type not in op_types or node.domain:
-        return False
-    return not any(attribute.is_ref() for attribute in node.attributes.values())
+    return node.op_type in op_types and not node.domain and not has_references(node)
 
 
 def ints(node: ir.Node, name: str, index: int, graph: Facts) -> tuple[int, ...] | None:

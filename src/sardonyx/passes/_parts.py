@@ -19,6 +19,8 @@ from sardonyx.passes._matching import ints, is_specified, operand, operand_produ
 from sardonyx.passes._shapes import normal_axes
 
 CACHE = 1 << 26  # bytes of a constant table that is read
+SIZES_AS_INPUT_SINCE = 13
+Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +187,6 @@ def _expanded(value: ir.Value, graph: Facts) -> ir.Value | None:
         return None
     twice = graph.shape(repeat.outputs[0]) == (*shape, 2)
     return half if twice and graph.shape(value) == (*shape[:-1], 2 * shape[-1]) else None
-
-
-SIZES_AS_INPUT_SINCE = 13
-
-Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
 
 
 def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -> tuple[ir.Value, ...]:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC
-from sardonyx.passes._matching import operand
+from sardonyx.passes._matching import has_references, operand
 
 PAIRWISE = BINARY | VARIADIC
 ALONG_ROWS = SOFTMAXES | {"LayerNormalization", "RMSNormalization"}
@@ -35,7 +35,7 @@ class RowStep:
 
 def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
     """Return how a node works on a value if it does so row by row or element by element, otherwise None."""
-    if node.domain or any(attribute.is_ref() for attribute in node.attributes.values()):
+    if node.domain or has_references(node):
         return None
     place = next(index for index, candidate in enumerate(node.inputs) if candidate is value)
     if node.op_type in UNARY:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from sardonyx.ir.rules import ModelRule, NodeRule, Rule
 
-EVERYWHERE = ("portable", "ort")
+ALL_TARGETS = ("portable", "ort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Example:
 class Pass(Rule):
     """A rewrite rule with the texts and options that users see."""
 
-    targets: ClassVar[tuple[str, ...]] = EVERYWHERE
+    targets: ClassVar[tuple[str, ...]] = ALL_TARGETS
     slower: ClassVar[str] = ""  # what was measured if it makes graphs smaller but slower; then it runs on request only
     example: ClassVar[Example]
 

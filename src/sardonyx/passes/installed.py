@@ -11,7 +11,7 @@ from typing import Any, cast
 from sardonyx.errors import SardonyxError, UsageError, reason
 from sardonyx.ir.rules import Rule
 from sardonyx.passes import ALL
-from sardonyx.passes.base import EVERYWHERE, ModelPass, NodePass, Pass
+from sardonyx.passes.base import ALL_TARGETS, ModelPass, NodePass, Pass
 from sardonyx.records.run import Accuracy
 
 GROUP = "sardonyx.passes"
@@ -114,5 +114,5 @@ def _problem(candidate: Any) -> str:
     for attribute, kind in expected.items():
         if not isinstance(getattr(candidate, attribute, None), kind):
             return f"its {attribute!r} is not of type {kind.__name__}"
-    unknown = sorted({*candidate.targets} - {*EVERYWHERE})
+    unknown = sorted({*candidate.targets} - {*ALL_TARGETS})
     return f"there is no target {unknown[0]!r}" if unknown else ""

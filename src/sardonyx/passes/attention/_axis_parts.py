@@ -2,7 +2,7 @@
 
 Exporters split heads off and merge them in many ways: reshapes, transposes, flattened batches, repeated heads. Passes
 do not match these forms one by one. They write every axis as a product of parts, such as batch, length, head and width,
-and ask in which order the parts stand.
+and ask for the order of the parts.
 
 Invariant: an axis [p1, p2, …, pn] has size p1.size * p2.size * … * pn.size, and its index is ((i1 * p2.size + i2) *
 p3.size + i3) …, so that the last part varies fastest. The parts of all axes in order describe the order of the elements
@@ -23,7 +23,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._matching import operand
+from sardonyx.passes._matching import has_references, operand
 from sardonyx.passes._shapes import reshape_target
 
 
@@ -204,7 +204,7 @@ def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool) -> Trai
 
 def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> Stage | None:
     """Return the value that a node computes this stage from, with its axes in the same parts."""
-    if any(attribute.is_ref() for attribute in producer.attributes.values()):
+    if has_references(producer):
         return None
     if producer.op_type in ("Mul", "Div"):
         return _unscaled(stage, producer, graph) if scales else None
@@ -231,9 +231,9 @@ def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> S
 
 def _unscaled(stage: Stage, producer: ir.Node, graph: Facts) -> Stage | None:
     for side in (0, 1) if producer.op_type == "Mul" else (1,):
-        by, source = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
-        if by and source is not None and graph.same_shape(source, stage.value):
-            factor = stage.factor * by if producer.op_type == "Mul" else stage.factor / by
+        number, source = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
+        if number and source is not None and graph.same_shape(source, stage.value):
+            factor = stage.factor * number if producer.op_type == "Mul" else stage.factor / number
             return Stage(source, stage.axes, factor)
     return None
 

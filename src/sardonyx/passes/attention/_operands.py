@@ -32,7 +32,7 @@ class Operand:
     stage: Stage
     steps: Conversion
     axes: Axes
-    gone: tuple[ir.Node, ...]
+    unused: tuple[ir.Node, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes._matching import operand
+from sardonyx.passes._matching import operand, producer_of
 from sardonyx.passes.attention._axis_parts import Axes, flat, new_axes, regroup, same_axes
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
@@ -69,12 +69,8 @@ def read_scores(softmax: ir.Node, graph: Facts) -> Scores | None:
 
 def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -> Scores | None:
     """Read the producer of a value; `below` is what has been read between it and the Softmax."""
-    producer = None if value is None else value.producer()
-    if value is None or producer is None or producer.domain or producer.graph is not user.graph:
-        return None
-    if next(below.budget, None) is None or producer.op_type not in _READERS:
-        return None
-    if any(attribute.is_ref() for attribute in producer.attributes.values()):
+    producer = producer_of(value, user, _READERS)
+    if value is None or producer is None or next(below.budget, None) is None:
         return None
     scores = _READERS[producer.op_type](producer, replace(below, nodes=(*below.nodes, producer)), graph)
     if scores is not None and graph.sole_user(value) is not user:

@@ -21,7 +21,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._dtypes import preserves_values
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import has_references, operand_producer
 from sardonyx.passes.attention._axis_parts import Conversion
 from sardonyx.passes.attention._masks import read_masks
 from sardonyx.passes.attention._operands import read_layout
@@ -81,7 +81,7 @@ class FuseAttention(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a Softmax over the last axis between two products."""
         rank = graph.rank(node.inputs[0])
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
+        if has_references(node):
             return None
         axis = node.attributes.get_int("axis", -1 if graph.opset(node) >= _SOFTMAX_OF_ONE_AXIS else 1)
         if rank not in (3, 4) or axis not in (-1, rank - 1):
@@ -101,14 +101,14 @@ class FuseAttention(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Attention, and the conversions of its operands and result."""
-        found = match.found
-        dtype: ir.DataType = found["dtype"]
-        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in found["operands"])
+        details = match.found
+        dtype: ir.DataType = details["dtype"]
+        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in details["operands"])
         with op.apart():
-            mask = found["masks"].write(q, op, dtype)
-        value = op.Attention(q, k, v, mask, **found["attributes"])
-        op.learn(value, dtype, found["shape"])
-        back: Conversion = found["back"]
+            mask = details["masks"].write(q, op, dtype)
+        value = op.Attention(q, k, v, mask, **details["attributes"])
+        op.learn(value, dtype, details["shape"])
+        back: Conversion = details["back"]
         return back.write(value, op, dtype)
 
 
@@ -193,7 +193,7 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     if not _SCALES[0] <= scale <= _SCALES[1]:
         raise NearMiss("its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
-    taken_over = [*masks.nodes, *(node for operand in operands for node in operand.gone)]
+    taken_over = [*masks.nodes, *(node for operand in operands for node in operand.unused)]
     nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
     return Match(
         tuple(dict.fromkeys(nodes)),

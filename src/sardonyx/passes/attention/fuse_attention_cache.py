@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import is_used, operand, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -77,7 +77,7 @@ class FuseAttentionCache(NodePass):
             return Refused("is_causal would select other keys with a past", nodes)
         if any(len(concat.inputs) != 2 for concat in nodes[:-1]):
             return Refused("its keys or values are concatenated from more than two pieces", nodes)
-        if keys is values or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        if keys is values or any(map(is_used, node.outputs[1:])):
             return Refused("its keys and values are outputs already, or are the same value", nodes)
         early = _readers_before(node, (keys, values), graph)
         if early is None:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand, operand_producer, other_operand
+from sardonyx.passes._matching import consumer_of, operand, operand_producer, other_operand
 from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, width
 from sardonyx.passes._shapes import merged_last, split_last
 from sardonyx.passes.attention._rotary_tables import RANK, Table, built, head_axis, table_of
@@ -184,8 +184,8 @@ def _half_width(node: ir.Node, graph: Facts) -> Rotation | None:
 def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
     """Return the rotation extended by the Concat that appends the rest of each head, which is not rotated."""
     piece = piece_of(rotation.states, graph)
-    user = graph.sole_user(rotation.nodes[-1].outputs[0])
-    if piece is None or user is None or user.op_type != "Concat" or user.domain or len(user.inputs) != 2:
+    user = consumer_of(rotation.nodes[-1].outputs[0], graph, ("Concat",))
+    if piece is None or user is None or len(user.inputs) != 2:
         return None
     rest, total = piece_of(operand(user, 1), graph), width(piece.source, graph)
     if rest is None or user.inputs[0] is not rotation.nodes[-1].outputs[0] or rest.source is not piece.source:

@@ -18,6 +18,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import is_used
 from sardonyx.passes.attention._axis_parts import (
     Axes,
     Conversion,
@@ -98,7 +99,7 @@ class MergeAttentionHeads(NodePass):
         if values_shape is None or not isinstance(values_shape[-1], int):
             return Refused("the width of its values is unknown", (node,))
         dtype = graph.dtype(node.outputs[0])
-        extra = tuple(value for value in node.outputs[1:] if value.uses() or value.is_graph_output())
+        extra = tuple(filter(is_used, node.outputs[1:]))
         details = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
         end_value = best.nodes[-1].outputs[0]
         # Keys, values and scores may be read before the last matched node; then the new nodes go to the Attention.

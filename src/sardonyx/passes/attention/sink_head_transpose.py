@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import is_used, operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -69,7 +69,7 @@ class SinkHeadTranspose(NodePass):
         vectors = all(graph.rank(value) == 1 for value in node.inputs[1:] if value is not None)
         if node.attributes.get_int("axis", -1) not in (-1, len(perm) - 1) or not vectors:
             return Refused("it does not normalise each head separately", (swap, node))
-        if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        if any(map(is_used, node.outputs[1:])):
             return Refused("its mean or deviation is read", (swap, node))
         return Match((swap, node))
 

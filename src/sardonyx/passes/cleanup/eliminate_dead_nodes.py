@@ -1,4 +1,4 @@
-"""f(x), read by nobody => nothing.
+"""f(x) without uses => nothing.
 
 Uses inside control-flow bodies count, at any depth. Refuses nodes of unknown operator sets and nodes without outputs,
 which may do more than compute a result. Helps because exporters leave whole chains of unused nodes, and every other

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.passes._matching import is_used
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -57,7 +58,7 @@ class EliminateIdentity(NodePass):
 
 def _dropout_refusal(node: ir.Node, graph: Facts) -> str | None:
     """Return why a Dropout is not an identity, or None if it is one."""
-    if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
+    if any(map(is_used, node.outputs[1:])):
         return "its mask is read"
     if graph.opset(node) < 7:
         training = node.attributes.get_int("is_test", 0) == 0

@@ -1,4 +1,4 @@
-"""A constant read by nobody => nothing.
+"""A constant without uses => nothing.
 
 Keeps default values of graph inputs and constants that are graph outputs. Helps because weights that were replaced by a
 fold or fusion would otherwise stay in the file beside their replacements.

@@ -57,12 +57,12 @@ class ShareConstants(ModelPass):
         for scope in scopes:
             duplicates_of: dict[ir.Value, list[ir.Value]] = defaultdict(list)
             for value in scope.graph.initializers.values():
-                kept = next(
+                survivor = next(
                     (candidate for candidate in equals.get(value, ()) if _reaches(candidate, scope, graph)), None
                 )
-                if kept is not None and kept is not value:
-                    duplicates_of[kept].append(value)
-            yield from (Share(tuple(duplicates), kept) for kept, duplicates in duplicates_of.items())
+                if survivor is not None and survivor is not value:
+                    duplicates_of[survivor].append(value)
+            yield from (Share(tuple(duplicates), survivor) for survivor, duplicates in duplicates_of.items())
 
 
 def _equals_by_value(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:

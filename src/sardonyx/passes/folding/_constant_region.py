@@ -83,7 +83,7 @@ class Region:
         wanted: dict[ir.Node, dict[ir.Value, Form]] = {}
         for value in dict.fromkeys(value for node in self._waiting for value in node.inputs):
             producer = value.producer() if value is not None else None
-            if value is None or producer is None or producer not in self.nodes or value in self.constants.known:
+            if value is None or producer is None or producer not in self.nodes or value in self.constants.evaluated:
                 continue
             if (self.size(producer, (value,)) or 0) <= SMALL:
                 wanted.setdefault(producer, {})[value] = self.forms[value]
@@ -92,7 +92,7 @@ class Region:
             if tensors is None:
                 self._fail(root)
             else:
-                self.constants.known.update(zip(wanted[root], tensors, strict=True))
+                self.constants.evaluated.update(zip(wanted[root], tensors, strict=True))
         return bool(roots)
 
     def _fail(self, failed: ir.Node) -> None:

@@ -57,11 +57,11 @@ class Constants:
     """The constants of a graph, and further values that were evaluated without changing the graph."""
 
     graph: Facts
-    known: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict[ir.Value, ir.TensorProtocol])
+    evaluated: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict[ir.Value, ir.TensorProtocol])
 
     def __call__(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the constant tensor of a value."""
-        tensor = self.known.get(value)
+        tensor = self.evaluated.get(value)
         return self.graph.tensor(value) if tensor is None else tensor
 
 
@@ -179,7 +179,7 @@ def _with_producers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int], cons
     pending = list(roots)
     while pending:
         for value in pending.pop().inputs:
-            producer = value.producer() if value is not None and value not in constants.known else None
+            producer = value.producer() if value is not None and value not in constants.evaluated else None
             if producer is not None and producer in order and producer not in nodes:
                 nodes[producer] = None
                 pending.append(producer)

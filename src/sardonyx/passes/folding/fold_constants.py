@@ -97,14 +97,14 @@ def _values(
     region: Region, wanted: Mapping[ir.Node, Mapping[ir.Value, Form]], engine: Evaluate
 ) -> Iterator[tuple[ir.Node, list[ir.TensorProtocol] | None]]:
     """Yield the values of the roots; those that sizes were inferred from are already known."""
-    known = region.constants.known
-    unknown: list[ir.Node] = []
+    evaluated = region.constants.evaluated
+    remaining: list[ir.Node] = []
     for root in sorted(wanted, key=region.nodes.__getitem__):
-        if all(value in known for value in wanted[root]):
-            yield root, [known[value] for value in wanted[root]]
+        if all(value in evaluated for value in wanted[root]):
+            yield root, [evaluated[value] for value in wanted[root]]
         else:
-            unknown.append(root)
-    yield from evaluate_in_parts(unknown, wanted, region.nodes, region.constants, engine)
+            remaining.append(root)
+    yield from evaluate_in_parts(remaining, wanted, region.nodes, region.constants, engine)
 
 
 def _is_read_outside(value: ir.Value, vanishing: Vanishing) -> bool:

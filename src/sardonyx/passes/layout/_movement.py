@@ -15,12 +15,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
-from sardonyx.passes._matching import ints, is_specified, operand
+from sardonyx.passes._matching import ints, is_specified, operand, producer_of
 from sardonyx.passes.layout._digits import Factor, factors_of, numbered, permuted
 
 LONGEST = 24  # nodes of a region; a longer one is processed in parts
 KEEPS_SIZE = VIEWS | {"Transpose"}
 MOVING = KEEPS_SIZE | SELECTS - {"GatherElements"} | {"Concat"}  # those that `RegionShapes` supports
+MOST_ROWS = 1 << 16  # units that are numbered one by one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,18 +62,13 @@ def _moved(node: ir.Node) -> Iterator[ir.Value]:
 
 def _enclosed_producer(value: ir.Value, root: ir.Node, inside: Mapping[ir.Node, None]) -> ir.Node | None:
     """Return the producer of a value if it only moves elements too and nothing outside reads its results."""
-    node = value.producer()
-    if node is None or node.domain or node.op_type not in MOVING or node.graph is not root.graph:
-        return None
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
+    node = producer_of(value, root, MOVING)
+    if node is None:
         return None
     for output in node.outputs:
         if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
             return None
     return node
-
-
-MOST_ROWS = 1 << 16  # units that are numbered one by one
 
 
 class RegionShapes:

@@ -65,7 +65,7 @@ def value_and_factor(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | No
 def without_factors(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
     """Return the value without the scalar constants it is multiplied or divided by."""
     factor, nodes = 1.0, list[ir.Node]()
-    while (node := producer_of(value, beside, "Mul", "Div")) is not None and (
+    while (node := producer_of(value, beside, ("Mul", "Div"))) is not None and (
         scaled := value_and_factor(node, graph)
     ) is not None:
         value, factor = scaled[0], factor * scaled[1]
@@ -75,7 +75,7 @@ def without_factors(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
 
 def raised(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:
     """Return base, exponent and node of a power: x * x, Pow with a constant, Sqrt, Reciprocal, 1 / x."""
-    node = producer_of(value, beside, "Mul", "Pow", "Sqrt", "Reciprocal", "Div")
+    node = producer_of(value, beside, ("Mul", "Pow", "Sqrt", "Reciprocal", "Div"))
     return None if node is None else power(node, graph)
 
 
@@ -108,7 +108,7 @@ def squared(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.V
 def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     """Return the value before casts that preserve every value, and the casts, last one first."""
     casts: list[ir.Node] = []
-    while (node := producer_of(value, beside, "Cast")) is not None and (source := node.inputs[0]) is not None:
+    while (node := producer_of(value, beside, ("Cast",))) is not None and (source := node.inputs[0]) is not None:
         if not preserves_values(graph.dtype(source), node.attributes.get_int("to", 0)):
             break
         casts.append(node)

@@ -38,7 +38,7 @@ def fused(
     narrow = _narrowed(norm, graph.dtype(bare), graph) if casts or widened else None
     if narrow is not None and graph.dtype(bare) == ir.DataType.BFLOAT16 and not bias:
         # The runtime has no RMSNormalization in bfloat16, and no Mul either: a model that has one does not run anyway.
-        narrow = narrow if consumer_of(narrow.result, graph, "Mul") is not None else None
+        narrow = narrow if consumer_of(narrow.result, graph, ("Mul",)) is not None else None
     if narrow is not None:
         norm, source = narrow, bare
     elif widened:
@@ -78,7 +78,7 @@ def _narrowed(norm: Normalised, dtype: ir.DataType | None, graph: Facts) -> Norm
         return None
     if graph.dtype(norm.result) == dtype:
         return norm
-    user = consumer_of(norm.result, graph, "Cast") if norm.scale is None and norm.bias is None else None
+    user = consumer_of(norm.result, graph, ("Cast",)) if norm.scale is None and norm.bias is None else None
     return after(norm, user) if user is not None and user.attributes.get_int("to", 0) == dtype else None
 
 
@@ -110,7 +110,7 @@ def affine_after(norm: Normalised, extent: Sequence[int], graph: Facts, *, bias:
         elif early is not None:
             return None
     for op_type in ("Mul", "Add") if bias else ("Mul",):
-        user = consumer_of(value, graph, op_type) if op_type not in weights and norm.bias is None else None
+        user = consumer_of(value, graph, (op_type,)) if op_type not in weights and norm.bias is None else None
         other = None if user is None else other_operand(user, value)
         weight = None if other is None or other is value else fitting(other, extent, rank, graph)
         if user is None or weight is None:

@@ -28,6 +28,13 @@ from sardonyx.passes.norms._arithmetic import (
 )
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum")
+ROOTS = ("Sqrt", "Pow")
+# Types to which exports cast a root computed in a wider type, and the least epsilon for which they represent it: the
+# root of 2**-28 is the least normal number of half precision, and its reciprocal is in range.
+_NARROW: Mapping[ir.DataType, float] = MappingProxyType({ir.DataType.FLOAT16: 2.0**-28, ir.DataType.BFLOAT16: 0.0})
+_ANOTHER = "the divided value is not the one that is squared"
+_ELSEWHERE = "the deviation is read elsewhere"
+_NOTHING = "nothing is divided by the deviation"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +68,7 @@ def sizes(value: ir.Value, axes: int, graph: Facts) -> tuple[int, ...] | None:
 def mean(value: ir.Value | None, beside: ir.Node, graph: Facts) -> Mean | None:
     """Return what a value is the mean of: a ReduceMean, or a ReduceSum divided by the size, maybe reshaped."""
     result, factor, nodes = value, 1.0, list[ir.Node]()
-    while (node := producer_of(value, beside, "Reshape", "Unsqueeze", "Mul", "Div", *_REDUCTIONS)) is not None:
+    while (node := producer_of(value, beside, ("Reshape", "Unsqueeze", "Mul", "Div", *_REDUCTIONS))) is not None:
         nodes.append(node)
         scaled = value_and_factor(node, graph)
         if node.op_type in _REDUCTIONS:
@@ -110,7 +117,7 @@ def _is_mean(node: ir.Node, factor: float, count: int, graph: Facts) -> bool:
 
 def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused | None:
     """Match source - mean(source)."""
-    node = producer_of(value, beside, "Sub")
+    node = producer_of(value, beside, ("Sub",))
     if node is None or (source := node.inputs[0]) is None or (mean_value := node.inputs[1]) is None:
         return None
     mean_of = mean(mean_value, beside, graph)
@@ -119,16 +126,6 @@ def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused
     if mean_of.fault is not None:
         return Refused(mean_of.fault, (*mean_of.nodes, node))
     return Centred(source, mean_value, mean_of.axes, (*mean_of.nodes, node))
-
-
-ROOTS = ("Sqrt", "Pow")
-
-# Types to which exports cast a root computed in a wider type, and the least epsilon for which they represent it: the
-# root of 2**-28 is the least normal number of half precision, and its reciprocal is in range.
-_NARROW: Mapping[ir.DataType, float] = MappingProxyType({ir.DataType.FLOAT16: 2.0**-28, ir.DataType.BFLOAT16: 0.0})
-_ANOTHER = "the divided value is not the one that is squared"
-_ELSEWHERE = "the deviation is read elsewhere"
-_NOTHING = "nothing is divided by the deviation"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +155,7 @@ def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised |
     if root_power is None or root_power[1] not in (0.5, -0.5):
         return None
     radicand, exponent, _ = root_power
-    added, epsilon = producer_of(radicand, root, "Add"), 0.0
+    added, epsilon = producer_of(radicand, root, ("Add",)), 0.0
     if added is not None:
         beside = value_and_scalar(added, graph)
         if beside is None or beside[1] < 0:
@@ -178,18 +175,18 @@ def normalised(root: ir.Node, graph: Facts, *, about_mean: bool) -> Normalised |
 
 def _is_about_mean(value: ir.Value, beside: ir.Node, graph: Facts) -> bool:
     """Return whether some mean is subtracted from the value."""
-    node = producer_of(uncast(value, beside, graph)[0], beside, "Sub")
+    node = producer_of(uncast(value, beside, graph)[0], beside, ("Sub",))
     return node is not None and isinstance(mean(node.inputs[1], beside, graph), Mean)
 
 
 def _applied(norm: Normalised, graph: Facts, *, inverted: bool) -> Normalised | Refused:
     """Follow the root of the mean square to where the value is divided by it."""
     if not inverted:
-        user = consumer_of(norm.result, graph, "Reciprocal", "Div")
+        user = consumer_of(norm.result, graph, ("Reciprocal", "Div"))
         reciprocal = None if user is None else power(user, graph)
         if reciprocal is not None and reciprocal[1] == -1 and reciprocal[0] is norm.result:
             norm, inverted = after(norm, reciprocal[2]), True
-    cast = consumer_of(norm.result, graph, "Cast")
+    cast = consumer_of(norm.result, graph, ("Cast",))
     if cast is not None:  # back to half precision before the division
         narrow = ir.DataType(cast.attributes.get_int("to", 0))
         if narrow not in _NARROW or norm.epsilon < _NARROW[narrow]:
@@ -202,14 +199,14 @@ def _applied(norm: Normalised, graph: Facts, *, inverted: bool) -> Normalised | 
         return Refused(_ELSEWHERE, norm.nodes)
     if user.op_type in ("Add", "Max", "Clip"):
         return Refused("epsilon is outside the square root", (*norm.nodes, user))
-    if consumer_of(norm.result, graph, "Div") is None or user.inputs[1] is not norm.result:
+    if consumer_of(norm.result, graph, ("Div",)) is None or user.inputs[1] is not norm.result:
         return Refused(_NOTHING, (*norm.nodes, user))
     return _with_numerator(norm, user, user.inputs[0], graph) or Refused(_ANOTHER, (*norm.nodes, user))
 
 
 def _multiplied(norm: Normalised, graph: Facts) -> Normalised | Refused:
     """Follow 1 / root to its product with the value, with the scale first, or with the difference multiplied out."""
-    user = consumer_of(norm.result, graph, "Mul")
+    user = consumer_of(norm.result, graph, ("Mul",))
     if user is None:
         reason = _ELSEWHERE if graph.sole_user(norm.result) is None else _NOTHING
         return _multiplied_out(norm, graph) or Refused(reason, norm.nodes)
@@ -227,7 +224,7 @@ def _with_numerator(norm: Normalised, user: ir.Node, value: ir.Value | None, gra
     alike = None if value is None else same(value, norm.source, user, graph)
     if alike is not None:
         return after(norm, *alike, user)
-    scaled = producer_of(value, user, "Mul") if norm.scale is None else None
+    scaled = producer_of(value, user, ("Mul",)) if norm.scale is None else None
     if scaled is None:
         return None
     for first, scale in ((scaled.inputs[0], scaled.inputs[1]), (scaled.inputs[1], scaled.inputs[0])):
@@ -255,13 +252,13 @@ def _differences(
     first: ir.Value, second: ir.Value, graph: Facts
 ) -> Iterator[tuple[ir.Node, ir.Value | None, tuple[ir.Node, ...]]]:
     """Yield where `second` is subtracted from `first`, directly or from a bias: last node, bias, nodes between."""
-    difference = consumer_of(second, graph, "Sub")
+    difference = consumer_of(second, graph, ("Sub",))
     if difference is None or difference.inputs[1] is not second or difference.inputs[0] is second:
         return
     if difference.inputs[0] is first:
         yield difference, None, ()
         return
-    added = consumer_of(difference.outputs[0], graph, "Add")
+    added = consumer_of(difference.outputs[0], graph, ("Add",))
     if added is not None and other_operand(added, difference.outputs[0]) is first:
         yield added, difference.inputs[0], (difference,)
 

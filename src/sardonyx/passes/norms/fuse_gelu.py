@@ -110,7 +110,7 @@ class FuseGelu(NodePass):
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
     """Yield every reading of what follows as factor * x * (1 + f), shortest first."""
     for value, nodes, factor in _times_numbers(node.outputs[0], (node,), 1.0, graph):
-        user = consumer_of(value, graph, "Add")
+        user = consumer_of(value, graph, ("Add",))
         summand = None if user is None else value_and_scalar(user, graph)
         if user is not None and summand is not None and near(summand[1], factor, graph.dtype(value)):
             yield from _with_source(user.outputs[0], (*nodes, user), factor, graph)
@@ -118,7 +118,7 @@ def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
 
 def _with_source(value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts) -> Iterator[_Product]:
     for before, path, times in _times_numbers(value, nodes, factor, graph):
-        user = consumer_of(before, graph, "Mul")
+        user = consumer_of(before, graph, ("Mul",))
         other = None if user is None else other_operand(user, before)
         if user is None or other is None or other is before or value_and_factor(user, graph) is not None:
             continue
@@ -133,7 +133,7 @@ def _over_numbers(
     """Yield the value, and what it was before each multiplication by a number."""
     nodes, factor = tuple[ir.Node, ...](), 1.0
     yield value, nodes, factor
-    while (node := producer_of(value, beside, "Mul", "Div")) is not None and (
+    while (node := producer_of(value, beside, ("Mul", "Div"))) is not None and (
         scaled := value_and_factor(node, graph)
     ) is not None:
         value, factor, nodes = scaled[0], factor * scaled[1], (node, *nodes)
@@ -145,7 +145,7 @@ def _times_numbers(
 ) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
     """Yield the value, and what it becomes by each following multiplication by a number."""
     yield value, nodes, factor
-    while (node := consumer_of(value, graph, "Mul", "Div")) is not None and (
+    while (node := consumer_of(value, graph, ("Mul", "Div"))) is not None and (
         scaled := value_and_factor(node, graph)
     ) is not None:
         value, factor, nodes = node.outputs[0], factor * scaled[1], (*nodes, node)
@@ -163,7 +163,7 @@ def _polynomial(
         graph.rank(variable) or 0
     ):  # otherwise it enlarges the result
         return {0: float(number)}, ()
-    node = producer_of(value, beside, "Mul", "Div", "Add", "Pow") if depth else None
+    node = producer_of(value, beside, ("Mul", "Div", "Add", "Pow")) if depth else None
     if node is None:
         return None
     first = _polynomial(node.inputs[0], variable, beside, graph, depth - 1)

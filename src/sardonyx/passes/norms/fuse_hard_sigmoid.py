@@ -73,7 +73,7 @@ class FuseHardSigmoid(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match the sum with a number, clipped to [0, c] and divided by c."""
-        added = producer_of(node.inputs[0], node, "Add")
+        added = producer_of(node.inputs[0], node, ("Add",))
         shifted, limits = (None if added is None else value_and_scalar(added, graph)), bounds(node, graph)
         if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:
             return None
@@ -98,18 +98,18 @@ class FuseHardSigmoid(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one HardSigmoid, and the product with the other value if there is one."""
-        found = match.found
-        result = op.HardSigmoid(found["source"], alpha=found["alpha"], beta=found["beta"])
-        if found["other"] is None:
+        details = match.found
+        result = op.HardSigmoid(details["source"], alpha=details["alpha"], beta=details["beta"])
+        if details["other"] is None:
             return result
-        return op.Mul(found["other"], op.learn(result, ir.DataType.FLOAT, found["shape"]))
+        return op.Mul(details["other"], op.learn(result, ir.DataType.FLOAT, details["shape"]))
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
     """Yield what the result becomes by each following multiplication by numbers and by one other value."""
     value, product = node.outputs[0], _Product(1.0, None, ())
     yield product
-    while (user := consumer_of(value, graph, "Mul", "Div")) is not None:
+    while (user := consumer_of(value, graph, ("Mul", "Div"))) is not None:
         scaled, other = value_and_factor(user, graph), other_operand(user, value)
         if scaled is not None:
             product = _Product(product.factor * scaled[1], product.other, (*product.nodes, user))

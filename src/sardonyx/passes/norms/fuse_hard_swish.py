@@ -44,7 +44,7 @@ class FuseHardSwish(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a hard sigmoid whose only use is the product with its input."""
-        user = consumer_of(node.outputs[0], graph, "Mul")
+        user = consumer_of(node.outputs[0], graph, ("Mul",))
         if user is None or other_operand(user, node.outputs[0]) is not node.inputs[0]:
             return None
         slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)

@@ -76,6 +76,6 @@ class FuseLayerNorm(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one LayerNormalization."""
-        found = match.found
-        scale, bias = weight(found["scale"], op, "scale"), weight(found["bias"], op, "bias")
-        return op.LayerNormalization(found["source"], scale, bias, axis=found["axis"], epsilon=found["epsilon"])
+        details = match.found
+        scale, bias = weight(details["scale"], op, "scale"), weight(details["bias"], op, "bias")
+        return op.LayerNormalization(details["source"], scale, bias, axis=details["axis"], epsilon=details["epsilon"])

@@ -17,7 +17,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import Impossible, rounded
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import consumer_of, operand, other_operand
+from sardonyx.passes._matching import consumer_of, is_used, operand, other_operand
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import broadcast_constant
 from sardonyx.passes.norms._norm_operands import Weight, fitting, weight
@@ -57,7 +57,7 @@ class FuseNormAffine(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a normalisation whose result is only multiplied or added to, by something of the shape of its scale."""
         value, source = node.outputs[0], node.inputs[0]
-        user = consumer_of(value, graph, "Mul", *(("Add",) if node.op_type == "LayerNormalization" else ()))
+        user = consumer_of(value, graph, ("Mul", *(("Add",) if node.op_type == "LayerNormalization" else ())))
         other = None if user is None else other_operand(user, value)
         if user is None or other is None or other is value or source is None:
             return None
@@ -66,7 +66,7 @@ class FuseNormAffine(NodePass):
         fits = None if extent is None else fitting(other, extent, rank, graph)
         if extent is None or fits is None:
             return None
-        if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        if any(map(is_used, node.outputs[1:])):
             return Refused("statistics of the normalisation are read", (node, user))
         try:
             weights = _merged(user.op_type, operand(node, 1), operand(node, 2), fits, extent, graph)

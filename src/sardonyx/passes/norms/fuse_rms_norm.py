@@ -62,6 +62,6 @@ class FuseRmsNorm(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one RMSNormalization."""
-        found = match.found
-        scale = weight(found["scale"], op, "scale")
-        return op.RMSNormalization(found["source"], scale, axis=found["axis"], epsilon=found["epsilon"])
+        details = match.found
+        scale = weight(details["scale"], op, "scale")
+        return op.RMSNormalization(details["source"], scale, axis=details["axis"], epsilon=details["epsilon"])

@@ -18,11 +18,15 @@ from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Refused
 from sardonyx.ir.tensors import JoinedTensor
 from sardonyx.passes._mask_values import leaves_every_row
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import consumer_of, is_used, operand, operand_producer, producer_of
 from sardonyx.passes.ort._contrib import biased
 
+SHARED_WEIGHT = "the weight of a projection is read elsewhere, so packing would store it twice"
+NO_CONSTANT = "the weight or bias of a projection is not a constant"
+READ_ELSEWHERE = "a projection is read elsewhere"
+
 _MASK, _PAST = 3, 4
-_HEADS_APART = (0, 2, 1, 3)
+_SWAP = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,9 +78,7 @@ def read_heads(node: ir.Node, graph: Facts) -> Heads | Refused | None:
         return None
     if attributes.get_float("softcap", 0.0) or attributes.get_int("softmax_precision", 1) != 1:
         return Refused("it has a softcap or another internal precision", (node,))
-    if any(value is not None for value in node.inputs[_PAST:]) or any(
-        v.uses() or v.is_graph_output() for v in node.outputs[1:]
-    ):
+    if any(value is not None for value in node.inputs[_PAST:]) or any(map(is_used, node.outputs[1:])):
         return Refused("it has a past", (node,))
     rank = graph.rank(node.inputs[0])
     operand_forms = _merged(node) if rank == 3 else _apart(node, graph) if rank == 4 else None
@@ -112,7 +114,7 @@ def _apart(node: ir.Node, graph: Facts) -> _OperandForms | None:
         transpose = operand_producer(node, index, ("Transpose",))
         reshape = None if transpose is None else operand_producer(transpose, 0, ("Reshape",))
         source = None if reshape is None else reshape.inputs[0]
-        if transpose is None or reshape is None or source is None or not _is_heads_apart(transpose):
+        if transpose is None or reshape is None or source is None or not _swaps_heads(transpose):
             return None
         if graph.sole_user(transpose.outputs[0]) is not node or graph.sole_user(reshape.outputs[0]) is not transpose:
             return None
@@ -131,19 +133,11 @@ def _apart(node: ir.Node, graph: Facts) -> _OperandForms | None:
 
 def _merging(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...] | None:
     """Return the Transpose and the Reshape that merge the heads of the result, otherwise None."""
-    transpose = graph.sole_user(node.outputs[0])
-    if (
-        transpose is None
-        or (transpose.domain, transpose.op_type) != ("", "Transpose")
-        or not _is_heads_apart(transpose)
-    ):
+    transpose = consumer_of(node.outputs[0], graph, ("Transpose",))
+    if transpose is None or not _swaps_heads(transpose):
         return None
-    reshape = graph.sole_user(transpose.outputs[0])
-    if (
-        reshape is None
-        or (reshape.domain, reshape.op_type) != ("", "Reshape")
-        or reshape.inputs[0] is not transpose.outputs[0]
-    ):
+    reshape = consumer_of(transpose.outputs[0], graph, ("Reshape",))
+    if reshape is None or reshape.inputs[0] is not transpose.outputs[0]:
         return None
     split, whole = graph.shape(transpose.outputs[0]), graph.shape(reshape.outputs[0])
     if split is None or whole is None or len(whole) != 3 or whole[:2] != split[:2]:
@@ -151,13 +145,8 @@ def _merging(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...] | None:
     return transpose, reshape
 
 
-def _is_heads_apart(transpose: ir.Node) -> bool:
-    return tuple(transpose.attributes.get_ints("perm", ())) == _HEADS_APART
-
-
-SHARED_WEIGHT = "the weight of a projection is read elsewhere, so packing would store it twice"
-NO_CONSTANT = "the weight or bias of a projection is not a constant"
-READ_ELSEWHERE = "a projection is read elsewhere"
+def _swaps_heads(transpose: ir.Node) -> bool:
+    return tuple(transpose.attributes.get_ints("perm", ())) == _SWAP
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,8 +221,8 @@ def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projectio
     added = biased(value, user, graph)
     product = value if added is None else added.source
     reader = user if added is None else added.node
-    node = product.producer()
-    if node is None or node.graph is not user.graph or (node.domain, node.op_type) != ("", "MatMul"):
+    node = producer_of(product, user, ("MatMul",))
+    if node is None:
         return None
     if graph.sole_user(product) is not reader:
         return READ_ELSEWHERE
@@ -251,12 +240,12 @@ def _split(
     values: Sequence[ir.Value], users: Sequence[ir.Node], graph: Facts
 ) -> tuple[ir.Node, tuple[int, ...]] | None:
     """Return the Split whose parts, in order, are the values, and the widths of the parts; otherwise None."""
-    node = values[0].producer()
-    if node is None or (node.domain, node.op_type) != ("", "Split") or list(node.outputs) != list(values):
+    node = producer_of(values[0], users[0], ("Split",))
+    if node is None or list(node.outputs) != list(values):
         return None
     source = operand(node, 0)
     rank = graph.rank(source)
-    if rank is None or node.attributes.get_int("axis", 0) not in (-1, rank - 1) or node.graph is not users[0].graph:
+    if rank is None or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
         return None
     if any(graph.sole_user(value) is not user for value, user in zip(values, users, strict=True)):
         return None

@@ -10,6 +10,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused
 from sardonyx.ir.tensors import reshaped
+from sardonyx.passes._matching import producer_of
 
 DOMAIN = "com.microsoft"
 
@@ -41,8 +42,8 @@ class Biased:
 
 def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None:
     """Return the Add of a bias that produces `value` if `user` is its only consumer, otherwise None."""
-    node = None if value is None else value.producer()
-    if value is None or node is None or (node.domain, node.op_type) != ("", "Add") or node.graph is not user.graph:
+    node = producer_of(value, user, ("Add",))
+    if value is None or node is None:
         return None
     return as_biased(node, graph) if graph.sole_user(value) is user else None
 

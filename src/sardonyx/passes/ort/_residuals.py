@@ -6,7 +6,6 @@ return the sum, which is the next residual in networks that normalise first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.rules import Match, Refused
-from sardonyx.passes._matching import operand
+from sardonyx.passes._matching import is_used, operand, producer_of
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
@@ -38,11 +37,11 @@ class Residual:
 def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
     """Match a normalisation over the last axis with a residual sum before it, for `skip_norm`."""
     value, scale = norm.inputs[:2]
-    add = value.producer() if value is not None else None
-    if value is None or add is None or (add.domain, add.op_type) != ("", "Add") or add.graph is not norm.graph:
+    add = producer_of(value, norm, ("Add",))
+    if value is None or add is None:
         return None
     shape = graph.shape(value)
-    if shape is None or graph.dtype(value) != ir.DataType.FLOAT or _is_read(norm.outputs[1:]):
+    if shape is None or graph.dtype(value) != ir.DataType.FLOAT or any(map(is_used, norm.outputs[1:])):
         return None
     residual = _residual(add, norm, shape, graph)
     if residual is None:
@@ -91,8 +90,8 @@ def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residu
     """Return the parts of the sum, or why the kernel does not take them; None for the sum with a mere bias."""
     outer = as_biased(add, graph)
     if outer is not None:
-        inner = outer.source.producer()
-        if inner is None or (inner.domain, inner.op_type, inner.graph) != ("", "Add", add.graph):
+        inner = producer_of(outer.source, add, ("Add",))
+        if inner is None:
             return None
         if graph.sole_user(outer.source) is not add or as_biased(inner, graph) is not None:
             return None
@@ -120,7 +119,3 @@ def _summands(add: ir.Node, shape: Shape, graph: Facts) -> tuple[ir.Value, ir.Va
         if graph.shape(source) == shape and graph.shape(skip) in without_batch:
             return source, skip
     return NOT_EQUAL
-
-
-def _is_read(values: Sequence[ir.Value]) -> bool:
-    return any(value.uses() or value.is_graph_output() for value in values)

@@ -13,6 +13,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
+from sardonyx.passes._matching import consumer_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
 from sardonyx.records.run import Accuracy
@@ -76,7 +77,5 @@ def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] 
     attributes = gate.attributes
     if abs(attributes.get_float("alpha", 0.2) - _SIXTH) > _TOLERANCE or attributes.get_float("beta", 0.5) != 0.5:
         return None
-    product = graph.sole_user(gate.outputs[0])
-    if product is None or (product.domain, product.op_type) != ("", "Mul") or value not in product.inputs:
-        return None
-    return gate, product
+    product = consumer_of(gate.outputs[0], graph, ("Mul",))
+    return (gate, product) if product is not None and value in product.inputs else None

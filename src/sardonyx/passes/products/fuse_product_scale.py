@@ -17,7 +17,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._channels import FLOATS, Linear
+from sardonyx.passes._channels import Linear
+from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes._rows import permuted_back
 from sardonyx.passes._zeros import may_flip
