@@ -23,7 +23,7 @@ PER_MODEL = 1 << 20
 PART_PER_MODEL = 32
 MANY = 256  # a constant with more uses than this is assumed to stay
 
-GROWS = "would grow the model past its budget"
+GROWS = "folding it would grow the model past its budget"
 OUTPUT = "the graph's output would lose its name"
 UNSIZED = "the size of its result is unknown until it is computed"
 FAILED = "no available engine can evaluate it"

@@ -102,7 +102,7 @@ def read_layout(
 def _followed(value: ir.Value | None, node: ir.Node, graph: Facts, *, scales: bool) -> Trail:
     trail = None if value is None else trace(value, graph, node=node, scales=scales)
     if trail is None:
-        raise NearMiss("the shape of an operand is not known")
+        raise NearMiss("the shape of an operand is unknown")
     return trail
 
 

@@ -181,7 +181,7 @@ def _mask_axes(mask: ir.Value, side: int, node: ir.Node, below: Scores, graph: F
     shape = graph.shape(mask)
     result = graph.shape(node.outputs[0]) or ()
     if shape is None or len(shape) > len(result):
-        raise NearMiss("the shape of its mask is not known")
+        raise NearMiss("the shape of its mask is unknown")
     axes: Axes = []
     for axis, dim in zip(range(-len(shape), 0), shape, strict=True):
         if dim not in (1, result[axis]):

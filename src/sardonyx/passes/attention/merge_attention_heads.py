@@ -18,7 +18,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import is_used
+from sardonyx.passes._matching import has_references, is_used
 from sardonyx.passes.attention._axis_parts import (
     Axes,
     Conversion,
@@ -210,7 +210,7 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
         if steps is not None and (best is None or len(steps) - len(chain) <= len(best.steps) - len(best.chain)):
             best = _End(tuple(chain), merged, steps)
         user = graph.sole_user(value)
-        if user is None or user.domain:
+        if user is None or user.domain or has_references(user):
             break
         axes = _after(axes, user, graph)
         chain.append(user)

@@ -70,7 +70,7 @@ class SinkHeadTranspose(NodePass):
         if node.attributes.get_int("axis", -1) not in (-1, len(perm) - 1) or not vectors:
             return Refused("it does not normalise each head separately", (swap, node))
         if any(map(is_used, node.outputs[1:])):
-            return Refused("its mean or deviation is read", (swap, node))
+            return Refused("its mean or deviation output is read", (swap, node))
         return Match((swap, node))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:

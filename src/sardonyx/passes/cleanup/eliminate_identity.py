@@ -59,7 +59,7 @@ class EliminateIdentity(NodePass):
 def _dropout_refusal(node: ir.Node, graph: Facts) -> str | None:
     """Return why a Dropout is not an identity, or None if it is one."""
     if any(map(is_used, node.outputs[1:])):
-        return "its mask is read"
+        return "the mask of the Dropout is read"
     if graph.opset(node) < 7:
         training = node.attributes.get_int("is_test", 0) == 0
     else:

@@ -31,7 +31,7 @@ from sardonyx.passes._foldable import (
 from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, as_tensor
 
 LARGEST = 1 << 27  # bytes of inputs and results of one node; larger nodes are not evaluated
-TOO_LARGE = "too large to evaluate"
+TOO_LARGE = "it is too large to evaluate"
 
 _NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes fold these without reading the constant
 

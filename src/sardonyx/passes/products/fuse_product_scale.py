@@ -17,7 +17,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._channels import Linear
+from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes._rows import permuted_back
@@ -132,7 +132,7 @@ def _checked(
     if bias is not None and (shift is None or shift.shape.numpy() not in ((), (scaled.linear.channels,))):
         return Refused("the bias before it does not have one number per column", scaled.nodes)
     if any(graph.sole_user(inner.outputs[0]) is None for inner in scaled.nodes[:-1]):
-        return Refused("the value before it is also used elsewhere", scaled.nodes)
+        return Refused(USED_ELSEWHERE, scaled.nodes)
     if any(value is not None and graph.sole_user(value) is None for value in (product.inputs[1], bias)):
         return Refused("the weight before it is shared", scaled.nodes)
     return scaled
