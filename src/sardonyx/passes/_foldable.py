@@ -30,7 +30,8 @@ FAILED = "no available engine can evaluate it"
 
 _NEVER = RANDOM | QUANTIZES | MAKES_SEQUENCE | OPTIONALS | {"Constant", "Dropout"}
 _A = ir.AttributeType
-_PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
+# Attribute types other than bodies, types and sparse tensors.
+PLAIN_ATTRIBUTES = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
 _GIVEN_UP = "sardonyx.cannot-be-evaluated"
 _GROWTH = "sardonyx.growth"
 
@@ -39,7 +40,7 @@ def is_foldable(node: ir.Node, graph: Facts) -> bool:
     """Return whether the node may be evaluated ahead of time."""
     if node.domain != "" or node.op_type in _NEVER or _GIVEN_UP in node.meta or not any(node.inputs):
         return False
-    if any(attribute.is_ref() or attribute.type not in _PLAIN for attribute in node.attributes.values()):
+    if any(attribute.is_ref() or attribute.type not in PLAIN_ATTRIBUTES for attribute in node.attributes.values()):
         return False
     return "seed" not in node.attributes and node.op_identifier() not in graph.model.functions
 

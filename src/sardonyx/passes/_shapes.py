@@ -24,6 +24,20 @@ def normal_axes(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None
     return tuple(sorted(axis if axis >= 0 else axis + (rank or 0) for axis in axes))
 
 
+def permutation(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
+    """Return the permutation of a Transpose, or None if it is the default one and the rank is unknown."""
+    perm = node.attributes.get_ints("perm")
+    if perm is not None:
+        return tuple(perm)
+    rank = graph.rank(node.inputs[0])
+    return None if rank is None else reversed_axes(rank)
+
+
+def reversed_axes(rank: int) -> tuple[int, ...]:
+    """Return the default permutation of a Transpose."""
+    return tuple(range(rank))[::-1]
+
+
 def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
     """Return the result shape of a view of a static shape, or None if it is unknown."""
     match node.op_type:

@@ -18,6 +18,7 @@ from sardonyx.ir.facts import SMALL, Facts
 from sardonyx.ir.ops import COMMUTATIVE, RANDOM
 from sardonyx.ir.rules import Match, Proposal
 from sardonyx.ir.scopes import Scope
+from sardonyx.passes._foldable import PLAIN_ATTRIBUTES
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.records.run import Accuracy
 
@@ -26,7 +27,6 @@ _NEVER = RANDOM | {"Dropout"}  # a Dropout that remains after identity eliminati
 _SYMMETRIC_SINCE = 7  # before, only one operand could be broadcast, by an attribute
 
 _A = ir.AttributeType
-_PLAIN = frozenset({_A.INT, _A.INTS, _A.STRING, _A.STRINGS, _A.FLOAT, _A.FLOATS, _A.TENSOR})
 
 
 class ShareSubexpressions(ModelPass):
@@ -109,7 +109,7 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
     """Return an attribute by its bits, so that -0.0 and 0.0 differ; None if comparing it is expensive."""
     if attribute.is_ref():
         return "reference", attribute.ref_attr_name, attribute.type
-    if attribute.type not in _PLAIN:
+    if attribute.type not in PLAIN_ATTRIBUTES:
         return None
     match attribute.type:
         case _A.TENSOR:

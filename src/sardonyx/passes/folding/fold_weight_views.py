@@ -14,9 +14,8 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._shapes import viewed_shape
+from sardonyx.passes._shapes import permutation, viewed_shape
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts

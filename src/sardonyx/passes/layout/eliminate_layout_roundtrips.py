@@ -22,9 +22,8 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand
 from sardonyx.passes._rows import RowStep, permuted_back, rebuilt, row_step, viewed_back
-from sardonyx.passes._shapes import reshape_target
+from sardonyx.passes._shapes import permutation, reshape_target
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
 LONGEST = 12  # nodes between the two moves

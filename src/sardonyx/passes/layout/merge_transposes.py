@@ -12,6 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._shapes import permutation, reversed_axes
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 
@@ -53,7 +54,7 @@ class MergeTransposes(NodePass):
         if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
             return Match(nodes, {"source": source})  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
-        first, second = first or _reversed(rank), second or _reversed(rank)
+        first, second = first or reversed_axes(rank), second or reversed_axes(rank)
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
             return Match(nodes, {"source": source})
@@ -66,16 +67,3 @@ class MergeTransposes(NodePass):
         source: ir.Value = match.found["source"]
         perm = match.found.get("perm")
         return source if perm is None else op.Transpose(source, perm=perm)
-
-
-def permutation(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
-    """Return the permutation of a Transpose, or None if it is the default one and the rank is unknown."""
-    perm = node.attributes.get_ints("perm")
-    if perm is not None:
-        return tuple(perm)
-    rank = graph.rank(node.inputs[0])
-    return None if rank is None else _reversed(rank)
-
-
-def _reversed(rank: int) -> tuple[int, ...]:
-    return tuple(range(rank))[::-1]

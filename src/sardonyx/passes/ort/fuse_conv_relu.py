@@ -8,7 +8,6 @@ while the result is still in the cache.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
@@ -16,11 +15,9 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.norms._bounds import bounds
 from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
 from sardonyx.records.run import Accuracy
-
-_LIMIT = float(np.finfo(np.float32).max)
-_CLIP_TAKES_INPUTS = 11
 
 
 class FuseConvRelu(NodePass):
@@ -84,18 +81,8 @@ def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:
             return (attributes.get_float("alpha", 0.01),)
         case "HardSigmoid":
             return (attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5))
-        case "Clip" if graph.opset(node) < _CLIP_TAKES_INPUTS:
-            return (attributes.get_float("min", -_LIMIT), attributes.get_float("max", _LIMIT))
         case "Clip":
-            low, high = ((*node.inputs[1:3], None, None))[:2]
-            bounds = (_bound(low, -_LIMIT, graph), _bound(high, _LIMIT, graph))
-            return None if bounds[0] is None or bounds[1] is None else (bounds[0], bounds[1])
+            limits = bounds(node, graph)
+            return None if limits is None else (limits.low, limits.high)
         case _:
             return ()
-
-
-def _bound(value: ir.Value | None, default: float, graph: Facts) -> float | None:
-    if value is None:
-        return default
-    number = graph.scalar(value)
-    return None if number is None else float(number)

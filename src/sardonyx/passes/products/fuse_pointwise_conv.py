@@ -22,8 +22,8 @@ from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._shapes import permutation
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
 LONGEST = 8

@@ -21,9 +21,9 @@ from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import operand, operand_producer
 from sardonyx.passes._rows import permuted_back
+from sardonyx.passes._shapes import permutation
 from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Example, NodePass
-from sardonyx.passes.layout.merge_transposes import permutation
 from sardonyx.records.run import Accuracy
 
 
