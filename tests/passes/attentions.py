@@ -1,4 +1,4 @@
-"""Attention in many written forms, as models with inputs that hide keys: none, some, or all of a row."""
+"""Models of attention in many forms, with inputs that mask no key, some keys, or all keys of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer and root-mean-square normalisation in every spelling we know, as ONNX text: the tests of both draw from it."""
+"""Layer and root-mean-square normalisation in every known form, as ONNX text, for the tests of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the matchers' questions about arithmetic answer."""
+"""The helpers for arithmetic answer correctly."""
 
 from __future__ import annotations
 

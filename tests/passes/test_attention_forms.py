@@ -1,4 +1,4 @@
-"""However attention is written, and whatever its masks hide, the result computes what the source does."""
+"""Fused attention computes the same as its source for every form and every mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every pass must hold to, run over the list of passes."""
+"""The contract that every pass fulfils, run over the list of passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CastLike becomes Cast where the type is known, and says the same about overflow."""
+"""CastLike becomes Cast if the type is known, with the same treatment of overflow."""
 
 from __future__ import annotations
 

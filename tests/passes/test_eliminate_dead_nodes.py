@@ -1,4 +1,4 @@
-"""Nodes nobody reads go, with everything made only for them; what a body reads at any depth stays."""
+"""Unused nodes are removed with everything computed only for them; uses in bodies count at any depth."""
 
 from __future__ import annotations
 

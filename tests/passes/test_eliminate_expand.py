@@ -1,4 +1,4 @@
-"""What operators broadcast anyway need not be written out, and what gives a result its shape must stay."""
+"""Explicit broadcasts are removed unless they give the result its shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices that certainly count all rows are told from those that only might."""
+"""A Gather of certainly all rows is removed; one that may not gather all stays."""
 
 from __future__ import annotations
 

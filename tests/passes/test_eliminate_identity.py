@@ -1,4 +1,4 @@
-"""Identity and Dropout go where they compute nothing, and stay where a name, a mask or training needs them."""
+"""Identity and Dropout are removed unless a name, a mask or training needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves around row by row work cancel, whatever stands between them, and the work stays the same."""
+"""Moves around row-by-row work cancel for every kind of work, and the result is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neutral constants go to the bit: signs of zeros, broadcasting and types are all kept."""
+"""Neutral constants are removed exactly: signs of zeros, broadcasting and types are preserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arranges nothing goes; what arranges something for a single possible size stays."""
+"""Operators that rearrange nothing are removed, unless that is so only for one possible size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts picked from a sequence are the outputs of one Split, for every way to say how long they are."""
+"""Parts selected from a sequence become outputs of one Split, for every way to give their sizes."""
 
 from __future__ import annotations
 

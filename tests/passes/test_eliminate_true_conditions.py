@@ -1,4 +1,4 @@
-"""Conditions that hold for every element go, those that hold for most do not."""
+"""Conditions that are true for every element are removed, others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants nobody reads go; the interface and what bodies read stay."""
+"""Unused constants are removed; the interface and constants used in bodies stay."""
 
 from __future__ import annotations
 

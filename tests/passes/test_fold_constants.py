@@ -1,4 +1,4 @@
-"""Constants fold to the bit, never past the budget, and never where a result is no constant."""
+"""Constants fold exactly, within the budget, and only if the result is constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row looked up for every token, and shifts of positions, are told before the model runs."""
+"""A row that is looked up for every token, and shifts of positions, are computed ahead of time."""
 
 from __future__ import annotations
 

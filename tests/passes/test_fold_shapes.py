@@ -1,4 +1,4 @@
-"""Sizes that are numbers become constants; those that are not stay computed."""
+"""Static sizes become constants; dynamic sizes stay computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of weights become weights: nothing is read on the way, nothing is stored twice beyond the budget."""
+"""Views of weights become weights without reading them, and nothing is stored twice beyond the budget."""
 
 from __future__ import annotations
 

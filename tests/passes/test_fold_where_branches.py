@@ -1,4 +1,4 @@
-"""Arithmetic on a choice between two numbers gives the same bits before the model runs as in it."""
+"""Arithmetic on a Where between two numbers gives the same bits ahead of time as at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every spelling of scaled dot products becomes one Attention; what merely looks like it stays."""
+"""Every form of scaled dot-product attention becomes one Attention; similar patterns stay."""
 
 from __future__ import annotations
 

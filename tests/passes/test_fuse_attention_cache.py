@@ -1,4 +1,4 @@
-"""Earlier keys and values go into Attention as its past, and come out appended."""
+"""Past keys and values become the past of Attention, which returns them appended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation folds into every linear operator, group and precision, and only at inference."""
+"""Batch normalisation is fused into every linear operator, group and precision, at inference only."""
 
 from __future__ import annotations
 

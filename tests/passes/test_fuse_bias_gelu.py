@@ -1,4 +1,4 @@
-"""The bias before a Gelu joins it on the ort target, for both forms of the activation."""
+"""The bias before a Gelu is fused into it on the ort target, for both forms of the activation."""
 
 from __future__ import annotations
 

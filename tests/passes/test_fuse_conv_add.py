@@ -1,4 +1,4 @@
-"""Residuals join their convolution on the ort target, and activations after them too; nothing is broadcast."""
+"""Residuals and activations are fused into their convolution on the ort target; nothing is broadcast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants per channel fold into the convolution before them; everything that says more is left."""
+"""Constants per channel are fused into the convolution before them; other constants are not."""
 
 from __future__ import annotations
 

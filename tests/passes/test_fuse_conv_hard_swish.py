@@ -1,4 +1,4 @@
-"""A hard swish joins its convolution on the ort target, spelled as one operator or as two."""
+"""A hard swish is fused into its convolution on the ort target, as one operator or as two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On the ort target an activation joins its convolution, bit for bit; on the portable one it is only told."""
+"""An activation is fused into its convolution exactly on the ort target, and reported on the portable one."""
 
 from __future__ import annotations
 

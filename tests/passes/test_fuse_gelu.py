@@ -1,4 +1,4 @@
-"""The Gaussian error linear unit is recognised in every grouping, and nothing that only looks like it."""
+"""The Gaussian error linear unit is recognised in every grouping; similar functions are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations join their Gemm on the ort target, with their parameters."""
+"""Activations are fused into their Gemm on the ort target, with their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard sigmoid and hard swish are recognised in every grouping, and nothing that only looks like them."""
+"""Hard sigmoid and hard swish are recognised in every grouping; similar functions are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product plus a bias is one Gemm exactly where both are matrices and the bias fits."""
+"""A product plus a bias becomes one Gemm if and only if both are matrices and the bias fits."""
 
 from __future__ import annotations
 

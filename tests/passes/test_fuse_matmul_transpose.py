@@ -1,4 +1,4 @@
-"""Weights that are read as they are elsewhere are read so by the product too, on the ort target."""
+"""On the ort target a product reads a shared weight untransposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scales or shifts a normalisation's result becomes its own scale and bias, where that can be told beforehand."""
+"""A constant scale or shift after a normalisation becomes part of its scale and bias."""
 
 from __future__ import annotations
 

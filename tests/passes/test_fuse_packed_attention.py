@@ -1,4 +1,4 @@
-"""Attention and its projections become one operator on the ort target: same numbers, no weight stored twice."""
+"""Attention and its projections become one operator on the ort target, and no weight is stored twice."""
 
 from __future__ import annotations
 

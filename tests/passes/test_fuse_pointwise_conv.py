@@ -1,4 +1,4 @@
-"""Products over channels that are wanted first are convolutions, and compute the same."""
+"""Products over channels before a transpose to channels first become equivalent convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scale after a product is a scaled weight, wherever it stands and however many axes it has."""
+"""A scale after a product becomes part of the weight, for every position and rank of the scale."""
 
 from __future__ import annotations
 

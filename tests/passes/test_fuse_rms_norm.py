@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation is recognised in every spelling, and nothing that only looks like it."""
+"""Root-mean-square normalisation is recognised in every form; similar patterns are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary embeddings are found however they are spelled, and compute the same on batches and lengths of any size."""
+"""Rotary embeddings are recognised in every form and compute the same on all batch sizes and lengths."""
 
 from __future__ import annotations
 

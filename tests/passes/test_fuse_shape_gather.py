@@ -1,4 +1,4 @@
-"""Parts of a shape are read by one node, and views that only add axes become one Unsqueeze."""
+"""Parts of a shape are read by one node, and views that only insert axes become one Unsqueeze."""
 
 from __future__ import annotations
 

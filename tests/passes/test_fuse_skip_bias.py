@@ -1,4 +1,4 @@
-"""Biases that come to stand before a fused norm join it, on either side, whatever their rank."""
+"""A bias before a fused residual norm is fused into it, on either side and for every rank."""
 
 from __future__ import annotations
 

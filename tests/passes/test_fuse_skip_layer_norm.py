@@ -1,4 +1,4 @@
-"""Residual sums join the norm after them on the ort target, in every shape the kernel takes and in no other."""
+"""Residual sums are fused into the norm after them on the ort target, for exactly the supported shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual sums join the root-mean-square norm after them on the ort target."""
+"""Residual sums are fused into the root-mean-square norm after them on the ort target."""
 
 from __future__ import annotations
 

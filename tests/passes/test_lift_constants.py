@@ -1,4 +1,4 @@
-"""Constant nodes become initializers, whatever their spelling, where a graph may hold some."""
+"""Constant nodes of every form become initializers if the graph may contain some."""
 
 from __future__ import annotations
 

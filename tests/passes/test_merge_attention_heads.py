@@ -1,4 +1,4 @@
-"""Heads split off for Attention only are left to it, whatever reshapes and transposes spell the split."""
+"""Heads split off only for Attention are split by it, whatever reshapes and transposes do it in the model."""
 
 from __future__ import annotations
 

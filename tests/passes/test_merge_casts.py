@@ -1,4 +1,4 @@
-"""A conversion that keeps every value need not be made on the way to another one."""
+"""A cast that preserves every value is skipped before another cast."""
 
 from __future__ import annotations
 

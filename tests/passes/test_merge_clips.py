@@ -1,4 +1,4 @@
-"""Bounds after bounds are merged to what both let through."""
+"""Consecutive clips are merged into one with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever moves elements about, one arrangement of them moves them the same way, and never takes more nodes."""
+"""Operators that move elements are replaced by equivalent ones, and never by more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views in a row are one view of the same function, for every spelling of their targets."""
+"""Consecutive views become one equivalent view, for every form of their targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices in a row are one, for every sign of their ranges."""
+"""Consecutive slices become one, for every sign of their ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices that are all of a value are parts of one Split, wherever they stand."""
+"""Slices that together are all of a value become one Split, wherever they are in the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permutations in a row are one permutation, and a Gemm takes a swap upon itself."""
+"""Consecutive permutations become one, and a Gemm absorbs a swap."""
 
 from __future__ import annotations
 

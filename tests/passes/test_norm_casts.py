@@ -1,4 +1,4 @@
-"""Normalisations with casts anywhere inside: whatever is fused has the type and the numbers of what it replaces."""
+"""Normalisations with casts at any place: a fused one has the type and the numbers of the source."""
 
 from __future__ import annotations
 

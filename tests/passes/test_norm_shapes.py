@@ -1,4 +1,4 @@
-"""Normalisations over odd axes with scales of odd shapes: whatever is fused has the shape and numbers of the source."""
+"""Normalisations over unusual axes and with unusual scales: a fused one has the shape and numbers of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes from outside, given as objects or found in an installed package, are treated as the built-in ones."""
+"""Passes from outside, given as objects or found in an installed package, are treated like built-in ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants become one where their bits are equal, and only where both can be read."""
+"""Constants are shared if their bits are equal and the shared one is visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are the same are computed once, however each was asked for; others are left alone."""
+"""Equal sizes are computed once, however they were computed before; others are left alone."""
 
 from __future__ import annotations
 

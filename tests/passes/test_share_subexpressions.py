@@ -1,4 +1,4 @@
-"""Twins become one only where they certainly compute the same and offer the same outputs."""
+"""Nodes are shared only if they certainly compute the same and have the same outputs."""
 
 from __future__ import annotations
 

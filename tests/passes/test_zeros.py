@@ -1,4 +1,4 @@
-"""No rewrite lets the sign of a zero show: where a division turns it into that of an infinity, nothing changes."""
+"""No rewrite changes the sign of a zero that a division turns into the sign of an infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that tell axes apart: rewrites that mix up two symbolic dims must not go unseen since both were drawn alike."""
+"""Sizes that differ for every symbolic dim, so that a rewrite that confuses two dims is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cast may be looked through only where it keeps every value."""
+"""A cast may be looked through only if it preserves every value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes followed through views, and the way back: checked by carrying it out on numbers."""
+"""Axes traced through views, and the conversion back, are checked by applying it to numbers."""
 
 from __future__ import annotations
 
