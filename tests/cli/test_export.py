@@ -115,7 +115,7 @@ def test_example_inputs_can_be_given_by_shape_and_by_file(command: Command, fact
         (["torchvision:resnet999"], None, "torchvision"),
         (["hf-config:BrtConfig"], 2, "BrtConfig"),
         (["hf-config:BertConfig?hiden_size=3"], 2, "hiden_size"),
-        (["{net}:build", "--task", "text-classification"], 2, "a task chooses"),
+        (["{net}:build", "--task", "text-classification"], 2, "a task selects"),
         (["{net}:build", "--input", "x=float32"], 2, "is not an input specification"),
         (["{net}:build", "--input", "x=floaty[2]"], 2, "floaty"),
         (["{net}:build", "--input", "y=float32[2,6]"], 2, "no input 'y'"),
