@@ -297,3 +297,13 @@ def test_an_operation_that_counts_from_the_end_leaves_others_their_count() -> No
     made = sardonyx.export(Odd(work), (ROWS,), exporter="torchscript")
     assert made.verdict is not None
     assert made.verdict.passed
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_3d_convolution_may_lack_a_bias(exporter: str, bias: bool) -> None:
+    """Plain torch writes a bias of shape (channels, 2) before its own optimizer removes it."""
+    module = nn.Conv3d(4, 6, (2, 3, 1), stride=(1, 2, 1), padding=1, dilation=(2, 1, 1), groups=2, bias=bias).eval()
+    exported = sardonyx.export(module, torch.randn(2, 4, 5, 6, 3), exporter=exporter)
+    (node,) = exported.to_proto().graph.node
+    assert [node.op_type, len(node.input)] == ["Conv", 3 if bias else 2]

@@ -23,6 +23,7 @@ from sardonyx.provenance.codec import NAME_SCOPES
 from sardonyx.records.run import How
 
 _OLDEST_OPSET = 18
+_CONV3D_DEFAULTS: Any = (None, None, None, [1], [0], [1], 1)  # input, weight, bias, stride, padding, dilation, groups
 BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences accept bfloat16
 
 
@@ -36,6 +37,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     shapes = (dynamic,) if dynamic else None
     with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training have another memory layout
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
+        _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
             captured,
@@ -51,6 +53,16 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
     return model, symbols.settle(model, axes, ranges)
+
+
+def _replace_conv3d_without_bias(module: Any) -> None:
+    """Call the general convolution instead: torch's translation of a 3D one adds a bias of shape (channels, 2)."""
+    for graph in (child.graph for child in module.modules() if isinstance(child, torch.fx.GraphModule)):
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.conv3d.default):
+            tensor, weight, bias, stride, padding, dilation, groups = (*node.args, *_CONV3D_DEFAULTS[len(node.args) :])
+            if bias is None and not node.kwargs:
+                node.target = torch.ops.aten.convolution.default
+                node.args = (tensor, weight, None, stride, padding, dilation, False, [0], groups)
 
 
 def _set_origins(model: ir.Model, program: Any, tree: LiveTree) -> None:
