@@ -137,3 +137,16 @@ def test_a_module_is_cut_out_on_an_example_that_is_padded_on_the_left(
     assert cut.live is not None
     (line,) = cut.live.not_covered
     assert line.startswith("2 of 6 positions")
+
+
+def test_a_text_encoder_that_pools_at_its_end_token_is_exported() -> None:
+    """Texts without an end token are pooled at the first position, which may be padding on the left."""
+    sizes = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24"
+    text = [f"text_config.{part}" for part in f"{sizes},vocab_size=50,eos_token_id=49".split(",")]
+    vision = [f"vision_config.{part}" for part in f"{sizes},image_size=32,patch_size=8".split(",")]
+    exported = sardonyx.export(f"hf-config:CLIPConfig?{','.join([*text, *vision])},projection_dim=8", task="CLIPModel")
+    assert exported.verdict is not None
+    assert exported.verdict.passed
+    (pooled,) = [line for line in exported.verdict.not_covered if "pooled" in line]
+    assert pooled.startswith("3 of 4 ")
+    assert "items of 'logits_per_image' are pooled from padding that sees no key: not compared" in pooled

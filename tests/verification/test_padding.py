@@ -68,8 +68,30 @@ def test_a_cache_of_a_window_holds_the_last_of_the_mask() -> None:
     assert padding.count == 1
 
 
-def test_an_output_without_positions_is_compared_whole() -> None:
-    a, b = moved((2, 7), np.array([[True], [False]]))
+@pytest.mark.parametrize(("shape", "axis"), [((2, 7), 0), ((7, 2), 1), ((2, 7, 4), 0)])
+def test_a_padded_item_may_be_pooled_from_rows_without_a_key(shape: tuple[int, ...], axis: int) -> None:
+    first = np.zeros([2 if place == axis else 1 for place in range(len(shape))], bool)
+    first.flat[0] = True
+    a, b = moved(shape, first)
+    padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
+    comparer = OutputComparer(["scores"], Accuracy.REASSOCIATES, frozenset())
+    assert comparer.compare([a], [b], lambda: None, padding=padding) == []
+    assert comparer.left_out.lines == [
+        "1 of 2 items of 'scores' are pooled from padding that sees no key: not compared"
+    ]
+    wrong = b.copy()
+    np.moveaxis(wrong, axis, 0)[1].flat[0] += 0.01
+    assert comparer.compare([a], [wrong], lambda: None, padding=padding)
+
+
+def test_items_without_padding_are_compared() -> None:
+    mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    a, b = moved((2, 7), np.array([[True], [True]]))
+    assert keyless_padding([a], [b], hidden_positions([mask]), LENGTHS) == [None]
+
+
+def test_items_of_an_output_with_positions_are_not_pooled() -> None:
+    a, b = moved((2, 5, 7), np.array([True, False])[:, None, None])
     assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
 
 

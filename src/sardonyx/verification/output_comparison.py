@@ -29,6 +29,7 @@ class Reason(StrEnum):
     """Why elements were not compared."""
 
     PADDING = "positions of '{name}' are padding that sees no key"
+    POOLED = "items of '{name}' are pooled from padding that sees no key"
     TIE = "elements of '{name}' depend on the order of equal scores"
 
 
@@ -304,7 +305,8 @@ class OutputComparer:
         """Replace positions whose values are undefined by zeros in both."""
         if padding is None:
             return a, b
-        self.left_out.add(Reason.PADDING, self._names[index], padding.count, padding.positions)
+        why = Reason.POOLED if padding.pooled else Reason.PADDING
+        self.left_out.add(why, self._names[index], padding.count, padding.positions)
         return padding.without(a), padding.without(b)
 
     def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:

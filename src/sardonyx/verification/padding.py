@@ -8,6 +8,10 @@ comparison if all of these hold:
 - the live module's output there depends on rows that attend to no key: it changes when these rows hold other numbers,
 - no position that the mask keeps changes with them, in the same output.
 
+An output without positions may be pooled at such a position: a text encoder that pools at the end token pools at the
+first position where there is none. There the same holds with "item of the batch" in place of "position": the mask hides
+a position of every item that changes.
+
 Only the live module and the inputs decide this, not the graph under test, so that no error in the graph can exclude a
 position.
 """
@@ -29,6 +33,7 @@ class Padding:
     """The positions of one output that are not compared."""
 
     where: Array  # True there; of the output's rank, with size 1 on the axes that are neither batch nor sequence
+    pooled: bool = False  # items of the batch, in an output that has no positions
 
     @property
     def count(self) -> int:
@@ -72,7 +77,9 @@ def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int
     moved = beyond_rounding(a, b)
     if not moved.any():
         return None
-    return next((Padding(where) for mask in hidden for where in _placed(moved, mask, lengths)), None)
+    places = (Padding(where) for mask in hidden for where in _placed(moved, mask, lengths))
+    items = (Padding(where, pooled=True) for mask in hidden for where in _pooled(moved, mask, lengths))
+    return next(places, None) or min(items, key=lambda item: item.count, default=None)
 
 
 def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
@@ -85,6 +92,21 @@ def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Ar
         where = np.asarray(moved.any(axis=rest, keepdims=True))
         positions = where.reshape(items, length) if batch < sequence else where.reshape(length, items).T
         if any(not (positions & ~window).any() for window in _windows(hidden, length, lengths)):
+            yield where
+
+
+def _pooled(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
+    """Yield the changed items for each axis that may be the batch, if the mask hides positions of all of them.
+
+    An output with an axis as long as a sequence may have positions, and has no pooled items.
+    """
+    padded = hidden.any(axis=1)
+    for batch, items in enumerate(moved.shape):
+        rest = tuple(axis for axis in range(moved.ndim) if axis != batch)
+        if items != len(padded) or any(moved.shape[axis] in (*lengths, hidden.shape[1]) for axis in rest):
+            continue
+        where = np.asarray(moved.any(axis=rest, keepdims=True))
+        if not (where.reshape(items) & ~padded).any():
             yield where
 
 
