@@ -216,5 +216,5 @@ def test_a_folder_that_holds_something_is_kept(tmp_path: Path) -> None:
     exported("llama", tmp_path, verify=False, force=True)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "genai_config.json").exists()
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="writes a folder"):
         sardonyx.export(f"hf-config:{FAMILIES['llama']}", for_generation=True)
