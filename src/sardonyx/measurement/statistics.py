@@ -6,8 +6,8 @@ ratio within a round counts. With d = log(ours / theirs) of each round:
     centre      the mean of the middle 30 % of the d (trimmed mean). If a third of the rounds is disturbed, as on shared
                 machines, it needs a third of the rounds that a mean of the middle two thirds needs; on idle machines it
                 needs fewer than the median.
-    error       half the distance of the 16 % and 84 % quantiles of the centre over bootstrap samples of blocks of
-                neighbouring rounds, so that disturbances that last several rounds widen the interval.
+    error       half the distance of the 16 % and 84 % quantiles of the centre over bootstrap samples of blocks of b
+                neighbouring rounds, times √(n / (n - b)) for n rounds: disturbances that last several rounds widen it.
     interval    exp(centre ± t · error), with Student's t for the number of independent blocks.
     finding     "slower" if the whole interval is above 1 + floor, "faster" if it is below 1 / (1 + floor), otherwise
                 "no difference".

@@ -9,7 +9,10 @@ the mean square over the samples; both 0 if not measured), all four rules must h
     elements    e ≤ max(rtol · (|a| + s), 4 · min over S of max_S m)
     whole       rms(e) ≤ max(rms · rms(a), 4 · √mean(q))
     slices      rms_S(e) ≤ max(4 · rms · rms_S(|a| + s), 4 · √mean_S(q)) for every slice S of at least 8 elements
-    share       at most 20 % of the elements have e > rtol · |a|, or 5 % e > max(rtol · |a|, 4 · m) with measured noise
+    share       at most 20 % of all elements, and half of every slice, have e > rtol · |a|; with measured noise at most
+                5 %, and half of every slice, have e > max(rtol · |a|, 4 · m)
+
+Outputs of class "approximates" are compared as a whole only: s = median|a|, without the rules on slices and share.
 
 The measurements behind the factors are in `docs/decisions/0002-tolerances.md`.
 """
