@@ -195,7 +195,7 @@ def test_a_torch_model_is_decomposed_into_a_file(command: Command, source: str, 
     output = tmp_path / "net.pt"
     shown = command("decompose", source, "-o", output)
     assert (shown.code, shown.err) == (0, "")
-    assert "1 attention spelled out" in shown.out.splitlines()[-1]
+    assert "1 attention decomposed" in shown.out.splitlines()[-1]
     namespace: dict[str, object] = {}
     exec(FACTORY, namespace)
     model, x = namespace["build"]()  # type: ignore[operator]
