@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import notes_with_flags, progress, put, show
+from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
@@ -17,7 +17,6 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysis_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
-from sardonyx.reporting.writers import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,9 +88,7 @@ def analyze(
     debug: options.Debug = False,
 ) -> int:
     """Run `sardonyx.analyze`, print its record and check the gates."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
-    reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
+    options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
     gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
     dim_sizes = options.parse_sizes(sizes)
@@ -117,7 +114,15 @@ def analyze(
     files.write_record(record, analysis.to_json(), force=force)
     if svg is not None:
         files.write_whole(svg, _svg(analysis).encode(), force=force)
-    _show(analysis, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
+    shown, view = notes_with_flags(analysis), View(depth=depth, verbose=verbose)
+    show(
+        analysis.to_json,
+        lambda: analysis_document(shown, view),
+        as_json=as_json,
+        quiet=quiet,
+        form=format_,
+        csv=lambda: analysis_csv(shown),
+    )
     return gating.outcome(analysis, analysis_sentence(analysis))
 
 
@@ -132,16 +137,3 @@ def _example(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) ->
 def _svg(analysis: Analysis) -> str:
     timelines = {form.name: form.memory.timeline for form in analysis.forms}
     return timeline_svg(timelines, " and ".join(source.label for source in analysis.sources))
-
-
-def _show(analysis: Analysis, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
-    shown = notes_with_flags(analysis)
-    if form is not Format.TEXT:
-        put(markdown.write(analysis_document(shown, view)) if form is Format.MARKDOWN else analysis_csv(shown))
-        return
-    show(
-        analysis.to_json,
-        lambda: analysis_document(shown, view),
-        as_json=as_json,
-        quiet=quiet,
-    )

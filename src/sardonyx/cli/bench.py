@@ -11,16 +11,14 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import notes_with_flags, progress, put, show
+from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import Format, RuntimeLevel, parse_duration, reject_both
+from sardonyx.cli.options import Format, RuntimeLevel, parse_duration
 from sardonyx.errors import UsageError
-from sardonyx.records.bench import Benchmark
 from sardonyx.reporting import gate
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
-from sardonyx.reporting.writers import markdown
 
 SUMMARY = "Time ONNX files against each other, with confidence intervals."
 HELP = f"""\b
@@ -114,9 +112,7 @@ def bench(
     debug: options.Debug = False,
 ) -> int:
     """Run `sardonyx.bench`, print its record and check the gates."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
-    reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
+    options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     files.check_apart(svg=svg, record=record)
     gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
     budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
@@ -144,7 +140,15 @@ def bench(
     files.write_record(record, benchmark.to_json(), force=force)
     if svg is not None:
         files.write_whole(svg, boxplot_svg(benchmark).encode(), force=force)
-    _show(benchmark, format_, verbose=verbose, as_json=as_json, quiet=quiet)
+    shown = notes_with_flags(benchmark)
+    show(
+        benchmark.to_json,
+        lambda: bench_document(shown, View(verbose)),
+        as_json=as_json,
+        quiet=quiet,
+        form=format_,
+        csv=lambda: bench_csv(shown),
+    )
     return gating.outcome(benchmark, bench_sentence(benchmark))
 
 
@@ -157,17 +161,3 @@ def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"'{text}' is not a sweep", hint="write DIM=N,N,…, for example --sweep seq=16,128,512")
         sweep[match["dim"]] = sweep.get(match["dim"], ()) + tuple(map(int, match["sizes"].split(",")))
     return sweep
-
-
-def _show(benchmark: Benchmark, form: Format, *, verbose: bool, as_json: bool, quiet: bool) -> None:
-    shown = notes_with_flags(benchmark)
-    if form is not Format.TEXT:
-        is_markdown = form is Format.MARKDOWN
-        put(markdown.write(bench_document(shown, View(verbose))) if is_markdown else bench_csv(shown))
-        return
-    show(
-        benchmark.to_json,
-        lambda: bench_document(shown, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from msgspec import structs
 
+from sardonyx.cli.options import Format
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.reporting.document import Document, Tone
 from sardonyx.reporting.formatting import one_line
@@ -68,11 +69,29 @@ def show(
     *,
     as_json: bool,
     quiet: bool,
+    form: Format = Format.TEXT,
+    csv: Callable[[], str] | None = None,
     after: str = "",
 ) -> None:
-    """Print the result of a command: its record, its summary line, or the whole document with a last line after it."""
+    """Print the result of a command.
+
+    Args:
+        record: returns the record as JSON.
+        document: returns the document to print.
+        as_json: print the record.
+        quiet: print only the summary line of the document.
+        form: the format of the document.
+        csv: returns the result as CSV, for a command that has this format.
+        after: a last line after the text.
+    """
     style = style_for(sys.stdout)
-    if as_json:
+    if form is Format.MARKDOWN:
+        from sardonyx.reporting.writers import markdown
+
+        put(markdown.write(document()))
+    elif form is Format.CSV and csv is not None:
+        put(csv())
+    elif as_json:
         put_json(record())
     elif quiet:
         put(terminal.sentence(document(), style))

@@ -249,6 +249,13 @@ Summary = Annotated[
 ]
 
 
+def check_output_options(form: Format, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Raise an error if the options of a command that prints tables contradict each other."""
+    reject_both("--quiet", quiet, "--verbose", verbose)
+    reject_both("--json", as_json, "--format", form is not Format.TEXT)
+    reject_both("--quiet", quiet, "--format", form is not Format.TEXT)
+
+
 def reject_both(first: str, first_given: bool, second: str, second_given: bool) -> None:
     """Raise an error if two options that contradict each other are both given."""
     if first_given and second_given:

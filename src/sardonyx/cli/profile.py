@@ -8,16 +8,14 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, put, show
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel, reject_both
-from sardonyx.records.profile import Profile
+from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.icicle import icicle_svg
 from sardonyx.reporting.profile import profile_csv, profile_document, profile_sentence
 from sardonyx.reporting.viewers.perfetto import trace
-from sardonyx.reporting.writers import markdown
 
 SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b
@@ -96,9 +94,7 @@ def profile(
     debug: options.Debug = False,
 ) -> int:
     """Run `sardonyx.profile`, print its record and check the gates."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--json", as_json, "--format", format_ is not Format.TEXT)
-    reject_both("--quiet", quiet, "--format", format_ is not Format.TEXT)
+    options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     outputs = [path for path in (trace_file, svg, record) if path is not None]
     files.check_apart(trace=trace_file, svg=svg, record=record)
     gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*outputs, *models))
@@ -126,17 +122,12 @@ def profile(
     if svg is not None:
         title = " → ".join(model.label for model in result.models)
         files.write_whole(svg, icicle_svg(result, title).encode(), force=force)
-    _show(result, format_, View(depth=depth, verbose=verbose), as_json=as_json, quiet=quiet)
-    return gating.outcome(result, profile_sentence(result))
-
-
-def _show(result: Profile, form: Format, view: View, *, as_json: bool, quiet: bool) -> None:
-    if form is not Format.TEXT:
-        put(markdown.write(profile_document(result, view)) if form is Format.MARKDOWN else profile_csv(result))
-        return
     show(
         result.to_json,
-        lambda: profile_document(result, view),
+        lambda: profile_document(result, View(depth=depth, verbose=verbose)),
         as_json=as_json,
         quiet=quiet,
+        form=format_,
+        csv=lambda: profile_csv(result),
     )
+    return gating.outcome(result, profile_sentence(result))
