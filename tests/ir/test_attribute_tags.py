@@ -36,7 +36,7 @@ fn (X) => (Y) { one = Constant <value_float = 1.0> ()  T = Neg(X)  Y = Add(T, on
 """
 
 
-def armoured(model: ir.Model) -> ir.Model:
+def with_attribute_tags(model: ir.Model) -> ir.Model:
     hierarchy = origins.attach(model)
     for node in nodes(model):
         attribute_tags.order(node)
@@ -57,7 +57,7 @@ def assert_loads(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_every_kind_of_node_may_wear_them(taken: bool) -> None:
-    model = armoured(io.from_proto(onnx.parser.parse_model(EVERYWHERE)))
+    model = with_attribute_tags(io.from_proto(onnx.parser.parse_model(EVERYWHERE)))
     proto = io.to_proto(model)
     for node in (*proto.graph.node, *proto.functions[0].node):
         worn = [attribute.name for attribute in node.attribute if attribute.name in attribute_tags.ATTRIBUTES]
@@ -81,7 +81,7 @@ def test_the_runtime_may_fuse_any_activation_into_what_comes_before(op_type: str
     weights = "float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, float[4] b = {1,2,3,4}"
     head = '<ir_version: 10, opset_import: ["" : 18]>'
     body = f"agraph (float[4,4] x) => (float[4,4] y) <{weights}> {{ {BEFORE[before]}  y = {op_type}(h) }}"
-    model = armoured(io.from_proto(onnx.parser.parse_model(f"{head}\n{body}")))
+    model = with_attribute_tags(io.from_proto(onnx.parser.parse_model(f"{head}\n{body}")))
     proto = io.to_proto(model)
     assert_loads(proto, {"x": np.linspace(0.1, 1, 16, dtype=np.float32).reshape(4, 4)})
     bare = {

@@ -17,7 +17,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
 from sardonyx.ir.rules import Match, NodeRule, Replacement
-from sardonyx.ir.size_budget import SLACK, Growth, allowance, stored_bytes
+from sardonyx.ir.size_budget import SLACK, Growth, allowance, tensor_bytes
 from sardonyx.optimizer.pipeline import Optimized
 from sardonyx.records.run import Accuracy
 
@@ -135,4 +135,4 @@ def test_a_tensor_counts_as_it_is_stored(tensor: onnx.TensorProto, most: int) ->
     graph = helper.make_graph([], "g", [], [helper.make_tensor_value_info("w", tensor.data_type, [1000])], [tensor])
     value = io.from_proto(helper.make_model(graph)).graph.initializers["w"].const_value
     assert value is not None
-    assert 1000 <= stored_bytes(value) <= most
+    assert 1000 <= tensor_bytes(value) <= most

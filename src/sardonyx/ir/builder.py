@@ -14,7 +14,8 @@ from sardonyx.ir.naming import Names
 from sardonyx.ir.precision import rounded
 from sardonyx.ir.scopes import Scope, label
 
-BARE_INITIALIZERS = 4  # the IR version since which an initializer need not be a graph input as well
+# The IR version since which an initializer need not be a graph input, and is overridable by callers if it is one.
+BARE_INITIALIZERS = 4
 
 
 class Builder:

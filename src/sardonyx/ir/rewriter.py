@@ -27,6 +27,7 @@ from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names, rename_shadowing
 from sardonyx.ir.opsets.adapter_base import CannotRaise
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
+from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import label, operator
@@ -276,7 +277,7 @@ class Rewriter:
     def _refuse(self, rule: Rule, refused: Refused) -> None:
         node = refused.nodes[-1]
         self._refusals[rule.name, refused.reason, node] = Refusal(
-            rule.name, refused.reason, tuple(map(label, refused.nodes)), self._transactions.owner(node)
+            rule.name, refused.reason, tuple(map(label, refused.nodes)), owner(node)
         )
 
 

@@ -92,7 +92,7 @@ def allowance(model: ir.Model) -> int:
     return size // PART + SLACK
 
 
-def stored_bytes(tensor: ir.TensorProtocol) -> int:
+def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Return the size of a tensor in a file, which may have a shorter form for it than memory."""
     if isinstance(tensor, SparseTensor):
         return tensor.values.nbytes + tensor.indices.nbytes
@@ -122,9 +122,9 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         return 0
     match attribute.type:
         case _A.TENSOR:
-            return stored_bytes(attribute.as_tensor())
+            return tensor_bytes(attribute.as_tensor())
         case _A.TENSORS:
-            return sum(map(stored_bytes, attribute.as_tensors()))
+            return sum(map(tensor_bytes, attribute.as_tensors()))
         case _A.STRING:
             return len(attribute.value)
         case _A.INTS | _A.FLOATS:
@@ -132,7 +132,7 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         case _A.STRINGS:
             return sum(2 + len(text) for text in attribute.value)
         case _A.SPARSE_TENSOR:
-            return stored_bytes(attribute.value)
+            return tensor_bytes(attribute.value)
         case _:
             return 0
 
@@ -143,7 +143,7 @@ def _constant_bytes(value: ir.Value) -> int:
     if producer is not None:
         return node_bytes(producer)
     tensor = value.const_value
-    return 0 if tensor is None else stored_bytes(tensor) + OVERHEAD + len(value.name or "")
+    return 0 if tensor is None else tensor_bytes(tensor) + OVERHEAD + len(value.name or "")
 
 
 def _dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:

@@ -81,10 +81,6 @@ class Transactions:
         self._borders = borders
         self.observe: Callable[[Substitution], None] | None = None  # called before each replacement is performed
 
-    def owner(self, node: ir.Node) -> str:
-        """Return the module that a node belongs to."""
-        return origins.owner(node)
-
     def replace(self, match: Match, rewrite: Callable[[Builder], Replacement], opset: int | None = None) -> Change:
         """Replace the matched nodes by what `rewrite` builds; `opset` is theirs if the model was raised to a newer one.
 

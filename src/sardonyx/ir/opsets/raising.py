@@ -12,6 +12,7 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
+from sardonyx.ir.builder import BARE_INITIALIZERS
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.adapter_base import CannotRaise, OpsetStep, Rewrite
 from sardonyx.ir.opsets.adapters import ADAPTERS
@@ -21,8 +22,6 @@ from sardonyx.ir.scopes import label
 from sardonyx.records.run import Accuracy
 
 HIGHEST = NEWEST  # the default limit for raising a model
-
-_BARE_INITIALIZERS = 4  # the IR version since which callers may override an initializer that is an input
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +91,7 @@ def _adapted(nodes: Iterable[ir.Node], facts: Facts, old: int, new: int) -> Iter
 
 def _check_inputs(model: ir.Model, ir_version: int) -> None:
     """Refuse weights that are also inputs: they are constants in old files, but not in newer IR versions."""
-    if model.ir_version < _BARE_INITIALIZERS <= ir_version and any(
+    if model.ir_version < BARE_INITIALIZERS <= ir_version and any(
         value.is_graph_input() for value in model.graph.initializers.values()
     ):
         raise CannotRaise(

@@ -157,7 +157,7 @@ class Shapes:
         self._depth = 0
         self._inferred: set[ir.Graph] = set()
         for value in inputs:
-            self._remember(value, declared_type(value, self.unknown))
+            self.learn(value, declared_type(value, self.unknown))
 
     # Queries
 
@@ -238,7 +238,7 @@ class Shapes:
         inner._depth = self._depth
         for index, value in enumerate(function.inputs):
             argument = node.inputs[index] if index < len(node.inputs) else None
-            inner._remember(value, _UNKNOWN if argument is None else self.typed(argument))
+            inner.learn(value, _UNKNOWN if argument is None else self.typed(argument))
             inner._contents[value] = self.contents(argument)
         return inner
 
@@ -248,14 +248,28 @@ class Shapes:
 
     # The cache
 
-    def learn(self, value: ir.Value, typed: Typed) -> None:
-        """Cache a type and shape that the caller knows."""
-        self._remember(value, typed)
+    def learn(self, value: ir.Value, typed: Typed) -> Typed:
+        """Cache a type and shape and return it, with unknowns in place of impossible or too large dimensions."""
+        dtype, shape = typed
+        if shape is None:
+            self._unknown_shapes[value] = None
+        else:
+            for dim in shape:
+                if type(dim) is int:
+                    if dim < 0:  # impossible, so the rule or the model is wrong
+                        return self.learn(value, (dtype, None))
+                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:
+                    return self.learn(value, (dtype, self._lightened(shape)))
+                elif cast("Expr", dim).is_vague:
+                    self._unknown_shapes[value] = None
+                    break
+        self._types[value] = typed
+        return typed
 
     def carry_over(self, old: ir.Value, new: ir.Value) -> None:
         """Cache for `new` what is known about `old`, which it replaces and equals."""
         if old in self._types and (new not in self._types or self._types[new][1] is None):
-            self._remember(new, self._types[old])
+            self.learn(new, self._types[old])
         if self._contents.get(old) is not None and self._contents.get(new) is None:
             self._contents[new] = self._contents[old]
 
@@ -274,7 +288,7 @@ class Shapes:
                 if attribute.type is ir.AttributeType.GRAPH:
                     self.assume(attribute.as_graph(), [])
         for value, typed in zip(graph.inputs, types, strict=bool(types)):
-            self._remember(value, typed)
+            self.learn(value, typed)
 
     def resolve(self, node: ir.Node, atom: Atom, size: Size) -> None:
         """Record that the node can only run if the atom equals this size.
@@ -315,7 +329,7 @@ class Shapes:
 
         for value, (dtype, shape) in tuple(self._types.items()):
             if shape is not None:
-                self._remember(value, (dtype, cast("Shape", tuple(map(resolved, shape)))))
+                self.learn(value, (dtype, cast("Shape", tuple(map(resolved, shape)))))
         for value, contents in self._contents.items():
             if contents is not None:
                 self._contents[value] = tuple(map(resolved, contents))
@@ -329,23 +343,6 @@ class Shapes:
                 if typed[0] in INTEGERS and node.op_type in computes:
                     self.contents(output)
 
-    def _remember(self, value: ir.Value, typed: Typed) -> Typed:
-        dtype, shape = typed
-        if shape is None:
-            self._unknown_shapes[value] = None
-        else:
-            for dim in shape:
-                if type(dim) is int:
-                    if dim < 0:  # impossible, so the rule or the model is wrong
-                        return self._remember(value, (dtype, None))
-                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:
-                    return self._remember(value, (dtype, self._lightened(shape)))
-                elif cast("Expr", dim).is_vague:
-                    self._unknown_shapes[value] = None
-                    break
-        self._types[value] = typed
-        return typed
-
     def _lightened(self, shape: Shape) -> Shape:
         """Return the shape with an unknown for every dimension that is too large, which bounds the cost of queries."""
         return tuple(self.unknown() if expr.weight(dim) > value_propagation.MAX_WEIGHT else dim for dim in shape)
@@ -357,11 +354,11 @@ class Shapes:
         if node is None or node.op_type == "Constant":
             tensor = self._constant(value)
             if tensor is not None:
-                return self._remember(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
+                return self.learn(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
         if node is not None and (sparse := sparse_constant(node)) is not None:
-            return self._remember(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
+            return self.learn(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
         if node is None:  # an input of a body or function, which may differ at each call
-            return self._remember(value, (self.declared(value), None) if is_tensor(value) else _UNKNOWN)
+            return self.learn(value, (self.declared(value), None) if is_tensor(value) else _UNKNOWN)
         if node.graph is not None and node.graph not in self._inferred:
             self._infer_graph(node.graph)  # in order, so that the recursion stays shallow
             if value in self._types:
@@ -371,7 +368,7 @@ class Shapes:
             self._infer_producers(value, self._types, self.typed)
         self._depth += 1
         for output, typed in zip(node.outputs, self.infer_outputs(node), strict=True):
-            self._remember(output, typed)
+            self.learn(output, typed)
         self._depth -= 1
         return self._types[value]
 
