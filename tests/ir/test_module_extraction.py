@@ -386,3 +386,17 @@ def _cut_unless_whole(loaded: ir.Model, hierarchy: Hierarchy, path: str) -> Extr
         if "only the whole model" not in error.message:
             raise
         return None
+
+
+def test_sizes_computed_outside_take_time_linear_in_their_number() -> None:
+    """Every step of the size reads the one before it twice, so that there are 2 ** 60 paths through the steps."""
+    nodes = [node("Relu", "x", "a", "net.m"), node("Shape", "a", "s0", "net")]
+    for step in range(60):
+        nodes += [
+            node("Mul", f"s{step} one", f"u{step}", "net"),
+            node("Add", f"s{step} zero", f"v{step}", "net"),
+            node("Max", f"u{step} v{step}", f"s{step + 1}", "net"),
+        ]
+    nodes += [node("Reshape", "a s60", "b", "net.m"), node("Neg", "b", "y", "net")]
+    made = cut(model(nodes, one=np.array([1, 1]), zero=np.array([0, 0])), "net.m")
+    assert (made.inputs, made.outputs) == (("x",), ("b",))

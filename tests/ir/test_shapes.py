@@ -354,6 +354,13 @@ def test_every_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert facts.shape(values["v40"]) == (N, 4)
 
 
+def test_an_impossible_dimension_beside_an_unknown_one_makes_the_shape_unknown() -> None:
+    facts, values = facts_of(
+        graph_text("""agraph (float[?, 4] x) => (float[A, B] y) <int64[4] p = {0, -10, 0, 0}> { y = Pad(x, p) }""")
+    )
+    assert facts.shape(values["y"]) is None
+
+
 def test_only_what_was_unknown_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = graph_text("""agraph (float[N, 4] x, int64[2] s) => (float[A, B] y) {
         a = Relu(x)  b = Reshape(a, s)  c = Neg(b)  d = Abs(a)  y = MatMul(c, d) }""")

@@ -159,7 +159,7 @@ def is_whole(flow: Flow, inside: frozenset[ir.Node]) -> bool:
 def refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:
     """Return the error for a module that cannot be extracted, which names the nearest one that can."""
     modules = {path for origins in flow.origins.values() for origin in origins for path in lineage(origin)[1:]}
-    nearest = sorted(sorted(modules), key=lambda path: (-_shared(path, place), path.count(".")))
+    nearest = sorted(modules, key=lambda path: (-_shared(path, place), path.count("."), path))
     other = next((path for path in nearest if not is_within(place, path) and not members(flow, path)[1]), None)
     suggestion = f"{module_of(other)} can be extracted; " if other is not None else ""
     return ModelError(
@@ -278,13 +278,19 @@ class _Sizes:
 
 def _leaves(flow: Flow, value: ir.Value, inside: frozenset[ir.Node], repeated: set[ir.Node]) -> bool:
     """Return whether a value is needed outside; for a size that is computed again inside, whether its results are."""
-    if value in flow.outputs:
-        return True
-    outside = [reader for reader in flow.readers.get(value, ()) if reader not in inside]
-    return any(
-        reader not in repeated or any(_leaves(flow, output, inside, repeated) for output in reader.outputs)
-        for reader in outside
-    )
+    pending, visited = [value], {value}
+    while pending:
+        current = pending.pop()
+        if current in flow.outputs:
+            return True
+        for reader in flow.readers.get(current, ()):
+            if reader in inside:
+                continue
+            if reader not in repeated:
+                return True
+            pending.extend(output for output in reader.outputs if output not in visited)
+            visited.update(reader.outputs)
+    return False
 
 
 def whole(model: ir.Model, flow: Flow) -> Region:

@@ -262,7 +262,6 @@ class Shapes:
                     return self.learn(value, (dtype, self._lightened(shape)))
                 elif cast("Expr", dim).is_vague:
                     self._unknown_shapes[value] = None
-                    break
         self._types[value] = typed
         return typed
 
