@@ -67,7 +67,7 @@ KERNELS: Mapping[str, Types] = MappingProxyType(
 _SECOND = frozenset({"Where"})  # whose first input is a condition
 
 
-def decisive(node: ir.Node) -> ir.Value | None:
+def _kernel_operand(node: ir.Node) -> ir.Value | None:
     """Return the operand whose element type selects the kernel."""
     index = 1 if node.op_type in _SECOND else 0
     return node.inputs[index] if len(node.inputs) > index else None
@@ -146,14 +146,14 @@ def _check_types(node: ir.Node, match: Match, facts: Facts) -> None:
             continue
         if dtype not in allowed or bound_types.setdefault(variable, dtype) is not dtype:
             raise Impossible(f"{node.op_type} does not accept {_type_name(dtype)} there")
-    value = decisive(node)
-    dtype = None if value is None else facts.dtype(value)
+    dtype = _dtype(node, facts)
     if not has_kernel(node, dtype) and all(has_kernel(matched, _dtype(matched, facts)) for matched in match.nodes):
         raise Impossible(f"ONNX Runtime has no {node.op_type} for {_type_name(dtype)}")
 
 
 def _dtype(node: ir.Node, facts: Facts) -> ir.DataType | None:
-    value = decisive(node)
+    """Return the element type that selects the kernel, or None if unknown."""
+    value = _kernel_operand(node)
     return None if value is None else facts.dtype(value)
 
 

@@ -64,7 +64,7 @@ def set_origins(node: ir.Node, paths: p.Origins, how: How = How.DIRECT) -> None:
     node.meta[_HOW] = how
 
 
-def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.Node] = ()) -> None:
+def add_origins(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.Node] = ()) -> None:
     """Add origins to those that a node or constant has. `how` becomes the most certain one of the sources."""
     thing.meta[_ORIGINS] = p.bounded(origins(thing) | inherited)
     thing.meta[_MERGED] = True
@@ -77,9 +77,9 @@ def give(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterable[ir.N
         thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the most certain of them
 
 
-def copy(source: ir.Node, target: ir.Node) -> None:
+def copy_origins(source: ir.Node, target: ir.Node) -> None:
     """Copy the origins of a node to the one that replaces it."""
-    give(target, origins(source), (source,))
+    add_origins(target, origins(source), (source,))
     if _MERGED not in source.meta:
         del target.meta[_MERGED]
 

@@ -63,7 +63,7 @@ class Growth:
         unused = tuple(value for value in _unused_constants(dead) if value not in self.unused and value not in operands)
         return Planned(added - sum(map(_constant_bytes, unused)), unused, used)
 
-    def enter(self, planned: Planned) -> None:
+    def record(self, planned: Planned) -> None:
         """Record a rewrite that was performed."""
         self.total += planned.bytes
         for value in planned.used:
@@ -76,7 +76,7 @@ class Growth:
         self.total += change
         return change
 
-    def take_up(self, value: ir.Value) -> int:
+    def reuse(self, value: ir.Value) -> int:
         """Record that a constant is used again and return the change in bytes."""
         change = self.unused.pop(value, 0)
         self.total += change

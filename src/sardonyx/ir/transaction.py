@@ -100,7 +100,7 @@ class Transactions:
         for old, value in pairs:
             self._move_uses(old, value)
         removed = self._remove_dead(match.nodes)
-        self._facts.growth.enter(planned)
+        self._facts.growth.record(planned)
         self._keep_root_name(match.root, removed, op.nodes)
         bytes_removed = sum(_constant_bytes(node) for node in removed)
         return Change(
@@ -148,7 +148,7 @@ class Transactions:
         merged = p.bounded(p.merge(origins.origins(node) for node in own))
         for value in op.constants:
             graph.initializers.add(value)
-            origins.give(value, merged)
+            origins.add_origins(value, merged)
         graph.insert_before(match.root, op.nodes)
         for node in op.nodes:
             if apart and node in op.nodes_apart:
@@ -158,7 +158,7 @@ class Transactions:
             if node.domain and not op.scope.in_function:
                 self._facts.model.opset_imports.setdefault(node.domain, 1)
         if match.heir is not None:
-            origins.give(match.heir, merged)
+            origins.add_origins(match.heir, merged)
         return merged
 
     def raise_opset(self, planned: Plan) -> Change:
@@ -180,14 +180,14 @@ class Transactions:
         """Replace the uses of initializers by an equal one, and remove them."""
         merged = p.bounded(p.merge(origins.origins(value) for value in (*duplicates, kept)))
         users: list[ir.Node] = []
-        freed, path, growth = 0, "", self._facts.growth.take_up(kept)
+        freed, path, growth = 0, "", self._facts.growth.reuse(kept)
         for duplicate in duplicates:
             users += duplicate.consumers()
             duplicate.replace_all_uses_with(kept)
             growth += self._facts.growth.drop(duplicate)
             graph, size = self._pop_initializer(duplicate)
             freed, path = freed + size, self._facts.scopes[graph].path
-        origins.give(kept, merged)
+        origins.add_origins(kept, merged)
         return Change(RewriteKind.SHARE, (), (), tuple(users), (), merged, path, -len(duplicates), -freed, growth)
 
     def drop_unused(self) -> None:
@@ -229,11 +229,11 @@ class Transactions:
         if len(sources) == 1:
             node.metadata_props.update(sources[0].metadata_props)
             node.doc_string = sources[0].doc_string
-            origins.copy(sources[0], node)
+            origins.copy_origins(sources[0], node)
             return
         if any(p.NAMESPACE in source.metadata_props for source in sources):
             node.metadata_props[p.NAMESPACE] = ""  # written with the tags later, from the merged origins
-        origins.give(node, merged, sources)
+        origins.add_origins(node, merged, sources)
 
     def _move_uses(self, old: ir.Value, value: ir.Value) -> None:
         """Let `value` be read where `old` was, and become the graph output of the same name if `old` was one."""
