@@ -28,7 +28,7 @@ import numpy as np
 import sardonyx
 from sardonyx.ir import io
 from sardonyx.measurement import interleaving
-from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.runtime.values import Feeds
 
 SMALL = "hidden_size=64,num_attention_heads=4,intermediate_size=128,vocab_size=100"
@@ -106,7 +106,7 @@ def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: 
     drawn = fed(files.values(), past, new)
 
     def contender(path: str) -> interleaving.Run:
-        return interleaving.slot(Timed(path, Settings(threads)).ready(drawn), now=clock)
+        return interleaving.slot(TimedModel(path, Settings(threads)).ready(drawn), now=clock)
 
     runs = {name: contender(path) for name, path in files.items()}
     return interleaving.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)

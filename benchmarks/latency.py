@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from sardonyx.ir import io
 from sardonyx.measurement import feeds, interleaving
 from sardonyx.measurement.interleaving import Race
-from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.timed import Settings, TimedModel
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
@@ -33,7 +33,7 @@ def raced(files: dict[str, str], sizes: dict[str, int], *, seconds: float, threa
     drawn = feeds.at_size(model, {dim: size for dim, size in sizes.items() if dim in known})
 
     def contender(path: str) -> interleaving.Run:
-        return interleaving.slot(Timed(path, Settings(threads)).ready(drawn), now=CLOCKS[clock])
+        return interleaving.slot(TimedModel(path, Settings(threads)).ready(drawn), now=CLOCKS[clock])
 
     runs = {name: contender(path) for name, path in files.items()}
     return interleaving.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)

@@ -13,7 +13,7 @@ import believable
 import chains
 import noise
 from believable import FASTER, SAME, SLOWER, Limits, Trial
-from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.timed import Settings, TimedModel
 
 
 @pytest.mark.parametrize("kind", chains.KINDS)
@@ -26,7 +26,7 @@ def test_a_chain_is_so_many_times_one_unit_and_its_values_neither_fade_nor_grow(
     one = work(1)
     assert work(103) == Counter({each: 103 * count for each, count in one.items()})
     feed = np.random.default_rng(0).standard_normal(chains.KINDS[kind][1]).astype(np.float32)
-    (answer,) = Timed(chains.chain(kind, chains.UNITS), Settings()).ready({"x0": feed})()
+    (answer,) = TimedModel(chains.chain(kind, chains.UNITS), Settings()).ready({"x0": feed})()
     assert isinstance(answer, np.ndarray)
     assert 1e-6 < np.abs(answer).mean() < 1e3
 

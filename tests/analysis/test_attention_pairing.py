@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from onnx import parser
 
 import sardonyx
-from sardonyx.analysis.attention_sites import FoundSite, paired
+from sardonyx.analysis.attention_sites import SiteDescription, pair_sites
 from sardonyx.records.run import AttentionForm, Refusal, RolledBack
 
 PARTS = AttentionForm("", ("scores", "softmax", "result"))
-SITE = FoundSite("layer.0.attn", 4, 4, 8, "causal", True, False, False, PARTS, "softmax", "result")
+SITE = SiteDescription("layer.0.attn", 4, 4, 8, "causal", True, False, False, PARTS, "softmax", "result")
 FUSED = replace(SITE, form=AttentionForm("Attention", ("result",)), softmax="")
 SmallModel = Callable[[str, str], Path]
 
@@ -26,14 +26,14 @@ SmallModel = Callable[[str, str], Path]
 def test_equal_modules_go_together_whatever_the_order() -> None:
     before = [replace(SITE, module=module) for module in ("a", "b", "a")]
     after = [replace(FUSED, module=module, heads=heads) for module, heads in (("b", 1), ("a", 2), ("a", 3))]
-    sites = paired([replace(each, heads=None) for each in before], after)
+    sites = pair_sites([replace(each, heads=None) for each in before], after)
     assert [(site.module, site.heads) for site in sites] == [("a", 2), ("b", 1), ("a", 3)]
 
 
 def test_an_operator_that_does_the_work_of_several_modules_lies_above_what_it_replaced() -> None:
     before = [replace(SITE, module=f"layer.{place}.attn.core") for place in range(2)]
     after = [replace(FUSED, module=f"layer.{place}.attn") for place in (1, 0)]
-    sites = paired(before, after)
+    sites = pair_sites(before, after)
     assert [site.module for site in sites] == ["layer.0.attn.core", "layer.1.attn.core"]
     assert all(site.after is not None for site in sites)
 
@@ -41,8 +41,8 @@ def test_an_operator_that_does_the_work_of_several_modules_lies_above_what_it_re
 def test_without_modules_the_order_tells_and_where_that_cannot_nothing_is_guessed() -> None:
     before = [replace(SITE, module=f"MatMul_{place}") for place in range(2)]
     after = [replace(FUSED, module=f"Attention_{place}", head_size=place) for place in range(2)]
-    assert [site.after is not None for site in paired(before, after)] == [True, True]
-    lost = paired(before, after[:1])
+    assert [site.after is not None for site in pair_sites(before, after)] == [True, True]
+    lost = pair_sites(before, after[:1])
     assert [(site.before is None, site.after is None) for site in lost] == [(False, True), (False, True), (True, False)]
 
 
@@ -50,15 +50,17 @@ def test_without_modules_the_order_tells_and_where_that_cannot_nothing_is_guesse
 def test_every_place_appears_exactly_once(before: list[str], after: list[str]) -> None:
     old = [replace(SITE, module=module, form=AttentionForm("", (f"b{at}",))) for at, module in enumerate(before)]
     new = [replace(FUSED, module=module, form=AttentionForm("A", (f"a{at}",))) for at, module in enumerate(after)]
-    sites = paired(old, new)
+    sites = pair_sites(old, new)
     assert [site.before for site in sites if site.before] == [each.form for each in old]
     assert Counter(site.after for site in sites if site.after) == Counter(each.form for each in new)
 
 
 def test_what_one_side_does_not_know_the_other_says() -> None:
-    (site,) = paired([replace(SITE, heads=None, key_value_heads=None)], [replace(FUSED, head_size=None, mask="other")])
+    (site,) = pair_sites(
+        [replace(SITE, heads=None, key_value_heads=None)], [replace(FUSED, head_size=None, mask="other")]
+    )
     assert (site.heads, site.key_value_heads, site.head_size, site.mask) == (4, 4, 8, "causal")
-    (site,) = paired([replace(SITE, mask="a constant")], [replace(FUSED, mask="none")])
+    (site,) = pair_sites([replace(SITE, mask="a constant")], [replace(FUSED, mask="none")])
     assert site.mask == "none"  # the constant was all zeros
 
 
@@ -67,13 +69,13 @@ def test_why_one_is_still_in_parts_is_what_a_pass_said_of_its_softmax() -> None:
         Refusal("fuse-product-scale", "another matter", ("scores",), ""),
         Refusal("fuse-attention", "its weights are read elsewhere", ("scores", "softmax", "result"), ""),
     )
-    (site,) = paired([SITE], [SITE], said)
+    (site,) = pair_sites([SITE], [SITE], said)
     assert site.why == "its weights are read elsewhere"
-    (site,) = paired([SITE], [SITE], said, [RolledBack("fuse-attention", "result", "", "y differs")])
+    (site,) = pair_sites([SITE], [SITE], said, [RolledBack("fuse-attention", "result", "", "y differs")])
     assert site.why == "fuse-attention was rolled back: y differs"
-    (site,) = paired([SITE], [FUSED], said)
+    (site,) = pair_sites([SITE], [FUSED], said)
     assert site.why == ""
-    (site,) = paired([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], said)
+    (site,) = pair_sites([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], said)
     assert site.why == ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from sardonyx.analysis import attention_sites
-from sardonyx.analysis.attention_sites import FoundSite
+from sardonyx.analysis.attention_sites import SiteDescription
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import from_proto
@@ -47,18 +47,18 @@ def model(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> onnx
     return made
 
 
-def sites(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> tuple[FoundSite, ...]:
+def sites(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> tuple[SiteDescription, ...]:
     read = from_proto(model(body, inputs, outputs))
     origins.attach(read)
-    return attention_sites.found(Facts(read))
+    return attention_sites.find_sites(Facts(read))
 
 
-def only(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> FoundSite:
+def only(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> SiteDescription:
     (site,) = sites(body, inputs, outputs)
     return site
 
 
-def sizes(site: FoundSite) -> tuple[int | None, int | None, int | None]:
+def sizes(site: SiteDescription) -> tuple[int | None, int | None, int | None]:
     return site.heads, site.key_value_heads, site.head_size
 
 
@@ -206,5 +206,5 @@ def test_what_is_inside_a_body_or_a_function_is_found() -> None:
     text += "{ t = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul(q, t) p = Softmax(s) y = MatMul(p, v) }"
     read = from_proto(parser.parse_model(text))
     origins.attach(read)
-    (site,) = attention_sites.found(Facts(read))
+    (site,) = attention_sites.find_sites(Facts(read))
     assert sizes(site) == (4, 4, 8)

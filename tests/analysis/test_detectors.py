@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from sardonyx.analysis.fusion_patterns import PATTERNS, Finding, Survey
+from sardonyx.analysis.fusion_patterns import PATTERNS, PatternMatch, Survey
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 
@@ -37,7 +37,7 @@ def found(look: Survey) -> dict[str, int]:
     return {pattern.name: count for pattern in PATTERNS if (count := len(list(pattern.find(look))))}
 
 
-def places(look: Survey, name: str) -> list[Finding]:
+def places(look: Survey, name: str) -> list[PatternMatch]:
     return [tuple(place) for pattern in PATTERNS if pattern.name == name for place in pattern.find(look)]
 
 

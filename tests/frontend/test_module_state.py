@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 import sardonyx
 from sardonyx.errors import SardonyxError
-from sardonyx.frontend.module_state import left_as_it_was, undoing_writes
+from sardonyx.frontend.module_state import restoring_state, undoing_writes
 from sardonyx.frontend.running import run
 
 Verb = Callable[[nn.Module, tuple[torch.Tensor, ...], Path], object]
@@ -216,5 +216,5 @@ def test_classes_without_a_hash_are_refused_in_one_line() -> None:
         def __eq__(self, other: object) -> bool:
             return self is other
 
-    with pytest.raises(SardonyxError, match="__hash__"), left_as_it_was(nn.Sequential(Equal())):
+    with pytest.raises(SardonyxError, match="__hash__"), restoring_state(nn.Sequential(Equal())):
         pass

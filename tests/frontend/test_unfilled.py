@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.frontend.models.weights import built
+from sardonyx.frontend.models.weights import build_seeded
 
 
 class Tied(nn.Module):
@@ -29,7 +29,7 @@ class Tied(nn.Module):
 
 
 def test_everything_but_the_values_is_the_same() -> None:
-    filled, bare = built(Tied, 0), built(Tied, 0, filled=False)
+    filled, bare = build_seeded(Tied, 0), build_seeded(Tied, 0, filled=False)
     same = [(name, each.shape, each.dtype, each.requires_grad, each.device) for name, each in filled.named_parameters()]
     assert same == [
         (name, each.shape, each.dtype, each.requires_grad, each.device) for name, each in bare.named_parameters()
@@ -40,7 +40,7 @@ def test_everything_but_the_values_is_the_same() -> None:
 
 
 def test_ties_are_kept_and_it_runs() -> None:
-    bare = built(Tied, 0, filled=False)
+    bare = build_seeded(Tied, 0, filled=False)
     assert bare.head.weight is bare.table.weight
     assert bare.one is bare.two
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_ties_are_kept_and_it_runs() -> None:
 
 
 def test_buffers_keep_their_values() -> None:
-    assert built(Tied, 0, filled=False).norm.running_var.eq(1).all()
+    assert build_seeded(Tied, 0, filled=False).norm.running_var.eq(1).all()
 
 
 def test_an_initialisation_that_reads_its_weights_is_carried_out() -> None:
@@ -61,7 +61,7 @@ def test_an_initialisation_that_reads_its_weights_is_carried_out() -> None:
             self.weight = nn.Parameter(torch.full((3,), 2.0))
             self.largest = self.weight.max().item()
 
-    made = built(Reads, 0, filled=False)
+    made = build_seeded(Reads, 0, filled=False)
     assert made.largest == 2.0
     assert not made.weight.is_meta
 
@@ -73,5 +73,5 @@ def test_a_model_that_cannot_be_built_says_why_and_torch_is_left_as_it_was() -> 
         raise ValueError("no such size")
 
     with pytest.raises(ValueError, match="no such size"):
-        built(broken, 0, filled=False)
+        build_seeded(broken, 0, filled=False)
     assert nn.Module.register_parameter is before

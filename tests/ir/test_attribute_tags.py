@@ -39,7 +39,7 @@ fn (X) => (Y) { one = Constant <value_float = 1.0> ()  T = Neg(X)  Y = Add(T, on
 def with_attribute_tags(model: ir.Model) -> ir.Model:
     hierarchy = origins.attach(model)
     for node in nodes(model):
-        attribute_tags.order(node)
+        attribute_tags.request(node)
     origins.write(model, hierarchy)
     return model
 

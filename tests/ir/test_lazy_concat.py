@@ -10,12 +10,12 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.ir import tensors
-from sardonyx.ir.tensors import JoinedTensor, transposed
+from sardonyx.ir.tensors import ConcatTensor, transposed
 
 RNG = np.random.default_rng(3)
 
 
-def written(tensor: JoinedTensor, path: Path, position: int = 5) -> bytes:
+def written(tensor: ConcatTensor, path: Path, position: int = 5) -> bytes:
     """What a tensor writes to a file, behind some other bytes."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -32,7 +32,7 @@ def test_it_is_the_concatenation(
 ) -> None:
     monkeypatch.setattr(tensors, "WHOLE", whole)
     arrays = [RNG.standard_normal((*shape, width)).astype(np.float32) for width in (4, 1, 6)]
-    tensor = JoinedTensor([ir.tensor(array) for array in arrays])
+    tensor = ConcatTensor([ir.tensor(array) for array in arrays])
     wanted = np.concatenate(arrays, axis=-1)
     assert tuple(tensor.shape.numpy()) == wanted.shape
     assert tensor.nbytes == wanted.nbytes
@@ -45,12 +45,12 @@ def test_it_is_the_concatenation(
 def test_parts_may_be_transposed(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "WHOLE", whole)
     one, two = RNG.standard_normal((3, 5)), RNG.standard_normal((2, 5))
-    tensor = JoinedTensor([transposed(ir.tensor(one), (1, 0)), transposed(ir.tensor(two), (1, 0))])
+    tensor = ConcatTensor([transposed(ir.tensor(one), (1, 0)), transposed(ir.tensor(two), (1, 0))])
     assert written(tensor, tmp_path / "out") == np.concatenate([one.T, two.T], axis=1).tobytes()
 
 
 def test_parts_must_fit() -> None:
     with pytest.raises(AssertionError):
-        JoinedTensor([ir.tensor(np.zeros((2, 3), np.float32)), ir.tensor(np.zeros((3, 3), np.float32))])
+        ConcatTensor([ir.tensor(np.zeros((2, 3), np.float32)), ir.tensor(np.zeros((3, 3), np.float32))])
     with pytest.raises(AssertionError):
-        JoinedTensor([ir.tensor(np.zeros((2, 3), np.float32)), ir.tensor(np.zeros((2, 3), np.float64))])
+        ConcatTensor([ir.tensor(np.zeros((2, 3), np.float32)), ir.tensor(np.zeros((2, 3), np.float64))])

@@ -368,7 +368,7 @@ def _quotient(whole: Dim | None, part: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSite:
+class SiteDescription:
     """One attention site of one graph."""
 
     module: str  # instance path of the owning module
@@ -384,7 +384,7 @@ class FoundSite:
     result: str  # the name of the result, which identifies a rewrite of the site
 
 
-def found(facts: Facts) -> tuple[FoundSite, ...]:
+def find_sites(facts: Facts) -> tuple[SiteDescription, ...]:
     """Describe all attention sites of a model in execution order; the model is not changed."""
     with gc_pause.paused():  # all objects allocated here live until the end
         view, facts = view_of(facts)
@@ -409,12 +409,12 @@ class _SiteDescriber:
         self._masking = Masking(facts, view, attention)
         self._heads = HeadCounting(facts, view, attention)
 
-    def __call__(self, site: Site) -> FoundSite:
+    def __call__(self, site: Site) -> SiteDescription:
         decomposed = attention_operands(site.first) is None
         nodes = self._parts.of(site) if decomposed else site.nodes
         sizes = self._heads.decomposed(site) if decomposed else self._heads.fused(site.first)
         operator = "" if decomposed else _operator(site.first)
-        return FoundSite(
+        return SiteDescription(
             module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
             heads=sizes.heads,
             key_value_heads=sizes.key_value_heads,
@@ -437,12 +437,12 @@ def _operator(node: ir.Node) -> str:
 #
 # A fused operator replaces nodes of several modules, so its module may be an ancestor of theirs.
 
-Fits = Callable[[FoundSite, FoundSite], bool]
+Fits = Callable[[SiteDescription, SiteDescription], bool]
 
 
-def paired(
-    before: Sequence[FoundSite],
-    after: Sequence[FoundSite],
+def pair_sites(
+    before: Sequence[SiteDescription],
+    after: Sequence[SiteDescription],
     refusals: Iterable[Refusal] = (),
     rolled_back: Iterable[RolledBack] = (),
 ) -> tuple[AttentionSite, ...]:
@@ -457,7 +457,7 @@ def paired(
     return tuple(sites)
 
 
-def _partners(before: Sequence[FoundSite], after: Sequence[FoundSite]) -> dict[int, int]:
+def _partners(before: Sequence[SiteDescription], after: Sequence[SiteDescription]) -> dict[int, int]:
     """Return a mapping from indices in `before` to those of their partners in `after`."""
     partners: dict[int, int] = {}
     criteria: tuple[Fits, ...] = (
@@ -477,7 +477,7 @@ def _partners(before: Sequence[FoundSite], after: Sequence[FoundSite]) -> dict[i
     return partners
 
 
-def _site(before: FoundSite | None, after: FoundSite | None, reasons: _Reasons) -> AttentionSite:
+def _site(before: SiteDescription | None, after: SiteDescription | None, reasons: _Reasons) -> AttentionSite:
     one = before or after
     assert one is not None, "a site exists before or after"
     other = after or one
@@ -506,11 +506,11 @@ class _Reasons:
                 self._by_node.setdefault(node, refusal.reason)
         self._undone = {rewrite.root: rewrite for rewrite in rolled_back}
 
-    def __call__(self, site: FoundSite) -> str:
+    def __call__(self, site: SiteDescription) -> str:
         undone = self._undone.get(site.result)
         if undone is not None:
             return f"{undone.pass_name} was rolled back: {undone.reason}"
         return self._by_node.get(site.softmax, "")
 
 
-__all__ = ["FoundSite", "found", "paired"]
+__all__ = ["SiteDescription", "find_sites", "pair_sites"]

@@ -19,7 +19,7 @@ from sardonyx.records.analysis import Decomposed
 from sardonyx.records.progress import Clock, Progress
 
 
-def take_apart(
+def decompose_model(
     source: str,
     inputs: Inputs = None,
     output: str | os.PathLike[str] | None = None,

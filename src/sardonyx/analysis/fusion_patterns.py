@@ -30,7 +30,7 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.scopes import is_constant
 
-Finding = tuple[ir.Node, ...]  # the nodes of one match of a pattern, in data-flow order
+PatternMatch = tuple[ir.Node, ...]  # the nodes of one match of a pattern, in data-flow order
 
 
 class Survey:
@@ -69,7 +69,7 @@ class Survey:
         return self._fixed
 
     @functools.cached_property
-    def attention(self) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    def attention(self) -> tuple[tuple[PatternMatch, ...], tuple[PatternMatch, ...]]:
         """The attention sites that are decomposed, and those that are one operator."""
         view, facts = view_of(self.facts)
         attention = Attention(view)
@@ -93,7 +93,7 @@ class Survey:
             value = node.inputs[0]
         return value
 
-    def chains(self, nodes: Iterable[ir.Node]) -> Iterator[Finding]:
+    def chains(self, nodes: Iterable[ir.Node]) -> Iterator[PatternMatch]:
         """Yield the runs of two or more of these nodes, each the only user of the one before."""
         follows = {node: self._follower(node) for node in nodes}
         inside = {after for after in follows.values() if after in follows}
@@ -115,17 +115,17 @@ class Survey:
 # Attention, as the fingerprint finds it, and rotary embeddings.
 
 
-def cores(survey: Survey) -> Iterator[Finding]:
+def cores(survey: Survey) -> Iterator[PatternMatch]:
     """Find softmax(q @ kᵀ · scale + mask) @ v in primitive operators."""
     return iter(survey.attention[0])
 
 
-def attention_operators(survey: Survey) -> Iterator[Finding]:
+def attention_operators(survey: Survey) -> Iterator[PatternMatch]:
     """Find attention operators."""
     return iter(survey.attention[1])
 
 
-def rotations(survey: Survey) -> Iterator[Finding]:
+def rotations(survey: Survey) -> Iterator[PatternMatch]:
     """Find Concat(-second half, first half), the rotation in rotary embeddings."""
     for concat in survey.of("Concat"):
         if len(concat.inputs) != 2:
@@ -141,7 +141,7 @@ def rotations(survey: Survey) -> Iterator[Finding]:
 # Moves and casts without effect, and chains of them.
 
 
-def idle_transposes(survey: Survey) -> Iterator[Finding]:
+def idle_transposes(survey: Survey) -> Iterator[PatternMatch]:
     """Find Transposes that keep the order of all dimensions other than those of size one."""
     return ((node,) for node in survey.of("Transpose") if _is_idle(node, survey))
 
@@ -157,32 +157,32 @@ def _is_idle(node: ir.Node, survey: Survey) -> bool:
     return moved == sorted(moved)
 
 
-def idle_reshapes(survey: Survey) -> Iterator[Finding]:
+def idle_reshapes(survey: Survey) -> Iterator[PatternMatch]:
     """Find Reshapes whose output has the shape of the input."""
     return ((node,) for node in survey.of(*sorted(VIEWS)) if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
 
 
-def idle_expands(survey: Survey) -> Iterator[Finding]:
+def idle_expands(survey: Survey) -> Iterator[PatternMatch]:
     """Find Expands and Tiles whose output has the shape of the input."""
     return ((node,) for node in survey.of("Expand", "Tile") if survey.facts.same_shape(node.inputs[0], node.outputs[0]))
 
 
-def reshape_chains(survey: Survey) -> Iterator[Finding]:
+def reshape_chains(survey: Survey) -> Iterator[PatternMatch]:
     """Find chains of Reshape, Squeeze, Unsqueeze and Flatten."""
     return survey.chains(survey.of(*sorted(VIEWS)))
 
 
-def transpose_chains(survey: Survey) -> Iterator[Finding]:
+def transpose_chains(survey: Survey) -> Iterator[PatternMatch]:
     """Find chains of Transposes."""
     return survey.chains(survey.of("Transpose"))
 
 
-def cast_chains(survey: Survey) -> Iterator[Finding]:
+def cast_chains(survey: Survey) -> Iterator[PatternMatch]:
     """Find chains of Casts."""
     return survey.chains(survey.of("Cast"))
 
 
-def idle_casts(survey: Survey) -> Iterator[Finding]:
+def idle_casts(survey: Survey) -> Iterator[PatternMatch]:
     """Find Casts to the type that the value already has."""
     for node in survey.of("Cast", "CastLike"):
         dtype = survey.facts.dtype(node.inputs[0])
@@ -193,7 +193,7 @@ def idle_casts(survey: Survey) -> Iterator[Finding]:
 # Decomposed normalizations and activations.
 
 
-def layer_norms(survey: Survey) -> Iterator[Finding]:
+def layer_norms(survey: Survey) -> Iterator[PatternMatch]:
     """Find (x - mean(x)) / sqrt(mean((x - mean(x))²) + eps)."""
     for nodes, squared in _root_mean_squares(survey):
         centred = survey.producer(survey.above(squared, "Cast"), "Sub")
@@ -202,7 +202,7 @@ def layer_norms(survey: Survey) -> Iterator[Finding]:
             yield mean, centred, *nodes
 
 
-def rms_norms(survey: Survey) -> Iterator[Finding]:
+def rms_norms(survey: Survey) -> Iterator[PatternMatch]:
     """Find x / sqrt(mean(x²) + eps)."""
     for nodes, squared in _root_mean_squares(survey):
         centred = survey.producer(survey.above(squared, "Cast"), "Sub")
@@ -214,7 +214,7 @@ def _same(survey: Survey, one: ir.Value | None, other: ir.Value | None) -> bool:
     return survey.above(one, "Cast", "Identity") is survey.above(other, "Cast", "Identity")
 
 
-def _root_mean_squares(survey: Survey) -> Iterator[tuple[Finding, ir.Value]]:
+def _root_mean_squares(survey: Survey) -> Iterator[tuple[PatternMatch, ir.Value]]:
     """Yield the nodes of sqrt(mean(x²) + eps) and x, with root and square in any form."""
     for mean in survey.of("ReduceMean"):
         square = survey.producer(mean.inputs[0], "Pow", "Mul")
@@ -233,7 +233,7 @@ def _is_square(node: ir.Node, survey: Survey) -> bool:
     return survey.facts.scalar(node.inputs[1]) == 2
 
 
-def gelus(survey: Survey) -> Iterator[Finding]:
+def gelus(survey: Survey) -> Iterator[PatternMatch]:
     """Find x * (1 + erf(x / √2)) / 2, or its approximation with tanh."""
     for curve in survey.of("Erf", "Tanh"):
         added = survey.user(curve, "Add")
@@ -251,17 +251,17 @@ _TRIPLE = 3
 _ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish")
 
 
-def flat_products(survey: Survey) -> Iterator[Finding]:
+def flat_products(survey: Survey) -> Iterator[PatternMatch]:
     """Find x @ W + b of a matrix x, which is one Gemm."""
     return (match for match in _biased(survey) if survey.facts.rank(match[0].outputs[0]) == _GEMM_RANK)
 
 
-def deep_products(survey: Survey) -> Iterator[Finding]:
+def deep_products(survey: Survey) -> Iterator[PatternMatch]:
     """Find x @ W + b of an x with three or more dimensions, which Gemm does not accept."""
     return (match for match in _biased(survey) if survey.facts.rank(match[0].outputs[0]) != _GEMM_RANK)
 
 
-def _biased(survey: Survey) -> Iterator[Finding]:
+def _biased(survey: Survey) -> Iterator[PatternMatch]:
     for add in survey.of("Add"):
         for value, other in (add.inputs, reversed(add.inputs)):
             product = survey.producer(value, "MatMul")
@@ -272,7 +272,7 @@ def _biased(survey: Survey) -> Iterator[Finding]:
                 break
 
 
-def shared_input(survey: Survey) -> Iterator[Finding]:
+def shared_input(survey: Survey) -> Iterator[PatternMatch]:
     """Find three or more products of one value with weights, such as query, key and value."""
     groups: dict[ir.Value, list[ir.Node]] = defaultdict(list)
     for product in survey.of("MatMul", "Gemm"):
@@ -282,7 +282,7 @@ def shared_input(survey: Survey) -> Iterator[Finding]:
     return (tuple(group) for group in groups.values() if len(group) >= _TRIPLE)
 
 
-def normalized(survey: Survey) -> Iterator[Finding]:
+def normalized(survey: Survey) -> Iterator[PatternMatch]:
     """Find a BatchNormalization right after a layer whose weights could absorb it."""
     for norm in survey.of("BatchNormalization"):
         layer = survey.producer(norm.inputs[0], *CONVOLUTIONS, *MATRIX_PRODUCTS)
@@ -290,7 +290,7 @@ def normalized(survey: Survey) -> Iterator[Finding]:
             yield layer, norm
 
 
-def activated(survey: Survey) -> Iterator[Finding]:
+def activated(survey: Survey) -> Iterator[PatternMatch]:
     """Find a convolution whose only user is an activation."""
     for layer in survey.of("Conv"):
         activation = survey.user(layer, *_ACTIVATIONS)
@@ -306,7 +306,7 @@ _ARITHMETIC = (
 )
 
 
-def shape_chains(survey: Survey) -> Iterator[Finding]:
+def shape_chains(survey: Survey) -> Iterator[PatternMatch]:
     """Find each Shape that is computed at run time, with the integer arithmetic on it."""
     for start in survey.of(*sorted(READS_SHAPE)):
         chain, edge = {start: None}, [start]
@@ -325,7 +325,7 @@ def _is_arithmetic(node: ir.Node, survey: Survey) -> bool:
     return dtype is not None and dtype.is_integer() and survey.facts.rank(node.inputs[0]) in (0, 1)
 
 
-def unfolded(survey: Survey) -> Iterator[Finding]:
+def unfolded(survey: Survey) -> Iterator[PatternMatch]:
     """Find the results computed from constants only, one match for each result that other nodes use."""
     fixed = survey.fixed_nodes()
     for last in survey.nodes:
@@ -350,11 +350,11 @@ class Pattern:
 
     name: str
     what: str  # the label in tables
-    find: Callable[[Survey], Iterator[Finding]]
+    find: Callable[[Survey], Iterator[PatternMatch]]
     made: bool = False  # produced by fusions: more matches are better
 
 
-def _operators(*op_types: str) -> Callable[[Survey], Iterator[Finding]]:
+def _operators(*op_types: str) -> Callable[[Survey], Iterator[PatternMatch]]:
     return lambda survey: ((node,) for node in survey.named(*op_types))
 
 

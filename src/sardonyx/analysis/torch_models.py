@@ -21,12 +21,12 @@ from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import Fusion, fuse_attention, fusion_of
 from sardonyx.frontend.attention.legacy_memory_estimate import as_in_notes
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
-from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, example_for, open_dims
+from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import Cached, cache_sizes
-from sardonyx.frontend.models.resolve import given, resolve
+from sardonyx.frontend.models.resolve import from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
-from sardonyx.frontend.module_state import left_as_it_was, undoing_writes
+from sardonyx.frontend.module_state import restoring_state, undoing_writes
 from sardonyx.frontend.running import initialize, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.prepare import prepared
@@ -84,7 +84,7 @@ def analyze_torch(source: nn.Module | str, options: TorchOptions, clock: Clock) 
     """Analyze the forms of one model."""
     with clock.phase("model"):
         resolved = (
-            given(source, options.dtype)
+            from_module(source, options.dtype)
             if isinstance(source, nn.Module)
             else resolve(str(source), task=options.task, seed=options.seed, filled=False, dtype=options.dtype)
         )
@@ -94,7 +94,7 @@ def analyze_torch(source: nn.Module | str, options: TorchOptions, clock: Clock) 
             example = example_for(module, resolved, options.inputs, options.kwargs, options.seed, probe)
             lazy = initialize(module, example.args, example.kwargs)
             call = Call(module, example.args, example.kwargs)
-            dims = open_dims(call, options.dynamic)
+            dims = resolve_dynamic(call, options.dynamic)
         cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
         subjects, missing = forms.all(with_notes=options.as_in_notes)
@@ -232,7 +232,7 @@ def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
 def symbolic_graph(module: nn.Module) -> fx.Graph | None:
     """Return the graph of torch.fx's own tracer, or None if that fails."""
     try:
-        with left_as_it_was(module), undoing_writes(module):
+        with restoring_state(module), undoing_writes(module):
             return fx.Tracer().trace(module)
     except Exception:  # a forward may raise anything when it is traced
         return None

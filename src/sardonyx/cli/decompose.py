@@ -64,9 +64,9 @@ def decompose(
         if report is not None:
             report("loading torch and the model", None)
         require_torch()
-        from sardonyx.analysis.decompose_models import take_apart
+        from sardonyx.analysis.decompose_models import decompose_model
 
-        decomposed = take_apart(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
+        decomposed = decompose_model(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
     show(
         decomposed.to_json,
         lambda: decomposition_document(decomposed, View(verbose)),

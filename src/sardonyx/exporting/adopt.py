@@ -45,7 +45,7 @@ def adopt(
     nodes = Census.of(tagged_model.model).nodes
     if tag_attributes:
         for node in nodes:
-            attribute_tags.order(node)
+            attribute_tags.request(node)
     origins.write(tagged_model.model, tagged_model.hierarchy)
     if output is not None:
         io.save(tagged_model.model, output, force=force)

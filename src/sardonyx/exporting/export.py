@@ -24,12 +24,12 @@ from sardonyx.exporting.generation.decoder import attention_window, decoder_exam
 from sardonyx.exporting.generation.folder import MODEL, write_beside
 from sardonyx.exporting.options import ExportOptions
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
-from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, OpenDims, example_for, open_dims
+from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import with_past as continued
 from sardonyx.frontend.inputs.reach import unreached
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
-from sardonyx.frontend.models.resolve import Resolved, given, resolve
+from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.running import initialize
@@ -123,7 +123,7 @@ def export(
     with clock.phase("model"):
         default_task = "text-generation" if for_generation else None
         if isinstance(source, nn.Module):
-            resolved = given(source, dtype)
+            resolved = from_module(source, dtype)
         else:
             resolved = resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
     with prepared(resolved.module) as module, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
@@ -133,13 +133,13 @@ def export(
             else:
                 example = _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
             call = Call(module, example.args, example.kwargs)
-            dims = open_dims(call, "auto" if for_generation else dynamic)
+            dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(_inputs(call, dims.axes))
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
         calls = (call, *(Call(module, variant.args, variant.kwargs) for variant in variants))
 
-        def attempt(dims: OpenDims) -> tuple[_ExportJob, Sequence[str], Verdict | None]:
+        def attempt(dims: DynamicDims) -> tuple[_ExportJob, Sequence[str], Verdict | None]:
             with clock.phase("export"), gc_pause.paused():
                 model, notes = traced.export(call, exporter, dims.axes, opset, style)
             draft = Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx"
@@ -227,7 +227,7 @@ class _ExportJob:
         io.save(self.model, self._draft, external=self._external)
         return io.LoadedFile.read(self._draft)
 
-    def verify(self, dims: OpenDims) -> Verdict:
+    def verify(self, dims: DynamicDims) -> Verdict:
         """Compare with the module on the example and on random inputs, at other sizes of the dynamic dimensions.
 
         Raises:

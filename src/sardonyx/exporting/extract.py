@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sardonyx.frontend.inputs.example_resolution import Inputs
     from sardonyx.frontend.tracing.capture import Captured
-    from sardonyx.verification.module_check import LiveProof, ModuleProof
+    from sardonyx.verification.module_check import LiveModuleCheck, ModuleCheck
 
 Progress = Callable[[str, float | None], None]
 _RANDOM_TRIALS_WITH_LIVE = 2  # in addition to the example: two sizes of every dynamic dimension
@@ -49,7 +49,7 @@ class _Verified:
     """The results of verification."""
 
     verdict: Verdict | None = None
-    live: LiveProof | None = None
+    live: LiveModuleCheck | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -166,9 +166,9 @@ def _module_check(
     seed: int,
     threads: int | None,
     report: Progress,
-) -> ModuleProof:
+) -> ModuleCheck:
     from sardonyx.verification import seeds_from
-    from sardonyx.verification.module_check import ModuleProof
+    from sardonyx.verification.module_check import ModuleCheck
 
     feeds = None
     if live is not None:
@@ -177,7 +177,7 @@ def _module_check(
         graph = whole.model.graph
         names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
         feeds = example_feeds(live, args, kwargs, names)
-    return ModuleProof(
+    return ModuleCheck(
         whole.model,
         cut,
         inputs=feeds,
@@ -189,7 +189,7 @@ def _module_check(
 
 
 def _verified(
-    check: ModuleProof,
+    check: ModuleCheck,
     whole: Tagged,
     cut: cutting.Extract,
     live: nn.Module | None,
@@ -285,7 +285,7 @@ def _tensors_of_call(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[d
     return inputs, outputs
 
 
-def _set_ranks(model: ir.Model, check: ModuleProof) -> None:
+def _set_ranks(model: ir.Model, check: ModuleCheck) -> None:
     """Give inputs and outputs of unknown shape the rank that they had when the whole model ran: a file needs one."""
     arrays = check.values()
     for value in (*model.graph.inputs, *model.graph.outputs):

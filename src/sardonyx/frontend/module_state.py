@@ -42,7 +42,7 @@ def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generato
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Generator[None]:
+def restoring_state(model: nn.Module) -> Generator[None]:
     """Restore on exit everything that a run changes on a model, except values written into its tensors.
 
     `undoing_writes` restores those. The two are separate because torch's exporters do not run under the latter.
@@ -94,7 +94,7 @@ def undoing_writes(model: nn.Module) -> Generator[WriteUndo]:
 
 
 @contextmanager
-def without_shortcuts() -> Generator[None]:
+def without_fast_paths() -> Generator[None]:
     """Disable torch's fast paths for its attention modules, single kernels that no exporter can trace into."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -131,7 +131,7 @@ class WriteUndo(TorchDispatchMode):
         """Run the operation after copying what it overwrites."""
         named = dict(kwargs or {})
         if is_control_flow(func):
-            return func(*within(self, args), **named)
+            return func(*run_under_mode(self, args), **named)
         for index, name in self._written.get(func) or self._written.setdefault(func, written_arguments(func)):
             self._save(args[index] if index < len(args) else named.get(name))
         return func(*args, **named)
@@ -160,7 +160,7 @@ def is_control_flow(func: object) -> bool:
     return isinstance(func, torch._ops.HigherOrderOperator)  # pyright: ignore[reportPrivateUsage]  # no public name
 
 
-def within(mode: TorchDispatchMode, args: Sequence[Any]) -> list[Any]:
+def run_under_mode(mode: TorchDispatchMode, args: Sequence[Any]) -> list[Any]:
     """Return the arguments of a higher-order operator so that its functions run under a mode, which torch disables."""
 
     def under_mode(function: Callable[..., Any]) -> Callable[..., Any]:

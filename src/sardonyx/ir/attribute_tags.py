@@ -32,7 +32,7 @@ _FUSED_INTO_GEMM = frozenset(
 _ABSORBED = ARITHMETIC | KEEPS_ORDER | CASTS | {"BatchNormalization", "Dropout", "Transpose"}
 
 
-def order(node: ir.Node) -> None:
+def request(node: ir.Node) -> None:
     """Request that the tags of a node are also written as attributes."""
     node.meta[_REQUESTED] = True
 
@@ -50,7 +50,7 @@ def read_attributes(node: ir.Node) -> bool:
     names = [name for name in node.attributes if name in ATTRIBUTES]
     if not names:
         return False
-    order(node)
+    request(node)
     tags = {ATTRIBUTES[name]: _text(node.attributes.pop(name)) for name in names}
     if p.MODULE_PATH in node.metadata_props or p.SOURCE_MODULE not in tags:
         return False

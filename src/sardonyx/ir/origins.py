@@ -72,7 +72,7 @@ def add_origins(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterab
     for node in sources:
         hows.add(how(node))
         if attribute_tags.has_attribute_tags(node) and isinstance(thing, ir.Node):
-            attribute_tags.order(thing)
+            attribute_tags.request(thing)
     if hows:
         thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the most certain of them
 

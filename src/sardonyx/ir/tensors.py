@@ -379,7 +379,7 @@ def _no_evaluation() -> ir.TensorProtocol:
 WHOLE = 4 * BLOCK  # bytes up to which a concatenated tensor is assembled in memory
 
 
-class JoinedTensor(StreamedTensor):
+class ConcatTensor(StreamedTensor):
     """Tensors of equal type and leading axes, concatenated lazily along the last axis; used for packed weights."""
 
     __slots__ = ("parts",)

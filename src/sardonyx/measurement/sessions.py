@@ -16,8 +16,8 @@ from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement.interleaving import SLOT, Run, slot
 from sardonyx.records.bench import Start
 from sardonyx.runtime import Feeds, Value
-from sardonyx.runtime.timed import Settings, Timed
-from sardonyx.runtime.worker_process import Died, Worker
+from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.runtime.worker_process import Worker, WorkerDied
 
 
 class TimingClock(StrEnum):
@@ -59,7 +59,7 @@ class LocalSession:
     """A model in this process."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        self._model = Timed(path, settings)
+        self._model = TimedModel(path, settings)
         self.load_seconds = self._model.load_seconds
         self._outputs: list[Value] = []
         self._turn: Run | None = None
@@ -141,7 +141,7 @@ class IsolatedSession:
     def _ask(self, *request: Any) -> Any:
         try:
             state, *reply = self._worker.ask(request)
-        except Died as error:
+        except WorkerDied as error:
             raise RuntimeFailure(f"the process that runs it {error}") from error
         if state == "failed":
             kind, message, hint = reply

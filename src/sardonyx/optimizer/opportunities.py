@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from sardonyx.analysis.census import Census
-from sardonyx.analysis.fusion_patterns import PATTERNS, Finding, Pattern, Survey
+from sardonyx.analysis.fusion_patterns import PATTERNS, Pattern, PatternMatch, Survey
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import label
@@ -25,7 +25,7 @@ from sardonyx.records.run import Refusal
 EXAMPLES = 3  # nodes named for each reason
 NO_NEAR_MISS = "no pass nearly matched"
 
-Findings = Mapping[str, Sequence[Finding]]  # by pattern
+Findings = Mapping[str, Sequence[PatternMatch]]  # by pattern
 
 
 def opportunities(
@@ -61,22 +61,24 @@ def _find(candidate: Candidate, target: str) -> Findings:
     return {pattern.name: tuple(pattern.find(survey)) for pattern in PATTERNS}
 
 
-def _count(pattern: Pattern, before: dict[str, int], left: Sequence[Finding], near_misses: _NearMisses) -> PatternCount:
+def _count(
+    pattern: Pattern, before: dict[str, int], left: Sequence[PatternMatch], near_misses: _NearMisses
+) -> PatternCount:
     why = () if pattern.made else tuple(_reasons(left, near_misses))
     return PatternCount(pattern.name, pattern.what, pattern.made, sum(before.values()), len(left), before, why)
 
 
-def _by_module(findings: Iterable[Finding]) -> dict[str, int]:
+def _by_module(findings: Iterable[PatternMatch]) -> dict[str, int]:
     return dict(sorted(Counter(map(_owner, findings)).items()))
 
 
-def _owner(nodes: Finding) -> str:
+def _owner(nodes: PatternMatch) -> str:
     return owner_of(merge(map(origins.origins, nodes)))
 
 
-def _reasons(left: Iterable[Finding], near_misses: _NearMisses) -> Iterator[WhyLeft]:
+def _reasons(left: Iterable[PatternMatch], near_misses: _NearMisses) -> Iterator[WhyLeft]:
     """Group remaining patterns by reason, the most frequent reason first."""
-    groups: dict[tuple[str | None, str], list[Finding]] = defaultdict(list)
+    groups: dict[tuple[str | None, str], list[PatternMatch]] = defaultdict(list)
     for nodes in left:
         refusal = near_misses.nearest(nodes)
         groups[(None, NO_NEAR_MISS) if refusal is None else (refusal.pass_name, refusal.reason)].append(nodes)
@@ -94,7 +96,7 @@ class _NearMisses:
             for name in set(refusal.nodes):
                 self._by_node[name].append(refusal)
 
-    def nearest(self, nodes: Finding) -> Refusal | None:
+    def nearest(self, nodes: PatternMatch) -> Refusal | None:
         """Return the near miss that shares the most of these nodes, and has the fewest others; None if none does."""
         shared: Counter[Refusal] = Counter()
         for node in nodes:

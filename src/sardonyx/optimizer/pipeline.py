@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 from msgspec.structs import replace
 
-from sardonyx.analysis.attention_sites import paired
+from sardonyx.analysis.attention_sites import pair_sites
 from sardonyx.analysis.fingerprint import Family, fingerprint
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -199,7 +199,7 @@ def _record(
         tuning=tuning,
         wiring_before=before.wiring,
         wiring_after=after.wiring,
-        attention=paired(before.attention, after.attention, candidate.log.refusals, verified.rolled_back),
+        attention=pair_sites(before.attention, after.attention, candidate.log.refusals, verified.rolled_back),
         model=candidate.model,
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx import provenance as p
-from sardonyx.analysis.attention_sites import FoundSite, found
+from sardonyx.analysis.attention_sites import SiteDescription, find_sites
 from sardonyx.analysis.census import Census, Owned, owned
 from sardonyx.analysis.wiring import wiring
 from sardonyx.ir.facts import Facts
@@ -46,7 +46,7 @@ class GraphSnapshot:
     ops: Counter[str]
     modules: dict[str, Owned]
     wiring: Wiring
-    attention: tuple[FoundSite, ...]
+    attention: tuple[SiteDescription, ...]
 
 
 def snapshot(facts: Facts) -> GraphSnapshot:
@@ -54,7 +54,7 @@ def snapshot(facts: Facts) -> GraphSnapshot:
     with gc_pause.paused():
         census = Census.of(facts.model)
         ops = Counter(map(operator, census.nodes))
-        return GraphSnapshot(census.counts, ops, owned(census), wiring(facts.model), found(facts))
+        return GraphSnapshot(census.counts, ops, owned(census), wiring(facts.model), find_sites(facts))
 
 
 def op_counts(before: GraphSnapshot, after: GraphSnapshot) -> tuple[OpCount, ...]:

@@ -20,7 +20,7 @@ from typing import Any
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.values import Feeds, Value
-from sardonyx.runtime.worker_process import Died, Worker
+from sardonyx.runtime.worker_process import Worker, WorkerDied
 
 _SERVER = "sardonyx.runtime.server"
 _numbers = itertools.count()
@@ -85,7 +85,7 @@ class _Shared:
             timer.start()
         try:
             state, *reply = worker.ask(request)
-        except Died as error:
+        except WorkerDied as error:
             self.stop()
             if timed_out.is_set():
                 raise RuntimeTimeout(f"it did not finish in {seconds:.3g} s") from error

@@ -53,7 +53,7 @@ def providers() -> tuple[str, ...]:
     return tuple(_short_name(name) for name in library.onnxruntime().get_available_providers())
 
 
-class Timed:
+class TimedModel:
     """One model in the runtime under given settings.
 
     Args:

@@ -24,7 +24,7 @@ _EXIT_SECONDS = 5.0  # time for a process to end
 _MAX_LENGTH = 300  # characters of the last line of its error output
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """A worker ended before it replied; the message says how, in one line."""
 
 
@@ -65,7 +65,7 @@ class Worker:
             _write(requests, request)
             return pickle.load(replies)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise Died(self._how()) from error
+            raise WorkerDied(self._how()) from error
 
     def kill(self) -> None:
         """End the process, whatever it is doing; may be called from any thread during a request."""

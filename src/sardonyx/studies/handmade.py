@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sardonyx.frontend.models.weights import built
+from sardonyx.frontend.models.weights import build_seeded
 
 
 def lstm() -> nn.Module:
@@ -33,7 +33,7 @@ def whisper_encoder() -> nn.Module:
 
 
 def _seeded(make: Any) -> nn.Module:
-    return built(make, 0)
+    return build_seeded(make, 0)
 
 
 class _Recurrent(nn.Module):

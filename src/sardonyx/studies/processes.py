@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sardonyx.records.progress import Progress
-from sardonyx.runtime.worker_process import Died, Worker
+from sardonyx.runtime.worker_process import Worker, WorkerDied
 from sardonyx.studies.experiment import Cell, Outcome
 from sardonyx.studies.worker import Task
 
@@ -97,7 +97,7 @@ class _WorkerThread(threading.Thread):
             return Outcome(None, "stopped", 0.0)
         try:
             return msgspec.json.decode(worker.ask(task), type=Outcome)
-        except Died as error:
+        except WorkerDied as error:
             self._end()
             return Outcome(None, f"its process {error}", 0.0)
 

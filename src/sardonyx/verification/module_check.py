@@ -33,7 +33,7 @@ Tensors = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class LiveProof:
+class LiveModuleCheck:
     """The comparison of an extracted model with the live module, and which inputs and outputs correspond."""
 
     verdict: Verdict
@@ -42,7 +42,7 @@ class LiveProof:
     dropped: tuple[str, ...]  # outputs of the module that the graph does not compute
 
 
-class ModuleProof:
+class ModuleCheck:
     """Verifies one extracted model; the model it was extracted from is run once for all checks."""
 
     def __init__(
@@ -105,7 +105,7 @@ class ModuleProof:
 
     def against_live(
         self, name: str, inputs: Tensors, outputs: Tensors, disturbed: Tensors, lengths: Iterable[int] = ()
-    ) -> LiveProof:
+    ) -> LiveModuleCheck:
         """Compare the extracted model with a live module; the first run of the whole model had the same inputs.
 
         Args:
@@ -155,7 +155,7 @@ class ModuleProof:
             seconds=time.perf_counter() - began,
         )
         dropped = tuple(live for live in missing if live not in passed_on)
-        return LiveProof(verdict, arguments, {own: live for live, own in pairs.items()}, dropped)
+        return LiveModuleCheck(verdict, arguments, {own: live for live, own in pairs.items()}, dropped)
 
     def _compare_pairs(
         self,

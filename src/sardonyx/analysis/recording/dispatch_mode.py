@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.analysis.costs.program import Store
 from sardonyx.analysis.recording.current_module import ModuleTracker
 from sardonyx.analysis.recording.trace_log import TraceLog, TraceStep
-from sardonyx.frontend.module_state import is_control_flow, within
+from sardonyx.frontend.module_state import is_control_flow, run_under_mode
 
 _DEVICE: Any = torch.ops.prim.device.default
 _OVERWRITE = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})  # they do not read what they overwrite
@@ -66,7 +66,7 @@ class RecordingMode(TorchDispatchMode):
         if any(isinstance(tensor, FakeTensor) for tensor in operands):
             raise NeedsData(func.name())
         reads = tuple(self._log.value(tensor) for tensor in _unique(operands))
-        result = func(*within(self, args), **named)
+        result = func(*run_under_mode(self, args), **named)
         new = [tensor for tensor in _unique(_tensors(result)) if not self._log.knows(tensor)]
         if new:
             self._log_step(f"higher_order.{func.name()}", reads, new, {})

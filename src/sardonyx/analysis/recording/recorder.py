@@ -32,7 +32,7 @@ from sardonyx.analysis.recording.symbols import Axes, DynamicDims
 from sardonyx.analysis.recording.trace_log import TraceLog, TraceStep
 from sardonyx.analysis.recording.workspaces import Machine, workspace
 from sardonyx.errors import ModelError
-from sardonyx.frontend.module_state import left_as_it_was, uncompiled, undoing_writes, without_shortcuts
+from sardonyx.frontend.module_state import restoring_state, uncompiled, undoing_writes, without_fast_paths
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.ir.shapes.expr import Size
@@ -267,5 +267,12 @@ def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 @contextlib.contextmanager
 def _as_recorded(module: nn.Module) -> Generator[None]:
     """Disable gradients, fast paths and output, and restore the state of the module afterwards."""
-    with torch.no_grad(), quietly(), uncompiled(), without_shortcuts(), left_as_it_was(module), undoing_writes(module):
+    with (
+        torch.no_grad(),
+        quietly(),
+        uncompiled(),
+        without_fast_paths(),
+        restoring_state(module),
+        undoing_writes(module),
+    ):
         yield

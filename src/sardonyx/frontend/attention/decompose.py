@@ -18,7 +18,7 @@ from sardonyx.frontend.attention.capture import tracer
 from sardonyx.frontend.attention.capture.nesting import PLAIN
 from sardonyx.frontend.attention.capture.torch_export import decompose_exported
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
-from sardonyx.frontend.module_state import left_as_it_was
+from sardonyx.frontend.module_state import restoring_state
 from sardonyx.frontend.running import has_lazy
 from sardonyx.frontend.tracing.structure import named_arguments
 from sardonyx.frontend.tracing.torch_graphs import quoted_names
@@ -55,7 +55,7 @@ def decompose(
         UsageError: If the arguments are invalid.
     """
     plain = _plain(model)
-    with left_as_it_was(plain), quoted_names():
+    with restoring_state(plain), quoted_names():
         return _decomposed(plain, inputs, kwargs, dynamic)
 
 
@@ -206,7 +206,7 @@ def _derived(model: nn.Module, why: str) -> Example:
 def _axes(model: nn.Module, example: Example, dynamic: Dims) -> Mapping[str, Mapping[int, str]]:
     if dynamic is None:
         return {}
-    from sardonyx.frontend.inputs.example_resolution import open_dims
+    from sardonyx.frontend.inputs.example_resolution import resolve_dynamic
     from sardonyx.frontend.tracing.adapter import Call
 
-    return open_dims(Call(model, example.args, example.kwargs), dynamic).axes
+    return resolve_dynamic(Call(model, example.args, example.kwargs), dynamic).axes

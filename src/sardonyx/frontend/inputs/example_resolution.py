@@ -24,7 +24,7 @@ Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
 
 
 @dataclass(frozen=True, slots=True)
-class OpenDims:
+class DynamicDims:
     """Dynamic dimensions, those that the user named, and notes on them."""
 
     axes: Axes
@@ -83,7 +83,7 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(cast(Any, value)) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]  (torch)
 
 
-def open_dims(call: Call, dynamic: Dims) -> OpenDims:
+def resolve_dynamic(call: Call, dynamic: Dims) -> DynamicDims:
     """Return the dynamic dimensions that the user named, and with "auto" those that the module accepts."""
     request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
     if isinstance(dynamic, Mapping):
@@ -91,7 +91,7 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
     leaves = dict(zip(call.inputs, call.tensors, strict=True))
     named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
     if not request.auto:
-        return OpenDims(named, named)
+        return DynamicDims(named, named)
     detected = find_dynamic(call.run, leaves, longest=position_limit(call.module))
     axes = {name: {axis: dim for axis, dim in spec.items() if _has_name(dim)} for name, spec in detected.axes.items()}
     other = [(name, axis) for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)]
@@ -100,7 +100,7 @@ def open_dims(call: Call, dynamic: Dims) -> OpenDims:
         for name, axis in other
     ]
     merged = {name: {**axes.get(name, {}), **named.get(name, {})} for name in leaves}
-    return OpenDims(merged, named, (*detected.notes, *notes))
+    return DynamicDims(merged, named, (*detected.notes, *notes))
 
 
 def _has_name(dim: str) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.examples import Example
-from sardonyx.frontend.module_state import left_as_it_was
+from sardonyx.frontend.module_state import restoring_state
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.running import probe, run
 from sardonyx.frontend.tracing.cache import Pair, keeping_all, named_pairs, window, windows, with_pairs
@@ -197,7 +197,7 @@ def cache_sizes(module: nn.Module, example: Example) -> CacheSizes | None:
     if ids is None:
         return None
     try:
-        with torch.no_grad(), quietly(), left_as_it_was(module):
+        with torch.no_grad(), quietly(), restoring_state(module):
             few = _cache_filled(module, named, ids, _FEW)
             length = max(windows(few), default=0) + _FEW + _MORE
             more = _cache_filled(module, named, ids, length)

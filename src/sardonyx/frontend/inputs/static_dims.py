@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sardonyx.errors import SardonyxError, VerificationFailed
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of
-from sardonyx.frontend.inputs.example_resolution import OpenDims
+from sardonyx.frontend.inputs.example_resolution import DynamicDims
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.symbols import Axes, FixedDim
 from sardonyx.frontend.tracing.traced import NotExportable
@@ -21,7 +21,9 @@ from sardonyx.frontend.tracing.traced import NotExportable
 Result = TypeVar("Result")
 
 
-def with_fewer_dims(call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result]) -> tuple[Result, OpenDims]:
+def with_fewer_dims(
+    call: Call, dims: DynamicDims, attempt: Callable[[DynamicDims], Result]
+) -> tuple[Result, DynamicDims]:
     """Return the result of an attempt with as many dynamic dimensions as possible, and those dimensions.
 
     Raises:
@@ -42,8 +44,8 @@ def with_fewer_dims(call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Re
 
 
 def _with_one_fewer(
-    call: Call, dims: OpenDims, attempt: Callable[[OpenDims], Result], error: SardonyxError, why: str
-) -> tuple[Result, OpenDims]:
+    call: Call, dims: DynamicDims, attempt: Callable[[DynamicDims], Result], error: SardonyxError, why: str
+) -> tuple[Result, DynamicDims]:
     """Drop the first dimension without which the attempt succeeds, otherwise all; raise `error` if that fails too."""
     candidates = [dim for dim in _sizes(call, dims.axes) if dim in _detected(dims)]
     if not candidates:
@@ -62,7 +64,7 @@ def _with_one_fewer(
     return result, static
 
 
-def _detected(dims: OpenDims) -> set[str]:
+def _detected(dims: DynamicDims) -> set[str]:
     """Return the dimensions that only `auto` found."""
     return _names(dims.axes) - _names(dims.named)
 
@@ -77,7 +79,7 @@ def _sizes(call: Call, axes: Axes) -> dict[str, int]:
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
 
-def _without(call: Call, dims: OpenDims, fixed: Collection[str], why: str) -> OpenDims:
+def _without(call: Call, dims: DynamicDims, fixed: Collection[str], why: str) -> DynamicDims:
     """Make some dimensions static; in a sum their sizes are substituted."""
     sizes = {dim: size for dim, size in _sizes(call, dims.axes).items() if dim in fixed}
     axes: dict[str, dict[int, str]] = {name: {} for name in dims.axes}

@@ -17,7 +17,7 @@ from torch import nn
 from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.installed import missing
 from sardonyx.frontend.models.sources import Dtype, parse_overrides
-from sardonyx.frontend.models.weights import built
+from sardonyx.frontend.models.weights import build_seeded
 from sardonyx.frontend.quiet import quietly
 
 _CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-config:BertConfig?num_hidden_layers=2"
@@ -74,7 +74,7 @@ def build_from_config(
     _require_keys(overrides, config, default, kind)
     try:
         with quietly():
-            return built(lambda: kind(config), seed, filled=filled)
+            return build_seeded(lambda: kind(config), seed, filled=filled)
     except _load_errors() as error:
         raise UsageError(
             f"{kind.__name__} cannot be built from this config: {reason(error)}",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.models import huggingface
 from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
-from sardonyx.frontend.models.weights import built, seeded
+from sardonyx.frontend.models.weights import build_seeded, seeded
 from sardonyx.frontend.quiet import quietly
 
 _FACTORY = "return a torch.nn.Module, or (module, inputs) where inputs is a tensor, a tuple of them, or a dict by name"
@@ -114,7 +114,7 @@ def build_torchvision(name: str, *, seed: int, filled: bool = True) -> nn.Module
     options = inspect.signature(models.get_model_builder(name)).parameters
     no_weights = {option: None for option in ("weights", "weights_backbone") if option in options}
     with quietly():
-        return built(lambda: models.get_model(name, **no_weights), seed, filled=filled)
+        return build_seeded(lambda: models.get_model(name, **no_weights), seed, filled=filled)
 
 
 def build_timm(name: str, *, seed: int, filled: bool = True) -> nn.Module:
@@ -122,7 +122,7 @@ def build_timm(name: str, *, seed: int, filled: bool = True) -> nn.Module:
     timm = _package("timm")
     _require_known(name, timm.list_models(), "timm")
     with quietly():
-        return built(lambda: timm.create_model(name, pretrained=False), seed, filled=filled)
+        return build_seeded(lambda: timm.create_model(name, pretrained=False), seed, filled=filled)
 
 
 def _package(name: str) -> Any:
@@ -197,7 +197,7 @@ def resolve(
     )
 
 
-def given(module: nn.Module, dtype: Dtype | None) -> Resolved:
+def from_module(module: nn.Module, dtype: Dtype | None) -> Resolved:
     """Wrap a module of the caller; a copy of it if another type is requested."""
     dtype = dtype or "keep"
     copied = module if dtype == "keep" else converted(copy.deepcopy(module), dtype)

@@ -28,7 +28,7 @@ def seeded(seed: int) -> Generator[None]:
         torch.set_rng_state(before)
 
 
-def built(build: Callable[[], nn.Module], seed: int, *, filled: bool = True) -> nn.Module:
+def build_seeded(build: Callable[[], nn.Module], seed: int, *, filled: bool = True) -> nn.Module:
     """Build a model in eval mode with seeded random weights, or with zeros that take no memory if not `filled`."""
     if not filled:
         try:

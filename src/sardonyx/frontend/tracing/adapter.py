@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.module_state import WriteUndo, left_as_it_was, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import WriteUndo, restoring_state, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 
@@ -82,14 +82,14 @@ class Call:
 
         A tracer shows sizes as tensors; only this run shows which outputs are tensors.
         """
-        with left_as_it_was(self.module), undoing_writes(self.module) as written, _eagerly():
+        with restoring_state(self.module), undoing_writes(self.module) as written, _eagerly():
             self(self.tensors)
             self._tensor_outputs = frozenset(self._names)
         return written
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the module outside of any exporter, without gradients or output; inputs and state are unchanged."""
-        with left_as_it_was(self.module), undoing_writes(self.module), _eagerly():
+        with restoring_state(self.module), undoing_writes(self.module), _eagerly():
             return tuple(output.clone() for output in self([tensor.clone() for tensor in tensors]))
 
 

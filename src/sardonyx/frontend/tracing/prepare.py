@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.frontend.module_state import left_as_it_was, tensors_of, without_shortcuts
+from sardonyx.frontend.module_state import restoring_state, tensors_of, without_fast_paths
 from sardonyx.frontend.running import evaluate
 from sardonyx.frontend.tracing.scripted import unscripted
 
@@ -30,7 +30,7 @@ def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
     Compiled modules are replaced by the modules they wrap, scripted and traced ones by a plain module that interprets
     their graph. Weights whose parametrization has no ONNX operators are computed once.
     """
-    with left_as_it_was(module), without_shortcuts():
+    with restoring_state(module), without_fast_paths():
         _without_compiled_calls(module)
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
         root = _plain(module, plain)

@@ -85,7 +85,7 @@ def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
                 _strip(node.metadata_props)
             node.metadata_props[p.NAMESPACE] = hierarchy.namespace(origins.origins(node), leaf)
             if style.attributes:
-                attribute_tags.order(node)
+                attribute_tags.request(node)
             for value in node.outputs:
                 _strip(value.metadata_props)
         for value in (*scope.graph.initializers.values(), *scope.graph.inputs):

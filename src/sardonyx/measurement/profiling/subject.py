@@ -18,7 +18,7 @@ from sardonyx.measurement.profiling import steps, summing
 from sardonyx.measurement.profiling.events import MOST_EVENTS, Run, match, read
 from sardonyx.measurement.profiling.kernel_origins import Trace, through, trace
 from sardonyx.records.profile import KernelTime, ModuleTime, Slice
-from sardonyx.runtime.timed import Level, Settings, Timed, weights_beside
+from sardonyx.runtime.timed import Level, Settings, TimedModel, weights_beside
 from sardonyx.runtime.values import Feeds
 
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")  # domains of kernels that use another layout
@@ -38,7 +38,7 @@ class Subject:
 
     def plain(self) -> Callable[[], object]:
         """Load the model without the profiler, and return a function that runs it."""
-        return Timed(self.source, self.settings).ready(self.feeds)
+        return TimedModel(self.source, self.settings).ready(self.feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Profiled:
             self._session = saving(subject.source, subject.settings, optimized, profile)
             self._graph = steps.as_run(optimized)
         except RuntimeFailure:  # a provider that compiles parts of the graph cannot save them
-            self._session = Timed(subject.source, subject.settings, profile=profile)
+            self._session = TimedModel(subject.source, subject.settings, profile=profile)
             self._notes.append(_UNSAVED)
         self.run = self._session.ready(subject.feeds)
 
@@ -114,14 +114,16 @@ class Profiled:
             yield _UNTAGGED
 
 
-def saving(source: Path | onnx.ModelProto, settings: Settings, optimized: Path, profile: Path | None = None) -> Timed:
+def saving(
+    source: Path | onnx.ModelProto, settings: Settings, optimized: Path, profile: Path | None = None
+) -> TimedModel:
     """Load a model, and save its graph as the runtime optimized it.
 
     The weights, which may be gigabytes and are not needed, are written to the null device if the system has one.
     """
     with contextlib.suppress(OSError, NotImplementedError):
         weights_beside(optimized).symlink_to(os.devnull)
-    return Timed(source, settings, profile=profile, optimized=optimized)
+    return TimedModel(source, settings, profile=profile, optimized=optimized)
 
 
 def _of_calls(runs: list[Run]) -> steps.Steps:

@@ -17,7 +17,7 @@ from typing import Any
 from sardonyx.measurement.interleaving import FEWEST, SLOT, Race, Run, race, slot
 from sardonyx.optimizer.candidates import Progress
 from sardonyx.runtime import Feeds
-from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verification.subject import Model, Subject
 
 WARM = 1  # runs between the first run and the first timed one
@@ -67,7 +67,7 @@ class Ground:
             RuntimeFailure: The runtime cannot load or run the model.
         """
         began = time.perf_counter()
-        timed = Subject(model).open(lambda source: Timed(source, self._settings, profile=self._folder / "first"))
+        timed = Subject(model).open(lambda source: TimedModel(source, self._settings, profile=self._folder / "first"))
         run = timed.ready(self._feeds)
         run()
         profile = timed.end_profile()

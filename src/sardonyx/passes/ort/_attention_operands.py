@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Refused
-from sardonyx.ir.tensors import JoinedTensor
+from sardonyx.ir.tensors import ConcatTensor
 from sardonyx.passes._mask_values import leaves_every_row
 from sardonyx.passes._matching import consumer_of, is_used, operand, operand_producer, producer_of
 from sardonyx.passes.ort._contrib import biased
@@ -173,7 +173,7 @@ class Packed:
         """Return one matrix for all projections, concatenated when it is written."""
         if len(self.parts) == 1:
             return self.parts[0].weight
-        return op.constant(JoinedTensor([_tensor(part.weight, graph) for part in self.parts]), "weight")
+        return op.constant(ConcatTensor([_tensor(part.weight, graph) for part in self.parts]), "weight")
 
     def bias(self, op: Builder, graph: Facts) -> ir.Value:
         """Return one vector for all projections, zero for those without a bias."""

@@ -21,7 +21,7 @@ from sardonyx.ir import io
 from sardonyx.ir.scopes import operator
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.runtime import Session
-from sardonyx.runtime.timed import Level, Settings, Timed
+from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.studies.experiment import NO_MODEL, Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments.common import rows_of, several
 
@@ -269,7 +269,7 @@ def _optimized(model: onnx.ModelProto, level: str) -> str:
     """Return the operators of the graph after the runtime's optimizations, in order."""
     with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         path = Path(folder) / "optimized.onnx"
-        Timed(model, Settings(level=Level(level)), optimized=path)
+        TimedModel(model, Settings(level=Level(level)), optimized=path)
         nodes = list(io.load(path).graph)
     return _ARROW.join(map(operator, nodes))
 

@@ -24,7 +24,7 @@ from sardonyx.optimizer.pipeline import select
 from sardonyx.passes import Pass
 from sardonyx.records.run import Counts
 from sardonyx.records.study import Entry, Table
-from sardonyx.runtime.timed import Settings, Timed
+from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.studies.structure import shape_of
 
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison
@@ -111,12 +111,12 @@ def time_models(
     for group in groups:
         loaded = dict.fromkeys((*filter(None, (pairs[name] for name in group)), *group))
         with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
-            runs = {"": interleaving.slot(Timed(source, settings).ready(inputs), seconds=SLOT)}
-            twin = interleaving.slot(Timed(source, settings).ready(inputs), seconds=SLOT)
+            runs = {"": interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)}
+            twin = interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)
             for index, name in enumerate(loaded):
                 file = Path(folder) / f"{index}.onnx"
                 io.save(others[name], file)
-                runs[name] = interleaving.slot(Timed(file, settings).ready(inputs), seconds=SLOT)
+                runs[name] = interleaving.slot(TimedModel(file, settings).ready(inputs), seconds=SLOT)
             race = interleaving.race(runs, seconds=seconds / len(groups), narrow=NARROW, twin=twin, seed=seed)
         comparisons |= {name: _comparison(race.comparison(name, against=pairs[name])) for name in group}
     return comparisons
