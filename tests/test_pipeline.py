@@ -1,4 +1,4 @@
-"""The pipeline end to end: proof, rollback of exactly what is wrong, and never a wrong file."""
+"""The pipeline end to end: verification, rollback of exactly what is wrong, and never a wrong file."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_rest_goes_on_beside_a_wrong_pass() -> None:
 
 
 def test_without_proof_the_wrong_pass_gets_through() -> None:
-    """The counterpart: it is the proof that catches it, nothing else."""
+    """The counterpart: verification catches it, nothing else."""
     run = optimize(onnx.parser.parse_model(TOWER), verify="off", passes=[Wrong()], only=["wrong"])
     assert run.verdict is None
     assert run.after.nodes == run.before.nodes - 1

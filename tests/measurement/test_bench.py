@@ -179,11 +179,11 @@ def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch:
     closed: list[int] = []
     close = IsolatedSession.close
 
-    def noted(lane: IsolatedSession) -> None:
-        close(lane)
+    def noted(session: IsolatedSession) -> None:
+        close(session)
         with pytest.raises(ProcessLookupError):
-            os.kill(lane.process, 0)
-        closed.append(lane.process)
+            os.kill(session.process, 0)
+        closed.append(session.process)
 
     def stop(phase: str, fraction: float | None) -> None:
         if "round 2" in phase:

@@ -55,6 +55,6 @@ def test_a_dim_nobody_has_is_refused_with_those_there_are(model: ir.Model) -> No
 
 
 def test_draws_follow_the_seed(model: ir.Model) -> None:
-    drawn = [at_size(model, {}, seed=seed)["x"] for seed in (1, 1, 2)]
-    assert (drawn[0] == drawn[1]).all()  # type: ignore[union-attr]
-    assert (drawn[0] != drawn[2]).any()  # type: ignore[union-attr]
+    arrays = [at_size(model, {}, seed=seed)["x"] for seed in (1, 1, 2)]
+    assert (arrays[0] == arrays[1]).all()  # type: ignore[union-attr]
+    assert (arrays[0] != arrays[2]).any()  # type: ignore[union-attr]

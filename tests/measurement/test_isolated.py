@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lane(path: Path) -> Iterator[IsolatedSession]:
+def session(path: Path) -> Iterator[IsolatedSession]:
     with IsolatedSession(path, Settings()) as opened:
         yield opened
 
@@ -40,7 +40,7 @@ def _alive(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # a dead one that nobody has asked about yet
+    return state != "Z"  # a dead process that was not waited for yet
 
 
 def _gone_soon(process: int) -> bool:
@@ -53,16 +53,16 @@ def _gone_soon(process: int) -> bool:
 
 
 @pytest.mark.parametrize("clock", TimingClock)
-def test_it_answers_as_a_model_in_this_process_does(lane: IsolatedSession, path: Path, clock: TimingClock) -> None:
+def test_it_answers_as_a_model_in_this_process_does(session: IsolatedSession, path: Path, clock: TimingClock) -> None:
     here = LocalSession(path, Settings())
-    for each in (lane, here):
-        assert each.load_seconds > 0
-        assert each.feed(FEEDS, SlotOptions(0.01, clock)) > 0
-        assert 0 < each.turn() < 60
-    np.testing.assert_array_equal(lane.outputs()[0], here.outputs()[0])
+    for one in (session, here):
+        assert one.load_seconds > 0
+        assert one.feed(FEEDS, SlotOptions(0.01, clock)) > 0
+        assert 0 < one.turn() < 60
+    np.testing.assert_array_equal(session.outputs()[0], here.outputs()[0])
     other = {"x": np.zeros((1, 5, 8), np.float32)}
-    lane.feed(other, SlotOptions())
-    assert lane.outputs()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
+    session.feed(other, SlotOptions())
+    assert session.outputs()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
 
 
 def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +74,12 @@ def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.Mon
     assert here.turn() != 1.0
 
 
-def test_a_refusal_comes_through_and_the_worker_goes_on(lane: IsolatedSession) -> None:
+def test_a_refusal_comes_through_and_the_worker_goes_on(session: IsolatedSession) -> None:
     with pytest.raises(UsageError, match="'x'"):
-        lane.feed({}, SlotOptions())
+        session.feed({}, SlotOptions())
     with pytest.raises(RuntimeFailure, match="cannot run the model"):
-        lane.feed({"x": np.ones((2, 3, 9), np.float32)}, SlotOptions())
-    assert lane.feed(FEEDS, SlotOptions()) > 0
+        session.feed({"x": np.ones((2, 3, 9), np.float32)}, SlotOptions())
+    assert session.feed(FEEDS, SlotOptions()) > 0
 
 
 def test_a_start_tells_times_and_memory(path: Path) -> None:
@@ -111,11 +111,11 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
-    with IsolatedSession(path, Settings()) as lane:
-        lane.feed(FEEDS, SlotOptions())
-        os.kill(lane.process, signal.SIGKILL)
+    with IsolatedSession(path, Settings()) as session:
+        session.feed(FEEDS, SlotOptions())
+        os.kill(session.process, signal.SIGKILL)
         with pytest.raises(RuntimeFailure) as failed:
-            lane.turn()
+            session.turn()
     assert "was killed (SIGKILL)" in failed.value.message
     assert "\n" not in failed.value.message
 
@@ -130,10 +130,10 @@ def test_the_last_thing_a_dying_worker_said_is_told(path: Path, monkeypatch: pyt
 
 @needs_processes
 def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
-    lane = IsolatedSession(path, Settings())
-    assert _alive(lane.process)
-    lane.close()
-    assert not _alive(lane.process)
+    session = IsolatedSession(path, Settings())
+    assert _alive(session.process)
+    session.close()
+    assert not _alive(session.process)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ rounds = st.integers(2, 60)
 OPPOSITE = {Finding.FASTER: Finding.SLOWER, Finding.SLOWER: Finding.FASTER, Finding.SAME: Finding.SAME}
 
 
-def drawn(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0.02) -> tuple[list[float], list[float]]:
+def random_times(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0.02) -> tuple[list[float], list[float]]:
     """Times of two contenders whose true ratio is given."""
     draw = np.random.default_rng(seed)
     ours, theirs = np.exp(draw.normal(0, jitter, (2, count))) * 0.01
@@ -31,7 +31,7 @@ def drawn(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0.02) ->
 
 @given(seeds, rounds, st.floats(0.5, 2), st.floats(1e-6, 1e6))
 def test_the_unit_of_time_does_not_matter(seed: int, count: int, ratio: float, unit: float) -> None:
-    ours, theirs = drawn(seed, count, ratio=ratio)
+    ours, theirs = random_times(seed, count, ratio=ratio)
     found = compare(ours, theirs)
     other = compare([unit * each for each in ours], [unit * each for each in theirs])
     assert (other.ratio, other.low, other.high) == pytest.approx((found.ratio, found.low, found.high))
@@ -40,7 +40,7 @@ def test_the_unit_of_time_does_not_matter(seed: int, count: int, ratio: float, u
 
 @given(seeds, rounds, st.floats(0.9, 1.1), st.floats(0, 0.1))
 def test_turned_round_it_says_the_opposite(seed: int, count: int, ratio: float, floor: float) -> None:
-    ours, theirs = drawn(seed, count, ratio=ratio)
+    ours, theirs = random_times(seed, count, ratio=ratio)
     found, turned = compare(ours, theirs, floor=floor), compare(theirs, ours, floor=floor)
     assert (turned.ratio, turned.low, turned.high) == pytest.approx((1 / found.ratio, 1 / found.high, 1 / found.low))
     assert turned.finding is OPPOSITE[found.finding]
@@ -48,7 +48,7 @@ def test_turned_round_it_says_the_opposite(seed: int, count: int, ratio: float, 
 
 @given(seeds, rounds, st.randoms(use_true_random=False))
 def test_the_ratio_is_the_same_in_whatever_order_the_rounds_came(seed: int, count: int, random: Random) -> None:
-    pairs = list(zip(*drawn(seed, count), strict=True))
+    pairs = list(zip(*random_times(seed, count), strict=True))
     before = compare(*zip(*pairs, strict=True)).ratio
     random.shuffle(pairs)
     assert compare(*zip(*pairs, strict=True)).ratio == pytest.approx(before)
@@ -65,7 +65,7 @@ def test_what_disturbs_whole_rounds_leaves_the_ratio_alone(seed: int, load: list
 def test_one_round_however_wrong_does_not_turn_a_verdict(
     seed: int, count: int, wrong: float, data: st.DataObject
 ) -> None:
-    ours, theirs = drawn(seed, 12 + count, ratio=0.9, jitter=0.01)
+    ours, theirs = random_times(seed, 12 + count, ratio=0.9, jitter=0.01)
     ours[data.draw(st.integers(0, len(ours) - 1))] *= wrong
     found = compare(ours, theirs)
     assert found.finding is Finding.FASTER
@@ -73,7 +73,7 @@ def test_one_round_however_wrong_does_not_turn_a_verdict(
 
 
 def test_equal_numbers_and_seeds_give_equal_answers_and_other_seeds_nearly_so() -> None:
-    pair = drawn(1, 40)
+    pair = random_times(1, 40)
     assert compare(*pair, seed=3) == compare(*pair, seed=3)
     assert compare(*pair, seed=3).width == pytest.approx(compare(*pair, seed=4).width, rel=0.2)
 
@@ -101,7 +101,7 @@ def test_rounds_that_are_no_pairs_are_refused(ours: list[float], theirs: list[fl
 
 @given(seeds, st.floats(0.8, 1.25), st.floats(0, 0.3))
 def test_a_claim_lies_wholly_beyond_the_floor(seed: int, ratio: float, floor: float) -> None:
-    found = compare(*drawn(seed, 30, ratio=ratio), floor=floor)
+    found = compare(*random_times(seed, 30, ratio=ratio), floor=floor)
     assert found.low <= found.ratio <= found.high
     assert (found.finding is Finding.SLOWER) == (found.low > 1 + floor)
     assert (found.finding is Finding.FASTER) == (found.high < 1 / (1 + floor))
@@ -109,7 +109,7 @@ def test_a_claim_lies_wholly_beyond_the_floor(seed: int, ratio: float, floor: fl
 
 @given(seeds, rounds)
 def test_who_wants_to_be_surer_gets_a_wider_interval(seed: int, count: int) -> None:
-    found = estimate(*drawn(seed, count))
+    found = estimate(*random_times(seed, count))
     assert found.reach(0.5) < found.reach(0.95) < found.reach(0.999)
     assert found.difference(0.95) >= max(found.comparison().high, 1 / found.comparison().low) - 1 - 1e-12
 

@@ -26,8 +26,8 @@ class Net:
 
     def weight(self, name: str, *shape: int) -> str:
         """A weight with no two numbers alike."""
-        drawn = np.random.default_rng(len(self.weights)).uniform(0.5, 1.5, size=shape)
-        self.weights.append(numpy_helper.from_array(drawn.astype(np.float32), name))
+        values = np.random.default_rng(len(self.weights)).uniform(0.5, 1.5, size=shape)
+        self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
     def number(self, name: str, value: float) -> str:

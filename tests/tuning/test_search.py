@@ -86,9 +86,9 @@ def test_a_harmful_unit_that_went_back_with_a_useful_one_is_found_too() -> None:
 @pytest.mark.parametrize("count", [16, 64, 256])
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_few_questions_for_few_harmful_units(count: int, bad: int) -> None:
-    drawn = random.Random(count + bad)
+    rng = random.Random(count + bad)
     for _ in range(20):
-        effects = harmless(count) | dict.fromkeys(drawn.sample([f"u{place}" for place in range(count)], bad), 0.9)
+        effects = harmless(count) | dict.fromkeys(rng.sample([f"u{place}" for place in range(count)], bad), 0.9)
         machine = Machine(product(effects))
         found = search([tuple(effects)], machine)
         assert {unit for unit in effects if effects[unit] < 1} == found.flipped

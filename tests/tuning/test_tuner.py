@@ -1,4 +1,4 @@
-"""Tuning end to end on machines whose every operator has a price: what is chosen, proven, told and returned."""
+"""Tuning end to end on machines whose every operator has a price: what is chosen, verified, recorded and returned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 from tuning.machines import priced, simulate, tuned
 
-# Two spelled-out fusions that have nothing to do with each other, and something to clean up.
+# Two decomposed fusions that are independent of each other, and something to clean up.
 LAYERS = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 20]>
     agraph (float[2, 3, 4] x) => (float[2, 3, 4] y)
@@ -142,7 +142,7 @@ def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fusion in the form that is faster: spelled out, standard, or the runtime's own."""
+    """Each fusion in the form that is faster: decomposed, standard, or the runtime's own."""
     biased = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
         agraph (float[2, 3, 2] x) => (float[2, 3, 2] y)

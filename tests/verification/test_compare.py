@@ -308,7 +308,7 @@ def test_outputs_that_prove_nothing_are_named() -> None:
     ("node", "shape"), [("MatMul (x, w)", (16, 24)), ("Gemm (x, w)", (16, 24)), ("MatMulInteger (i, v)", (16, 24))]
 )
 def test_a_weight_that_becomes_constant_is_still_exact(node: str, shape: tuple[int, ...]) -> None:
-    """The runtime packs constant weights for other kernels, which round otherwise; the proof must not see that."""
+    """The runtime packs constant weights for other kernels, which round otherwise; verification must not see that."""
     values = np.random.default_rng(0).standard_normal(shape)
     kind = "int32" if "i, v" in node else "float"
     body = f"g (float[n, 16] x) => ({kind}[n, 24] y) {{ i = Cast <to = 3> (x) %s y = {node} }}"

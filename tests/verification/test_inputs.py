@@ -51,9 +51,9 @@ def test_what_picks_rows_stays_within_the_table(route: str) -> None:
     model = text_model(f"g (int32[n, m] a, bool c) => (float[x, y, z] y) {{ {route} }}", table=TABLE)
     inputs = Inputs(model)
     assert (inputs.use("a").role, inputs.use("a").rows) == (Role.INDEX, 10)
-    drawn = np.concatenate([array(inputs.generate(p).feeds["a"]).ravel() for p in inputs.plans((0, 1, 2))])
-    assert drawn.min() == 0
-    assert drawn.max() == 9
+    generated = np.concatenate([array(inputs.generate(p).feeds["a"]).ravel() for p in inputs.plans((0, 1, 2))])
+    assert generated.min() == 0
+    assert generated.max() == 9
 
 
 def test_an_offset_before_the_table_narrows_the_range() -> None:
@@ -181,10 +181,10 @@ def test_every_dynamic_dim_gets_two_sizes_and_one_size_a_name(shapes: list[list[
         for name in dims.names:
             assert len({sizes[name] for sizes in rounds}) > 1
         for index, shape in enumerate(shapes):
-            drawn = dims.shape(f"v{index}", rounds[0])
+            generated = dims.shape(f"v{index}", rounds[0])
             for axis, dim in enumerate(shape):
                 expected = dim if isinstance(dim, int) else rounds[0][dim if dim is not None else f"v{index}[{axis}]"]
-                assert drawn[axis] == expected
+                assert generated[axis] == expected
 
 
 def test_a_dim_that_is_a_sum_is_the_sum() -> None:
@@ -236,7 +236,7 @@ def test_roles_are_found_in_what_exporters_write(
 def test_defaults_are_kept_and_once_overridden() -> None:
     model = text_model("g (float[n] x, float[1] k) => (float[n] y) { y = Mul (x, k) }", k=np.array([3], np.float32))
     inputs = Inputs(model)
-    drawn = [inputs.generate(plan).feeds for plan in inputs.plans((0, 1))]
-    fed = [array(feeds["k"])[0] for feeds in drawn if "k" in feeds]
+    generated = [inputs.generate(plan).feeds for plan in inputs.plans((0, 1))]
+    fed = [array(feeds["k"])[0] for feeds in generated if "k" in feeds]
     assert len(fed) == 1
     assert fed[0] != 3

@@ -147,13 +147,13 @@ def test_a_second_runtime_confirms(runtime: str) -> None:
 
 def test_what_a_second_runtime_cannot_run_of_the_result_fails() -> None:
     """A rewrite that leaves what one runtime knows is to blame for it, although the first runs it."""
-    spelled = """g (float[n, 4] x) => (float[n, 4] y) { a = Sigmoid (x) y = Mul (x, a) }"""
+    decomposed = """g (float[n, 4] x) => (float[n, 4] y) { a = Sigmoid (x) y = Mul (x, a) }"""
     own = parser.parse_model(
         '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> '
         "g (float[n, 4] x) => (float[n, 4] y) { y = com.microsoft.QuickGelu <alpha = 1.0> (x) }"
     )
-    assert verify(text_model(spelled), own, threads=1).passed
-    verdict = verify(text_model(spelled), own, threads=1, runtimes=("ort", "reference"))
+    assert verify(text_model(decomposed), own, threads=1).passed
+    verdict = verify(text_model(decomposed), own, threads=1, runtimes=("ort", "reference"))
     assert not verdict.passed
     assert any(line.startswith("in onnx.reference") for line in verdict.failures)
 
