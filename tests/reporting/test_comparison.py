@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden" / "comparison.txt"
 
 
 def sample_comparison(removed: int = 2) -> Comparison:
-    relu = [OpRef("relu", "Relu", path) for path in ("layer.0.act", "layer.0")]
+    before, after = (OpRef("relu", "Relu", path) for path in ("layer.0.act", "layer.0"))
     return Comparison(
         before=Side("raw.onnx", 12, 4, 3, "m"),
         after=Side("small.onnx", 11, 0, 3),
@@ -31,7 +31,7 @@ def sample_comparison(removed: int = 2) -> Comparison:
         only_after=(),
         added=(OpRef("fused", "com.example::Fused", ""),),
         removed=tuple(OpRef(f"same_{i}", "Identity", "") for i in range(removed)),
-        moved=(Pair(*relu),),
+        moved=(Pair(before, after),),
         changed=(Pair(OpRef("t", "Transpose", "layer.0"), OpRef("u", "Transpose", "layer.0"), ("perm: [0] → [1]",)),),
     )
 

@@ -141,7 +141,7 @@ def _over_sizes(bench: Benchmark, place: int) -> str:
     return f"{name} against {other}, by size: {', '.join(clauses)}"
 
 
-def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, Text]:
+def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
     """Return what a reader must know to judge the numbers."""
     first, options = bench.points[0], bench.options
     fixed = {dim: number for dim, number in first.sizes.items() if dim not in varied(bench)}
@@ -153,7 +153,7 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, Text]:
         f"{options['clock']} clock",
     )
     at = f" at {size_of(first, bench)}" if varied(bench) else ""
-    facts: dict[str, Text] = {
+    facts = {
         "machine": _machine(bench.machine),
         "settings": ", ".join(settings),
         "inputs": (", ".join(_inputs(first.inputs)) or "none") + at,

@@ -10,7 +10,7 @@ from sardonyx.records.run import Run
 from sardonyx.records.tuning import Tuning
 from sardonyx.reporting import formatting, tuning
 from sardonyx.reporting.bench import bench_sentence, conditions, timing_table
-from sardonyx.reporting.document import Notes, Text
+from sardonyx.reporting.document import Notes
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.boxplot import boxplot
 from sardonyx.reporting.run import architecture_guess, opset_changes
@@ -51,7 +51,7 @@ def _tuned(tuned: Tuning) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, Text]]:
+def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
     env = run.environment
     packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
     yield "optimized on", formatting.one_line(f"{env.platform}, {formatting.plural(env.cpus, 'core')}")

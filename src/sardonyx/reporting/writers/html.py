@@ -95,7 +95,7 @@ def _row(row: Row, content: Table) -> Markup:
 
 
 def _cell(cell: Text | Cell) -> Markup:
-    return _NESTED * cell.depth + _text(cell.text) if isinstance(cell, Cell) else _text(cell)
+    return Markup(_NESTED * cell.depth) + _text(cell.text) if isinstance(cell, Cell) else _text(cell)
 
 
 def _side(right: bool) -> Markup:
