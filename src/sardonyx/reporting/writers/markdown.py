@@ -49,9 +49,9 @@ def blocks(document: Document) -> Iterator[str]:
         yield heading(document.title, document.level)
     if document.sentence is not None:
         yield f"**{escaped(visible(document.sentence.text).strip())}.**"
-    for each in (*document.head, *document.blocks):
-        if not is_empty(each):
-            yield block(each, document.level + 1)
+    for part in (*document.head, *document.blocks):
+        if not is_empty(part):
+            yield block(part, document.level + 1)
 
 
 def block(part: Block, level: int = 2) -> str:
@@ -71,7 +71,7 @@ def block(part: Block, level: int = 2) -> str:
         case Image(title=title, target=target):
             return f"![{escaped(title)}]({quote(target)})"
         case Section(title=title, blocks=inner, folded=folded):
-            body = [block(each, level + 1) for each in inner if not is_empty(each)]
+            body = [block(child, level + 1) for child in inner if not is_empty(child)]
             if not folded:
                 return "\n\n".join([heading(title, level), *body])
             summary = html.escape(visible("".join(span.text for span in spans(title))))  # Markdown is not read in tags
