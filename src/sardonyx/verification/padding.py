@@ -100,7 +100,7 @@ def _pooled(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Ar
 
     An output with an axis as long as a sequence may have positions, and has no pooled items.
     """
-    padded = hidden.any(axis=1)
+    padded = np.asarray(hidden.any(axis=1))
     for batch, items in enumerate(moved.shape):
         rest = tuple(axis for axis in range(moved.ndim) if axis != batch)
         if items != len(padded) or any(moved.shape[axis] in (*lengths, hidden.shape[1]) for axis in rest):
