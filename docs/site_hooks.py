@@ -25,13 +25,13 @@ _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages of the project and the files of the repository that pages link to."""
     for name in PROJECT:
-        files.append(_file(config, f"project/{name}", ROOT / name))
+        files.append(_file(config, f"project/{name}", ROOT / name, InclusionLevel.INCLUDED))
     for page in files.documentation_pages():
         for link in _LINK.finditer(_FENCED.sub("", page.content_string)):
             source = _source(page, link["path"])
             uri = _uri(source)
             if uri.startswith("repository/") and source.is_file() and files.get_file_from_path(uri) is None:
-                files.append(_file(config, uri, source))
+                files.append(_file(config, uri, source, InclusionLevel.NOT_IN_NAV))
     return files
 
 
@@ -60,8 +60,9 @@ def _with_reference(table: re.Match[str]) -> str:
 
 def _source(page: File, link: str) -> Path:
     """Return the file of the repository that a link on a page leads to; a folder stands for its pyproject.toml."""
-    folder = ROOT if page.src_uri.startswith("project/") else ROOT / "docs" / os.path.dirname(page.src_uri)
-    path = Path(os.path.normpath(folder / link))
+    place, _, rest = page.src_uri.partition("/")
+    original = rest if place in ("project", "repository") else f"docs/{page.src_uri}"
+    path = Path(os.path.normpath(ROOT / os.path.dirname(original) / link))
     return path / "pyproject.toml" if path.is_dir() else path
 
 
@@ -73,5 +74,5 @@ def _uri(path: Path) -> str:
     return f"project/{relative}" if relative in PROJECT else f"repository/{relative}"
 
 
-def _file(config: Any, uri: str, source: Path) -> File:
-    return File.generated(config, uri, abs_src_path=str(source), inclusion=InclusionLevel.INCLUDED)
+def _file(config: Any, uri: str, source: Path, inclusion: InclusionLevel) -> File:
+    return File.generated(config, uri, abs_src_path=str(source), inclusion=inclusion)
