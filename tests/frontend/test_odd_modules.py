@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.utils import torch_compilable_check
 
 import sardonyx
 from sardonyx.analysis.costs.program import ITEM_BYTES
@@ -307,3 +308,26 @@ def test_a_3d_convolution_may_lack_a_bias(exporter: str, bias: bool) -> None:
     exported = sardonyx.export(module, torch.randn(2, 4, 5, 6, 3), exporter=exporter)
     (node,) = exported.to_proto().graph.node
     assert [node.op_type, len(node.input)] == ["Conv", 3 if bias else 2]
+
+
+class Checked(nn.Module):
+    """Branches on a number among its inputs, after checks of values as in transformers' models."""
+
+    def __init__(self, checked: bool) -> None:
+        super().__init__()
+        self.checked = checked
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        number = count.item()
+        if self.checked:
+            torch_compilable_check(x > -1e9, "a value is too small")
+            torch_compilable_check(number > 0, "there is nothing")
+        return x * number if number > 0 else x
+
+
+def test_checks_of_numbers_tell_torch_what_it_may_assume() -> None:
+    example = (ROWS, torch.tensor(3))
+    with pytest.raises(ModelError, match="control flow depends on values"):
+        sardonyx.export(Checked(False), example)
+    exported = sardonyx.export(Checked(True), example)
+    assert "Mul" in {node.op_type for node in exported.to_proto().graph.node}

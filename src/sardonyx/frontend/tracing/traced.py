@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.module_tree import LiveTree
 from sardonyx.frontend.tracing.symbols import Axes
-from sardonyx.frontend.tracing.transformers_settings import traceable_experts, without_checks
+from sardonyx.frontend.tracing.transformers_settings import traceable_experts, without_checks, without_tensor_checks
 from sardonyx.ir import attribute_tags, origins
 from sardonyx.ir.scopes import scopes
 
@@ -57,13 +58,17 @@ def export(
         NotExportable: If torch cannot export the module, with torch's reason.
     """
     tree = LiveTree(call.module)
-    with traceable_experts(call.module) as expert_notes, without_checks():
+
+    def attempt(which: Exporter) -> tuple[ir.Model, list[str]]:
+        return _with_fewest_checks(lambda: _EXPORTERS[which](call, tree, axes, opset))
+
+    with traceable_experts(call.module) as expert_notes:
         try:
-            model, notes = _EXPORTERS[exporter](call, tree, axes, opset)
+            model, notes = attempt(exporter)
         except SardonyxError:
             raise
         except Exception as error:  # torch, its exporters and the module's code may raise anything
-            raise _export_error(error, exporter, lambda other: _EXPORTERS[other](call, tree, axes, opset)) from error
+            raise _export_error(error, exporter, attempt) from error
     actual = model.opset_imports.get("")
     if opset not in (None, actual):
         raise ModelError(
@@ -74,6 +79,19 @@ def export(
         notes = [*notes, f"outputs that are not tensors are left out of the graph: {', '.join(call.left_out)}"]
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
     return model, (*notes, *expert_notes)
+
+
+def _with_fewest_checks(export: Callable[[], tuple[ir.Model, list[str]]]) -> tuple[ir.Model, list[str]]:
+    """Return the result of an export without transformers' checks, or with those of sizes if torch needs them."""
+    try:
+        with without_checks():
+            return export()
+    except Exception as error:
+        if not isinstance(_cause(error), GuardOnDataDependentSymNode):
+            raise
+        with without_tensor_checks(), contextlib.suppress(Exception):
+            return export()
+        raise
 
 
 def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:

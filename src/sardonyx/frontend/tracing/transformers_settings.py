@@ -5,7 +5,8 @@ the tokens by expert and runs a kernel that has no ONNX operator; the plain one 
 selects. `batched_mm` gathers the weights of each token's experts and multiplies by them: the same operations for every
 routing.
 
-Its checks of values (as many image tokens as image features) have no ONNX operator and can be disabled.
+Its checks of values (as many image tokens as image features) can be disabled. Those of whole tensors have no ONNX
+operator. Those of single numbers tell torch what it may assume of a size that depends on values.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 from collections.abc import Generator
 from typing import Any
 
+import torch
 from torch import nn
 
 TRACEABLE = "batched_mm"
@@ -50,6 +52,21 @@ def without_checks() -> Generator[None]:
         os.environ.pop(_CHECKS_OFF)
         if before is not None:
             os.environ[_CHECKS_OFF] = before
+
+
+@contextlib.contextmanager
+def without_tensor_checks() -> Generator[None]:
+    """Disable torch's checks of whole tensors, which do not affect results."""
+    untyped: Any = torch
+    before = untyped._check_tensor_all
+
+    def check_nothing(*_: object) -> None: ...
+
+    untyped._check_tensor_all = check_nothing
+    try:
+        yield
+    finally:
+        untyped._check_tensor_all = before
 
 
 def _configs(module: nn.Module) -> list[Any]:
