@@ -60,6 +60,8 @@ def test_a_kept_module_of_any_graph_can_be_cut_out_exactly(proto: onnx.ModelProt
     loaded = from_proto(optimized)
     after = extract(loaded, origins.attach(loaded), kept, exact=True)
     assert_true_cut(after, all_values(optimized, feeds))
+    if not _reaches_an_output(proto, whole.outputs):
+        return  # the model does not use the module: dead nodes may be all that is left of it
     before = all_values(proto, feeds)
     there = all_values(optimized, feeds)
     for name in after.outputs:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
@@ -63,6 +64,10 @@ class Log:
 
 _ADDS_FACTS = (RewriteKind.FUSE, RewriteKind.FOLD)  # rewrites after which inference may learn something new
 Observer = Callable[[Facts, Rule, str, Substitution], None]
+
+
+class EndlessRewriting(SardonyxError):
+    """Passes undo each other, so that no fixed point is reached."""
 
 
 class _LimitReached(Exception):
@@ -240,7 +245,10 @@ class Rewriter:
             raise _LimitReached
         if len(self._log.events) >= self._max_rewrites:
             last = sorted({event.pass_name for event in self._log.events[-self._max_rewrites // 2 :]})
-            raise AssertionError(f"these passes undo each other at {root!r}: {', '.join(last)}")
+            raise EndlessRewriting(
+                f"these passes undo each other at {root!r}: {', '.join(last)}",
+                hint="leave one of them out with `skip`",
+            )
         if self._observe is not None:
             self._transactions.observe = functools.partial(self._show, self._observe, rule, root)
         change = transaction()

@@ -68,7 +68,11 @@ def merge(added: Sequence[Pass]) -> tuple[Pass, ...]:
 
 def outside_failure(rule: Rule | None, error: Exception) -> SardonyxError | None:
     """Return the error to report for an exception in a pass from outside; None if it comes from sardonyx itself."""
-    if rule is None or type(rule).__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if (
+        rule is None
+        or isinstance(error, SardonyxError)
+        or type(rule).__module__.partition(".")[0] == __name__.partition(".")[0]
+    ):
         return None
     return SardonyxError(
         f"the pass {rule.name} of {_owner(rule)} failed: {reason(error)}",

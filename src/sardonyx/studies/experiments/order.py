@@ -18,6 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.analysis.census import Census
+from sardonyx.ir.rewriter import EndlessRewriting
 from sardonyx.optimizer.pipeline import select
 from sardonyx.passes import Pass
 from sardonyx.records.run import Event
@@ -142,7 +143,7 @@ class _Orders:
     def result(self, passes: Sequence[Pass]) -> _Result:
         try:
             candidate = common.candidate(self._path, self._target, passes)
-        except AssertionError as error:  # raised by the rewriter if passes undo each other
+        except EndlessRewriting as error:
             return _Result("", "", None, Counter(), (), endless=str(error))
         return _Result(
             shape_of(candidate.model),
