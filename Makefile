@@ -44,7 +44,7 @@ test: check browser
 docs: setup
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python -m pytest -n $(WORKERS) tests/test_documented.py tests/test_site.py tests/test_project.py \
-		tests/test_contributing.py tests/gate/test_page.py
+		tests/test_contributing.py tests/reporting/gate/test_page.py
 
 demo: setup
 	$(BIN)/sardonyx demo demo --force

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import readme
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from sardonyx.reporting import gate
 
 PAGE = Path(__file__).parent.parent / "docs" / "gates.md"

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphs import models
 from sardonyx import provenance as p
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
 from sardonyx.records.run import RewriteKind
-from tests.graphs import models
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

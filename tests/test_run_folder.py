@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import sardonyx
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from sardonyx.cli.run_folder import Conditions, check, fill
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.optimizer.pipeline import Optimized

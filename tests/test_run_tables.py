@@ -9,6 +9,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from graphs import models
 from sardonyx.analysis.census import Census
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.tagged_model import tagged
@@ -16,7 +17,6 @@ from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
 from sardonyx.records.run import Event, ModuleCount, RewriteKind, Run
-from tests.graphs import models
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from onnx import helper
 
+from graphs import models
 from sardonyx.analysis.wiring import wiring
 from sardonyx.ir.tagged_model import tagged
 from sardonyx.records.run import Wiring
-from tests.graphs import models
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "own" : 1]>'
 

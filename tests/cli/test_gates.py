@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Result
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from sardonyx.cli.main import VERBS
 from sardonyx.reporting import gate
 

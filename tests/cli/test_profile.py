@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cli.conftest import Result
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from sardonyx.records.profile import Profile
 
 Command = Callable[..., Result]

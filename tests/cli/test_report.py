@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Result
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from reporting.sample_run import sample_run
 from reporting.sample_run_bundle import bench_of_run
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import models as small
 import sardonyx
 from graphs import models
+from ir.test_module_extraction import all_values, assert_true_cut, cut, model, node, op_types
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, to_proto
 from sardonyx.ir.module_extraction import extract
 from sardonyx.provenance import lineage, module_of
-from tests.ir.test_module_extraction import all_values, assert_true_cut, cut, model, node, op_types
 
 LINEAR = [
     node("MatMul", "x m", "a", "net.first"),

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.eliminate_expand import EliminateExpand
 from sardonyx.passes.broadcasting.fold_where_branches import FoldWhereBranches
 from sardonyx.passes.broadcasting.sink_expand import SinkExpand
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import graph_text, op_types, run_passes
 
 PASSES = (EliminateExpand(), SinkExpand(), EliminateDeadNodes())
 OPERATORS = {"Add": "float", "Sub": "float", "Max": "float", "Less": "float", "And": "bool", "Equal": "float"}

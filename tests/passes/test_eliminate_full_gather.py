@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import graph_text, op_types, reasons, run_passes
 from sardonyx.passes.broadcasting.eliminate_full_gather import EliminateFullGather
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import graph_text, op_types, reasons, run_passes
 
 CONSTANTS = """
     <int64[3] behind = {1, 2, 3}, int64[1] flat = {-1}, int64 zero = {0}, int64 one = {1}, int64 two = {2},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.eliminate_true_conditions import EliminateTrueConditions
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import graph_text, op_types, run_passes
 
 PASSES = (EliminateTrueConditions(), EliminateDeadNodes())
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.fold_repeated_gather import FoldRepeatedGather
 from sardonyx.passes.broadcasting.merge_integer_sums import MergeIntegerSums
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import graph_text, op_types, run_passes
 
 
 def lookup(indices: str, ids: str = "0, 0, 0, 0, 0, 0") -> str:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import assert_same, op_types, reasons, run_passes
 from sardonyx.ir.rewriter import Log
 from sardonyx.passes.attention.fuse_rotary_embedding import FuseRotaryEmbedding
 from sardonyx.passes.attention.hoist_rotary_embedding import HoistRotaryEmbedding
@@ -20,8 +22,6 @@ from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
 from sardonyx.passes.folding.fold_constants import FoldConstants
 from sardonyx.runtime import evaluate
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import assert_same, op_types, reasons, run_passes
 
 PASSES = (SplitConcatTrig(), FuseRotaryEmbedding(), SinkRotaryScale(), HoistRotaryEmbedding(), EliminateDeadNodes())
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from passes.uneven import assert_same_on_uneven_sizes
+from passes.util import graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.fuse_shape_gather import FuseShapeGather
 from sardonyx.passes.broadcasting.merge_reshapes_into_unsqueeze import MergeReshapesIntoUnsqueeze
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
-from tests.passes.uneven import assert_same_on_uneven_sizes
-from tests.passes.util import graph_text, op_types, run_passes
 
 CONSTANTS = """<int64 at = {1}, int64 end = {-1}, int64[1] list = {1}, int64[2] two = {1, 2}, int64[2] gap = {0, 2},
     int64[1] zero = {0}, int64[1] far = {99}, int64[2] back = {2, 1}, int64[1] by_two = {2}>"""

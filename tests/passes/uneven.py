@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from passes.util import assert_same, draw
 from sardonyx.runtime import Session
-from tests.passes.util import assert_same, draw
 
 SIZES = ({"B": 3, "S": 5, "N": 2}, {"B": 1, "S": 4, "N": 3}, {"B": 2, "S": 1, "N": 4}, {"B": 4, "S": 3, "N": 1})
 

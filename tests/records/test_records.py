@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import sardonyx
-from gate.sample_records import records, write_model
+from reporting.gate.sample_records import records, write_model
 from reporting.sample_run import sample_run
 from sardonyx.cli import main
 from sardonyx.errors import UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costs.building import Building
+from analysis.costs.building import Building
 from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import ALONE, Region, partition
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
+from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
 from sardonyx.analysis.costs.liveness import liveness
 from sardonyx.analysis.costs.peak_function import LIMIT, SizeComparison, compare, peak_function
 from sardonyx.analysis.costs.program import Program, Store, format_size

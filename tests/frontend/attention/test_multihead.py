@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from frontend.attention import comparing
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import decomposition_of
-from tests.attention import comparing
 
 
 def _tensor(*shape: int, seed: int = 1) -> torch.Tensor:

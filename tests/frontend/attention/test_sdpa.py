@@ -11,15 +11,15 @@ from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
+from frontend.attention import comparing, random_modules
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.decompositions import opaque_ops, sdpa
 from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, AttentionWriter
 from sardonyx.frontend.attention.roles import Primitive, Role
-from tests.attention import comparing, drawn
 
 
-def _exported(case: drawn.Sdpa, inputs: dict[str, Any]) -> tuple[fx.GraphModule, dict[str, Primitive]]:
+def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.GraphModule, dict[str, Primitive]]:
     """The call in a graph whose inputs say what they are."""
     graph, mode = fx.Graph(), FakeTensorMode()
     nodes: dict[str, fx.Node | None] = {}
@@ -41,15 +41,15 @@ def _exported(case: drawn.Sdpa, inputs: dict[str, Any]) -> tuple[fx.GraphModule,
 
 
 @settings(max_examples=100)
-@given(drawn.sdpas())
-def test_exported_words_say_the_same(case: drawn.Sdpa) -> None:
-    inputs = drawn.sdpa_inputs(case)
+@given(random_modules.sdpas())
+def test_exported_words_say_the_same(case: random_modules.Sdpa) -> None:
+    inputs = random_modules.sdpa_inputs(case)
     written, primitives = _exported(case, inputs)
     assert all(isinstance(n.target, torch._ops.OpOverload) for n in written.graph.nodes if n.op == "call_function")
     assert {n.name for n in written.graph.nodes if n.op == "call_function"} == set(primitives)
-    with drawn.kernel(case):
-        expected = comparing.run(drawn.Sdpas(case), inputs, grad=True)
-        truth = comparing.run(drawn.Sdpas(case).double(), comparing.doubled(inputs), grad=True)
+    with random_modules.kernel(case):
+        expected = comparing.run(random_modules.Sdpas(case), inputs, grad=True)
+        truth = comparing.run(random_modules.Sdpas(case).double(), comparing.doubled(inputs), grad=True)
     comparing.agree(comparing.run(written, inputs, grad=True), expected, truth)
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from frontend.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 from sardonyx.frontend.attention.recognition.matches import AttentionMatch, NotAttention
 from sardonyx.frontend.attention.recognition.recognizer import find_attentions, survey
 from sardonyx.frontend.attention.roles import Role
-from tests.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
 
 
 def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> AttentionMatch | NotAttention:

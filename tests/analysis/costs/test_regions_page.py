@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sardonyx.analysis.costs.regions import RULES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "regions.md").read_text(encoding="utf-8")
 
 
 def test_the_table_is_the_rules() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costs.building import programs, run_in
+from analysis.costs.building import programs, run_in
 from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.analysis.costs.regions import partition
 from sardonyx.analysis.costs.regions.region import Quotient

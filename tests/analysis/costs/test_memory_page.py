@@ -21,7 +21,7 @@ from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
 from sardonyx.frontend.attention.legacy_memory_estimate import as_in_notes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
+from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
 from sardonyx.analysis.costs.liveness import liveness, thinned
 from sardonyx.analysis.costs.program import Program, Store
 from sardonyx.errors import UsageError

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx.optimizer.pipeline as pipeline
+from optimizer.tuning.machines import priced, simulate, tuned
 from sardonyx import provenance as p
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -20,7 +21,6 @@ from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
-from tuning.machines import priced, simulate, tuned
 
 # Two decomposed fusions that are independent of each other, and something to clean up.
 LAYERS = onnx.parser.parse_model("""

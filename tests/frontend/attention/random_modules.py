@@ -78,7 +78,7 @@ def multiheads(draw: st.DrawFn, dtype: torch.dtype | None = None) -> Multihead:
 
 
 class Attend(nn.Module):
-    """A model that is one call of the drawn attention."""
+    """A model that is one call of the random attention."""
 
     def __init__(self, case: Multihead) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def sdpas(draw: st.DrawFn, dtype: torch.dtype | None = None) -> Sdpa:
 
 
 class Sdpas(nn.Module):
-    """A model that is one call of the drawn function."""
+    """A model that is one call of the random function."""
 
     def __init__(self, case: Sdpa) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gate.sample_records import benchmark, records, timing
+from reporting.gate.sample_records import benchmark, records, timing
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Finding
 from sardonyx.reporting import gate

@@ -14,10 +14,10 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
+from frontend.attention import comparing
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import Role, decomposition_of
-from tests.attention import comparing
 
 
 class Block(nn.Module):

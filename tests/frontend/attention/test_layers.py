@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from frontend.attention import comparing
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import decomposition_of
-from tests.attention import comparing
 
 
 def _ready(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ import pytest
 
 import gates_page
 import readme
-from gate.sample_records import write_model
+from reporting.gate.sample_records import write_model
 from sardonyx.cli.main import VERBS
 from sardonyx.reporting import gate
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
+from frontend.attention import comparing, random_modules
+from frontend.attention.test_fusing import calls, softmaxes
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 from sardonyx.frontend.attention.roles import decomposition_of
-from tests.attention import comparing, drawn
-from tests.attention.test_fusing import calls, softmaxes
 
 
 def _agrees(model: nn.Module, fused: nn.Module, inputs: Mapping[str, Any], dtype: torch.dtype) -> None:
@@ -28,10 +28,10 @@ def _agrees(model: nn.Module, fused: nn.Module, inputs: Mapping[str, Any], dtype
 
 
 @settings(max_examples=60)
-@given(drawn.multiheads())
-def test_multihead_attention_there_and_back(case: drawn.Multihead) -> None:
+@given(random_modules.multiheads())
+def test_multihead_attention_there_and_back(case: random_modules.Multihead) -> None:
     case = replace(case, dropout=0.0)
-    model = drawn.Attend(case)
+    model = random_modules.Attend(case)
     traced = trace(model)
     fused = fuse_attention(traced)
     assert (len(calls(fused)), softmaxes(fused)) == ((0, 1) if case.need_weights else (1, 0))
@@ -44,23 +44,23 @@ def test_multihead_attention_there_and_back(case: drawn.Multihead) -> None:
     assert [len(each) for each in fusion.packed] == [together] * bool(together)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        _agrees(model, fused, drawn.inputs_of(case), case.dtype)
+        _agrees(model, fused, random_modules.inputs_of(case), case.dtype)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
 
 
 @settings(max_examples=60)
-@given(drawn.sdpas())
-def test_sdpa_there_and_back(case: drawn.Sdpa) -> None:
+@given(random_modules.sdpas())
+def test_sdpa_there_and_back(case: random_modules.Sdpa) -> None:
     case = replace(case, dropout=0.0)
-    model = drawn.Sdpas(case)
+    model = random_modules.Sdpas(case)
     fused = fuse_attention(trace(model))
     (call,) = calls(fused)
     assert softmaxes(fused) == 0
     assert call.kwargs.get("is_causal", False) == (case.mask == "causal")
     assert call.kwargs.get("enable_gqa", False) == (case.groups is not None)
     assert call.kwargs.get("scale") == case.scale
-    _agrees(model, fused, drawn.sdpa_inputs(case), case.dtype)
+    _agrees(model, fused, random_modules.sdpa_inputs(case), case.dtype)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def written(draw: st.DrawFn) -> Written:
 
 
 class ByHand(nn.Module):
-    """A model that is the drawn attention, over (2, 3, 5, 4)."""
+    """A model that is the random attention, over (2, 3, 5, 4)."""
 
     def __init__(self, case: Written) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch
 
 import architectures
 import zoo
-from costs.building import run_in
+from analysis.costs.building import run_in
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import Partition, partition

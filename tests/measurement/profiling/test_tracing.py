@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from profiling.traced import traced
+from measurement.profiling.traced import traced
 from sardonyx.records.profile import TracedBy
 from sardonyx.runtime.timed import Level
 

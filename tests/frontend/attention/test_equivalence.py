@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frontend.attention import comparing, random_modules
 from sardonyx.frontend.attention.capture.tracer import trace
-from tests.attention import comparing, drawn
 
 
 @pytest.fixture(autouse=True)
@@ -35,24 +35,24 @@ def _check(model: torch.nn.Module, inputs: Mapping[str, Any], dtype: torch.dtype
 
 
 @settings(max_examples=300)
-@given(drawn.multiheads(), st.booleans())
-def test_multihead_attention_does_the_same_spelled_out(case: drawn.Multihead, grad: bool) -> None:
-    _check(drawn.Attend(case), drawn.inputs_of(case), case.dtype, grad=grad)
+@given(random_modules.multiheads(), st.booleans())
+def test_multihead_attention_does_the_same_spelled_out(case: random_modules.Multihead, grad: bool) -> None:
+    _check(random_modules.Attend(case), random_modules.inputs_of(case), case.dtype, grad=grad)
 
 
 @settings(max_examples=250)
-@given(drawn.sdpas(), st.booleans())
-def test_sdpa_does_the_same_spelled_out(case: drawn.Sdpa, grad: bool) -> None:
-    with drawn.kernel(case):
-        _check(drawn.Sdpas(case), drawn.sdpa_inputs(case), case.dtype, grad=grad)
+@given(random_modules.sdpas(), st.booleans())
+def test_sdpa_does_the_same_spelled_out(case: random_modules.Sdpa, grad: bool) -> None:
+    with random_modules.kernel(case):
+        _check(random_modules.Sdpas(case), random_modules.sdpa_inputs(case), case.dtype, grad=grad)
 
 
 @settings(max_examples=60)
-@given(drawn.multiheads(dtype=torch.float32))
-def test_the_fast_path_does_the_same_too(case: drawn.Multihead) -> None:
+@given(random_modules.multiheads(dtype=torch.float32))
+def test_the_fast_path_does_the_same_too(case: random_modules.Multihead) -> None:
     """What torch's fast kernels do with rows that are masked whole is not what its slow ones do: these are left out."""
     case = replace(case, keys=None, key_width=None, value_width=None, training=False, empty_row=False)
-    model, inputs = drawn.Attend(case), drawn.inputs_of(case)
+    model, inputs = random_modules.Attend(case), random_modules.inputs_of(case)
     torch.backends.mha.set_fastpath_enabled(True)
     expected = comparing.run(model, inputs, grad=False)
     comparing.agree(comparing.run(trace(model), inputs, grad=False), expected)

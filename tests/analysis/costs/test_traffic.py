@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costs.building import Building
+from analysis.costs.building import Building
 from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import partition
 from sardonyx.analysis.costs.traffic import TrafficAt, moved, traffic

@@ -13,9 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from sardonyx.errors import UsageError
-from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
-from tests.attention.by_hand import (
+from frontend.attention.by_hand import (
     BATCH,
     HEADS,
     LENGTH,
@@ -29,6 +27,8 @@ from tests.attention.by_hand import (
     built,
     exported,
 )
+from sardonyx.errors import UsageError
+from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _NEED_FACTS = {"Batched", "AddedInProduct", "Windowed"}  # regrouped scores: only sizes tell that rows stay rows
